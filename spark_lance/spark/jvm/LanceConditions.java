@@ -18,6 +18,7 @@ import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.TimestampNTZType;
 import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.unsafe.types.UTF8String;
 
 public final class LanceConditions extends ToStringSQLBuilder {
   private static final DateTimeFormatter MOMENT =
@@ -65,6 +66,9 @@ public final class LanceConditions extends ToStringSQLBuilder {
       long micros = ((Number) value).longValue();
       Instant moment = Instant.ofEpochSecond(Math.floorDiv(micros, 1000000L), Math.floorMod(micros, 1000000L) * 1000L);
       return "timestamp '" + MOMENT.format(moment) + (type instanceof TimestampType ? "+00:00'" : "'");
+    }
+    if (value instanceof UTF8String) {
+      return "'" + value.toString().replace("'", "''") + "'";
     }
     if (value instanceof Decimal) {
       return ((Decimal) value).toJavaBigDecimal().toPlainString();

@@ -58,6 +58,8 @@ public class LanceTable
   private final Map place;
   private final String shown;
   private final StructType schema;
+  // With CHAR and VARCHAR where the columns were declared so; Spark replaces them by strings itself.
+  private final StructType declared;
   private final Map properties;
   // Options of every read and write (the path, those of the store), and of reads only (what pins the version).
   private final Map always;
@@ -89,6 +91,7 @@ public class LanceTable
     this.place.put("name", asked.get("name"));
     this.shown = (String) answer.get("shown");
     this.schema = (StructType) DataType.fromJson((String) answer.get("schema"));
+    this.declared = (StructType) DataType.fromJson((String) answer.get("declared"));
     this.hidden = (StructType) DataType.fromJson((String) answer.get("hidden"));
     this.properties = (Map) answer.get("properties");
     this.always = (Map) answer.get("always");
@@ -115,7 +118,7 @@ public class LanceTable
   }
 
   public StructType schema() {
-    return schema;
+    return declared;
   }
 
   public Map properties() {

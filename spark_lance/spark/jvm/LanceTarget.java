@@ -4,6 +4,7 @@
 
 package spark_lance.sql;
 
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashSet;
@@ -15,6 +16,7 @@ import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
@@ -28,6 +30,14 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 /** The table of a statement, behind names, views and caches. */
 public final class LanceTarget {
   private static final String TABLE = "spark_lance.sql.LanceTable";
+  private static final String PADDING = "readSidePadding";
+  private static final Set PADDING_PARTS =
+      new LinkedHashSet(
+          Arrays.asList(
+              new String[] {
+                "AttributeReference", "Literal", "GetStructField", "CreateNamedStruct", "If", "IsNull", "ArrayTransform",
+                "LambdaFunction", "NamedLambdaVariable", "MapFromArrays", "MapKeys", "MapValues", "KnownNotNull"
+              }));
   public final String kind;
   // Identity of a column -> its name in the table.
   public final Map names = new HashMap();
@@ -88,8 +98,26 @@ public final class LanceTarget {
       }
       if (of instanceof AttributeReference) {
         alias(column.toAttribute(), (Attribute) of);
+      } else if (of != null && isPadding(of) && of.references().size() == 1) {
+        alias(column.toAttribute(), (Attribute) of.references().iterator().next());
       }
     }
+  }
+
+  // Whether an expression is what Spark reads in place of a column with CHAR: padding, at any depth of it.
+  private static boolean isPadding(Expression expression) {
+    return ofPadding(expression) && expression.toString().contains(PADDING);
+  }
+
+  private static boolean ofPadding(Expression expression) {
+    boolean known = PADDING_PARTS.contains(expression.getClass().getSimpleName());
+    if (expression instanceof StaticInvoke) {
+      known = ((StaticInvoke) expression).functionName().equals(PADDING);
+    }
+    for (int i = 0; known && i < expression.children().size(); i++) {
+      known = ofPadding((Expression) expression.children().apply(i));
+    }
+    return known;
   }
 
   private void alias(Attribute column, Attribute of) {

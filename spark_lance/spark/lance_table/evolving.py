@@ -28,6 +28,7 @@ from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.schema.blobs import holds_descriptions
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
 from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.schema.string_types import STRING_TYPE
 from spark_lance.spark.schema.types import spark_type
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.work import Others
@@ -266,7 +267,9 @@ class Evolving(TableBase):
         if type is None and nullable is None and comment is None:
             raise OptionError("give a type, nullable or a comment")
         if type is not None:
-            cast_columns(self, [Alteration(name, data_type=self._arrow_type(type))])
+            field = self._new_field(type)
+            cast_columns(self, [Alteration(name, data_type=field.type)])
+            self._declare_string(name, (field.metadata or {}).get(STRING_TYPE.encode()))
         if nullable is not None:
             cast_columns(self, [Alteration(name, nullable=nullable)])
         if comment is not None:
@@ -297,13 +300,24 @@ class Evolving(TableBase):
         """
         cast_columns(self, [read_alteration(alteration) for alteration in alterations])
 
-    def _arrow_type(self, given: st.DataType | pa.DataType | str) -> pa.DataType:
-        if isinstance(given, pa.DataType):
-            return given
-        if isinstance(given, str):
-            with analysed(f"the type {given!r}"):
-                given = self.spark.createDataFrame([], f"x {given}").schema["x"].dataType
-        return new_field(st.StructField("x", given), {}).type
+    def _new_field(self, kind: st.DataType | pa.DataType | str) -> pa.Field:
+        """Return the field that a column gets with a type."""
+        if isinstance(kind, pa.DataType):
+            return pa.field("x", kind)
+        if isinstance(kind, str):
+            with analysed(f"the type {kind!r}"):
+                column = self.spark.createDataFrame([], f"x {kind}").schema["x"]
+        else:
+            column = st.StructField("x", kind)
+        return new_field(column, {})
+
+    def _declare_string(self, name: str, text: bytes | None) -> None:
+        """Keep the declared type of a string column: CHAR(n), VARCHAR(n) or a collation."""
+        dataset = self._dataset()
+        field = dataset.lance_schema.find(name)[-1]
+        declaration = None if text is None else text.decode()
+        if field.metadata.get(STRING_TYPE) != declaration:
+            dataset.update_field_metadata({name: {STRING_TYPE: declaration}})
 
     def _check(self, columns: Any, **given: Any) -> None:
         """Refuse arguments that say nothing about this kind of source."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.spark.schema.string_types import has_collation
 
 __all__ = ["is_ordered_alike", "is_same_value", "spark_type_of"]
 
@@ -72,4 +73,6 @@ def spark_type_of(path: Sequence[str], seen: st.StructType) -> st.DataType | Non
 
 
 def _has_own_meaning(field: Field) -> bool:
-    return EXTENSION_NAME in field.metadata or isinstance(field.arrow_type(), pa.BaseExtensionType)
+    if EXTENSION_NAME in field.metadata or has_collation(field.metadata):
+        return True
+    return isinstance(field.arrow_type(), pa.BaseExtensionType)

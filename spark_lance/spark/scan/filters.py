@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
@@ -103,7 +104,7 @@ def _has_collation(path: tuple[str, ...], seen: st.StructType) -> bool:
 
 def is_same_in_spark(field: Field) -> bool:
     """Whether Spark sees the values of a field as they are stored, and compares them as Arrow does."""
-    if EXTENSION_NAME in field.metadata:
+    if EXTENSION_NAME in field.metadata or has_collation(field.metadata):
         return False
     kind = field.arrow_type()
     if pa.types.is_dictionary(kind):

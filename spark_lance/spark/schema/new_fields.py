@@ -37,6 +37,7 @@ from spark_lance.spark.options.column_options import (
 )
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
+from spark_lance.spark.schema.string_types import declared_type, string_metadata
 from spark_lance.spark.schema.types import arrow_type, is_shared
 from spark_lance.table.predicates.geometries import is_geometry, stored_type
 
@@ -72,7 +73,8 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
         given = {GEOMETRY_METADATA: spatial_metadata(field.dataType), **given}
     metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
     metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
-    spark: st.DataType = field.dataType
+    spark: st.DataType = declared_type(field)
+    metadata.update(string_metadata(spark))
     if asked.get(AS_JSON) and isinstance(spark, st.VariantType) and not path:
         spark = st.StringType()  # made text by the writer
     arrow = _chosen_type(_new_type(spark, column_settings, here, given), asked, ".".join(here))

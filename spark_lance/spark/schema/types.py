@@ -26,6 +26,13 @@ from spark_lance.spark.options.column_options import (
     VECTOR_SIZE,
 )
 from spark_lance.spark.schema.spatial import carrier_of, is_spatial
+from spark_lance.spark.schema.string_types import (
+    DECLARED_TYPE,
+    STRING_TYPE,
+    declared_string,
+    has_lengths,
+    readable_type,
+)
 from spark_lance.spark.schema.variants import is_variant
 from spark_lance.table.predicates.geometries import extension_of
 
@@ -93,15 +100,20 @@ def _time(precision: int) -> Callable[[pa.DataType], st.DataType]:
 
 
 def _array(arrow: pa.DataType) -> st.DataType:
-    return st.ArrayType(spark_type(arrow.value_type), arrow.value_field.nullable)
+    return st.ArrayType(_declared_type(arrow.value_field), arrow.value_field.nullable)
 
 
 def _struct(arrow: pa.DataType) -> st.DataType:
-    return st.StructType([spark_field(child) for child in arrow])
+    fields = [
+        st.StructField(child.name, _declared_type(child), child.nullable, _spark_metadata(child))
+        for child in arrow
+    ]
+    return st.StructType(fields)
 
 
 def _map(arrow: pa.DataType) -> st.DataType:
-    return st.MapType(spark_type(arrow.key_type), spark_type(arrow.item_type), arrow.item_field.nullable)
+    key, value = arrow.key_field, arrow.item_field
+    return st.MapType(_declared_type(key), _declared_type(value), value.nullable)
 
 
 def _carrier_list(spark: st.ArrayType) -> pa.DataType:
@@ -173,7 +185,12 @@ _ROWS: tuple[_Row, ...] = (
         None,
         note="a value of more than 38 digits is an error when read",
     ),
-    _plain("string", st.StringType, pa.string(), note="char and varchar too; a collation is not stored"),
+    _plain(
+        "string",
+        st.StringType,
+        pa.string(),
+        note="char(n), varchar(n) and collations are kept as metadata of the field",
+    ),
     _plain(
         "large_string",
         st.StringType,
@@ -304,7 +321,7 @@ _ROWS: tuple[_Row, ...] = (
         "dictionary(values)",
         "type of the values",
         pa.types.is_dictionary,
-        lambda arrow: spark_type(arrow.value_type),
+        lambda arrow: _type_with_lengths(arrow.value_type),
         None,
     ),
     _Row("list(item)", "array<item>", pa.types.is_list, _array, st.ArrayType, _carrier_list),
@@ -347,13 +364,28 @@ def type_table() -> list[tuple[str, str, str, str]]:
 def spark_type(arrow: pa.DataType) -> st.DataType:
     """Return the Spark type in which a Lance column of this Arrow type is read.
 
+    Nested strings have the collations that they were declared with; CHAR and VARCHAR are strings.
+
     Raises:
         SchemaError: Spark has no type for it.
     """
+    return readable_type(_type_with_lengths(arrow))
+
+
+def _type_with_lengths(arrow: pa.DataType) -> st.DataType:
     for row in _ROWS:
         if row.test(arrow):
             return row.to_spark(arrow)
     raise SchemaError(f"Spark has no type for {arrow}")
+
+
+def _declared_type(field: pa.Field) -> st.DataType:
+    """Return the Spark type that a field was declared with, CHAR and VARCHAR too."""
+    kind = _type_with_lengths(field.type)
+    text = (field.metadata or {}).get(STRING_TYPE.encode())
+    if text is None or not isinstance(kind, st.StringType):
+        return kind
+    return declared_string(text.decode("utf-8", "replace")) or kind
 
 
 def arrow_type(spark: st.DataType) -> pa.DataType:
@@ -380,9 +412,13 @@ def arrow_type(spark: st.DataType) -> pa.DataType:
 def spark_field(field: pa.Field) -> st.StructField:
     """Return the Spark field of a column: its type, nullability and the metadata that Spark users set.
 
-    A fixed-size list carries its length as metadata, so that writing the column elsewhere keeps it.
+    A fixed-size list carries its length as metadata, so that writing the column elsewhere keeps it, and so
+    does a column in which CHAR or VARCHAR occurs.
     """
-    return st.StructField(field.name, spark_type(field.type), field.nullable, _spark_metadata(field))
+    kind, metadata = _declared_type(field), _spark_metadata(field)
+    if has_lengths(kind):
+        metadata[DECLARED_TYPE] = kind.simpleString()
+    return st.StructField(field.name, readable_type(kind), field.nullable, metadata)
 
 
 def _spark_metadata(field: pa.Field) -> dict[str, Any]:

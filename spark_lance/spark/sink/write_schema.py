@@ -34,6 +34,7 @@ from spark_lance.spark.options.column_options import ENCODINGS
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
+from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.spark.schema.types import arrow_schema, covers, spark_type
 from spark_lance.spark.schema.variants import without_variants
 from spark_lance.spark.sink.table_columns import (
@@ -94,6 +95,8 @@ def plan_rows(
         if rows.new_columns is None or table is None:
             raise told from None
         raise SchemaError(f"{told}\nmergeSchema adds columns; it changes no type of a column") from error
+    if plan.check is not None and table is not None:
+        _check_bytes_are_compared(plan.check.schema.names, table.schema)
     pages = with_page_settings(plan.schema, options.column_settings)
     plan = replace(plan, schema=compressed(pages, options.compression))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
@@ -102,6 +105,20 @@ def plan_rows(
     for field in plan.schema.fields:
         PAGE_FORMATS[plan.version].writer(field, 0, plan.version)
     return rows.given.names, plan
+
+
+def _check_bytes_are_compared(names: list[str], schema: Schema) -> None:
+    """Refuse a condition of `replaceWhere` on text that Spark compares by a collation.
+
+    Raises:
+        OptionError: a column, or a field in it, has a collation.
+    """
+    for name in names:
+        if any(has_collation(field.metadata) for field in schema.field(name).walk()):
+            raise OptionError(
+                f"replaceWhere compares bytes, but column {name!r} has a collation: "
+                "run DELETE with the condition, then append the rows"
+            )
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ def stage_table(question: Question) -> dict[str, Any]:
     return {
         "shown": f"{catalog.name}.{'.'.join(question.name)}",
         "schema": schema.json(),
+        "declared": schema.json(),
         "hidden": st.StructType().json(),
         "properties": {},
         "always": catalog.options(uri),

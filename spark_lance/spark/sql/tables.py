@@ -31,6 +31,7 @@ from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import system_field
+from spark_lance.spark.schema.string_types import declared_schema
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
 from spark_lance.spark.sql.properties import fixed_properties, is_fixed
 from spark_lance.table.metadata import METADATA_TABLES
@@ -135,6 +136,7 @@ def answer(catalog: OpenCatalog, name: Name, always: dict[str, str], asked: dict
     return {
         "shown": f"{catalog.name}.{shown(name)}",
         "schema": schema.json(),
+        "declared": declared_schema(schema).json(),
         "hidden": (st.StructType() if options.table else _hidden()).json(),
         "properties": properties,
         "always": always,

@@ -1,0 +1,245 @@
+"""The string types that Spark declares: CHAR(n), VARCHAR(n), and STRING with a collation.
+
+Lance stores text. The declaration is kept in the metadata of the field that holds the text, at any depth of a
+column; other engines ignore it:
+
+    spark.string-type = "char(5)" | "varchar(10)" | "string collate UTF8_LCASE"
+
+A schema that Spark reads has strings in place of CHAR and VARCHAR, and the declared type of the whole column
+in the column's metadata, as Spark's own relations have it:
+
+    __CHAR_VARCHAR_TYPE_STRING = "char(5)" | "array<varchar(10)>" | "struct<a:char(5),b:int>" | ...
+
+From it Spark pads, checks lengths and prints types. (Spark: CharVarcharUtils.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.types as st
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.schema import Field, Schema
+
+__all__ = [
+    "DECLARED_TYPE",
+    "STRING_TYPE",
+    "LengthChecks",
+    "declared_schema",
+    "declared_string",
+    "declared_type",
+    "has_collation",
+    "has_lengths",
+    "readable_type",
+    "string_metadata",
+]
+
+STRING_TYPE = "spark.string-type"
+DECLARED_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+_TEXT = re.compile(r"(char|varchar)\(([0-9]{1,10})\)|string(?: collate (\w+))?")
+
+
+def declared_string(text: str) -> st.DataType | None:
+    """Return the type that a declaration names; None if Spark has none of this name."""
+    match = _TEXT.fullmatch(text)
+    return None if match is None else _string_of(match)
+
+
+def _string_of(match: re.Match[str]) -> st.DataType:
+    if match[1]:
+        return (st.CharType if match[1] == "char" else st.VarcharType)(int(match[2]))
+    return st.StringType(match[3]) if match[3] else st.StringType()
+
+
+def string_metadata(kind: st.DataType) -> dict[str, str]:
+    """Return the field metadata that keeps a string type; nothing for plain strings and other types."""
+    if isinstance(kind, (st.CharType, st.VarcharType)) or (
+        isinstance(kind, st.StringType) and kind != st.StringType()
+    ):
+        return {STRING_TYPE: kind.simpleString()}
+    return {}
+
+
+def has_collation(metadata: Mapping[str, str]) -> bool:
+    """Whether Spark compares the text of a field with this metadata otherwise than by its bytes."""
+    return metadata.get(STRING_TYPE, "").startswith("string collate ")
+
+
+def has_lengths(kind: st.DataType) -> bool:
+    """Whether CHAR or VARCHAR occurs in a type."""
+    if isinstance(kind, st.StructType):
+        return any(has_lengths(field.dataType) for field in kind)
+    if isinstance(kind, st.ArrayType):
+        return has_lengths(kind.elementType)
+    if isinstance(kind, st.MapType):
+        return has_lengths(kind.keyType) or has_lengths(kind.valueType)
+    return isinstance(kind, (st.CharType, st.VarcharType))
+
+
+def readable_type(kind: st.DataType) -> st.DataType:
+    """Return a type with strings in place of CHAR and VARCHAR, at every depth."""
+    if isinstance(kind, st.StructType):
+        fields = [st.StructField(f.name, readable_type(f.dataType), f.nullable, f.metadata) for f in kind]
+        return st.StructType(fields)
+    if isinstance(kind, st.ArrayType):
+        return st.ArrayType(readable_type(kind.elementType), kind.containsNull)
+    if isinstance(kind, st.MapType):
+        return st.MapType(readable_type(kind.keyType), readable_type(kind.valueType), kind.valueContainsNull)
+    return st.StringType() if isinstance(kind, (st.CharType, st.VarcharType)) else kind
+
+
+def declared_type(field: st.StructField) -> st.DataType:
+    """Return the type of a column as it was declared, with CHAR and VARCHAR.
+
+    Metadata that does not fit the column's type is left from an older type of it, and does not count.
+    """
+    text = (field.metadata or {}).get(DECLARED_TYPE)
+    if not isinstance(text, str):
+        return field.dataType
+    try:
+        kind, rest = _declared(field.dataType, text)
+    except _MisfitError:
+        return field.dataType
+    return field.dataType if rest else kind
+
+
+def declared_schema(schema: st.StructType) -> st.StructType:
+    """Return a schema with the declared types of its columns."""
+    fields = []
+    for field in schema.fields:
+        metadata = {key: value for key, value in (field.metadata or {}).items() if key != DECLARED_TYPE}
+        fields.append(st.StructField(field.name, declared_type(field), field.nullable, metadata))
+    return st.StructType(fields)
+
+
+class _MisfitError(Exception):
+    """A declaration does not describe the type of its column."""
+
+
+def _declared(kind: st.DataType, text: str) -> tuple[st.DataType, str]:
+    """Return the declared type at the start of a text, in the form of `kind`, and the rest of the text."""
+    if isinstance(kind, st.StringType):
+        match = _TEXT.match(text)
+        if match is None:
+            raise _MisfitError
+        return _string_of(match), text[match.end() :]
+    if isinstance(kind, st.ArrayType):
+        element, rest = _declared(kind.elementType, _after(text, "array<"))
+        return st.ArrayType(element, kind.containsNull), _after(rest, ">")
+    if isinstance(kind, st.MapType):
+        key, rest = _declared(kind.keyType, _after(text, "map<"))
+        value, rest = _declared(kind.valueType, _after(rest, ","))
+        return st.MapType(key, value, kind.valueContainsNull), _after(rest, ">")
+    if isinstance(kind, st.StructType):
+        rest, fields = _after(text, "struct<"), []
+        for number, field in enumerate(kind):
+            part, rest = _declared(field.dataType, _after(rest, f"{',' * (number > 0)}{field.name}:"))
+            fields.append(st.StructField(field.name, part, field.nullable, field.metadata))
+        return st.StructType(fields), _after(rest, ">")
+    return kind, _after(text, kind.simpleString())
+
+
+def _after(text: str, start: str) -> str:
+    if not text.startswith(start):
+        raise _MisfitError
+    return text[len(start) :]
+
+
+_Fit = Callable[[pa.Array], pa.Array]
+
+
+@dataclass(frozen=True)
+class LengthChecks:
+    """Pads CHAR and refuses text that is too long, in the columns of a table that declare a length.
+
+    Spark does so itself for tables by name. Tables by path take any schema of it.
+
+    Attributes:
+        columns: name of a column -> the function for its arrays.
+    """
+
+    columns: dict[str, _Fit]
+
+    @classmethod
+    def plan(cls, schema: Schema) -> LengthChecks:
+        """Plan the checks for a table's schema."""
+        return cls({field.name: fit for field in schema.fields if (fit := _plan_field(field, field.name))})
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with padded values.
+
+        Raises:
+            SchemaError: a value is longer than its column allows; trailing spaces do not count.
+        """
+        for number, field in enumerate(batch.schema if self.columns else ()):
+            if fit := self.columns.get(field.name):
+                batch = batch.set_column(number, field, fit(batch.column(number)))
+        return batch
+
+
+def _plan_field(field: Field, column: str) -> _Fit | None:
+    kind = declared_string(field.metadata.get(STRING_TYPE, ""))
+    if isinstance(kind, (st.CharType, st.VarcharType)):
+        length, pads = kind.length, isinstance(kind, st.CharType)
+        return lambda array: _fitting(array, length, pads, column)
+    children = [(child.name, _plan_field(child, f"{column}.{child.name}")) for child in field.children]
+    fits = {name: fit for name, fit in children if fit is not None}
+    return (lambda array: _nested(array, fits)) if fits else None
+
+
+def _nested(array: pa.Array, fits: dict[str, _Fit]) -> pa.Array:
+    """Return a struct, list or map array whose text has been fitted."""
+    kind, mask = array.type, array.is_null() if array.null_count else None
+    if pa.types.is_struct(kind):
+        parts = [fits.get(field.name, _same)(array.field(field.name)) for field in kind]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=mask)
+    if pa.types.is_map(kind):
+        entries = fits.get("entries", _same)(_entries(array))
+        return pa.MapArray.from_arrays(
+            _offsets(array), entries.field(0), entries.field(1), type=kind, mask=mask
+        )
+    (fit,) = fits.values()
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    values = fit(array.values.slice(first, last - first))
+    return type(array).from_arrays(_offsets(array), values, type=kind, mask=mask)
+
+
+def _entries(array: pa.MapArray) -> pa.StructArray:
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    parts = [array.keys.slice(first, last - first), array.items.slice(first, last - first)]
+    return pa.StructArray.from_arrays(parts, fields=[array.type.key_field, array.type.item_field])
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    return pc.subtract(array.offsets, array.offsets[0])
+
+
+def _same(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _fitting(array: pa.Array, length: int, pads: bool, column: str) -> pa.Array:
+    """Return text of at most `length` characters, of exactly so many if it is padded.
+
+    Raises:
+        SchemaError: text is longer without its trailing spaces.
+    """
+    longest = pc.max(pc.utf8_length(array)).as_py()
+    if longest is not None and longest > length:
+        shorter = pc.utf8_rtrim(array, characters=" ")
+        over = pc.greater(pc.utf8_length(shorter), length)
+        if pc.any(over).as_py():
+            row = pc.index(over, True).as_py()
+            raise SchemaError(
+                f"column {column!r} takes {length} characters at most, but row {row} of a batch has more: "
+                "cut the text, or make the column's type STRING"
+            )
+        array = pc.if_else(
+            pc.greater(pc.utf8_length(array), length), pc.utf8_slice_codeunits(array, 0, length), array
+        )
+    return pc.utf8_rpad(array, width=length, padding=" ") if pads else array

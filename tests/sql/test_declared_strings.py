@@ -1,0 +1,191 @@
+"""CHAR(n), VARCHAR(n) and collations of Spark: declared, stored, checked and compared as Spark does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import spark_lance
+
+COLUMNS = """
+    id INT, a CHAR(5), v VARCHAR(3), n STRUCT<x: CHAR(2), y: ARRAY<VARCHAR(2)>>, m MAP<STRING, CHAR(3)>,
+    s STRING COLLATE UTF8_LCASE, l ARRAY<STRING COLLATE UNICODE_CI>
+"""
+ROWS = """
+    (1, 'ab', 'xyz', named_struct('x', 'q', 'y', array('zz')), map('k', 'v'), 'Hello', array('A', 'b')),
+    (2, 'abc', 'xy ', NULL, NULL, 'HELLO', NULL),
+    (3, NULL, NULL, NULL, NULL, 'other', array())
+"""
+# Each is run over Lance and over Parquet.
+QUERIES = (
+    "SELECT * FROM t",
+    "SELECT id, length(a), length(n.x), length(m['k']), length(v) FROM t",
+    "SELECT id FROM t WHERE a = 'abc'",
+    "SELECT id FROM t WHERE a IN ('ab', 'x')",
+    "SELECT id FROM t WHERE a > 'ab'",
+    "SELECT id FROM t WHERE v = 'xy'",
+    "SELECT id FROM t WHERE s = 'hello'",
+    "SELECT id FROM t WHERE s IN ('HELLO', 'x')",
+    "SELECT id FROM t WHERE s <=> 'hELLO' OR s > 'OTHEQ'",
+    "SELECT id FROM t WHERE startswith(s, 'HE') AND contains(s, 'LL') AND s LIKE 'he%'",
+    "SELECT count(*), min(s) = 'hello', max(s) = 'OTHER', count(DISTINCT s) FROM t",
+    "SELECT lower(s), count(*) FROM t GROUP BY s",
+    "SELECT id FROM t WHERE array_contains(l, 'a')",
+    "SELECT l.id, r.id FROM t AS l JOIN t AS r ON l.s = r.s WHERE l.id < r.id",
+    "SELECT id FROM t ORDER BY s, id LIMIT 2",
+    "SELECT id FROM t WHERE s = (SELECT upper(max(s)) FROM t)",
+)
+
+
+@pytest.fixture
+def session(spark: SparkSession, tmp_path: Path) -> SparkSession:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path / "lance"))
+    session.sql("CREATE NAMESPACE lance.d").collect()
+    session.sql("USE lance.d").collect()
+    session.sql(f"CREATE TABLE t ({COLUMNS})").collect()
+    session.sql(f"INSERT INTO t VALUES {ROWS}").collect()
+    return session
+
+
+def path_of(session: SparkSession, table: str) -> str:
+    rows = session.sql(f"DESCRIBE EXTENDED {table}").collect()
+    return next(row.data_type for row in rows if row.col_name == "Location")
+
+
+@pytest.mark.parametrize("indexed", [False, True], ids=["plain", "indexed"])
+def test_answers_are_those_of_parquet(session: SparkSession, tmp_path: Path, indexed: bool) -> None:
+    if indexed:
+        for column, kind in (("s", "BTREE"), ("a", "BTREE"), ("v", "BITMAP")):
+            session.sql(f"CALL lance.system.create_index('d.t', '{column}', '{kind}')").collect()
+    control = session.newSession()
+    table = f"spark_catalog.default.control_{tmp_path.name.replace('-', '_')}"
+    control.sql(f"CREATE TABLE {table} ({COLUMNS}) USING parquet LOCATION '{tmp_path / 'parquet'}'").collect()
+    try:
+        control.sql(f"INSERT INTO {table} VALUES {ROWS}").collect()
+        control.table(table).createOrReplaceTempView("t")
+        for query in QUERIES:
+            ours, theirs = session.sql(query), control.sql(query)
+            assert ours.schema.simpleString() == theirs.schema.simpleString(), query
+            assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect())), query
+    finally:
+        control.sql(f"DROP TABLE {table}").collect()
+
+
+def test_types_are_described_and_copied(session: SparkSession) -> None:
+    expected = {
+        "a": "char(5)",
+        "v": "varchar(3)",
+        "n": "struct<x:char(2),y:array<varchar(2)>>",
+        "m": "map<string,char(3)>",
+        "s": "string collate UTF8_LCASE",
+        "l": "array<string collate UNICODE_CI>",
+    }
+    session.sql("CREATE TABLE by_select AS SELECT * FROM t").collect()
+    session.read.format("lance").load(path_of(session, "t")).writeTo("lance.d.by_frame").create()
+    for table in ("t", "by_select", "by_frame"):
+        rows = session.sql(f"DESCRIBE {table}").collect()
+        assert {row.col_name: row.data_type for row in rows if row.col_name != "id"} == expected
+
+
+LONG = (
+    "INSERT INTO t (id, a) VALUES (4, 'abcdef')",
+    "INSERT INTO t (id, v) VALUES (4, 'abcd')",
+    "INSERT INTO t (id, n) VALUES (4, named_struct('x', 'abc', 'y', array('a')))",
+    "UPDATE t SET v = 'abcd' WHERE id = 1",
+    "UPDATE t SET a = 'abcdef' WHERE id = 1",
+    "UPDATE t SET n.x = 'abc' WHERE id = 1",
+    "MERGE INTO t USING (SELECT 1 AS id, 'abcd' AS v) AS s ON t.id = s.id"
+    " WHEN MATCHED THEN UPDATE SET v = s.v",
+    "MERGE INTO t USING (SELECT 9 AS id, 'abcdef' AS a) AS s ON t.id = s.id"
+    " WHEN NOT MATCHED THEN INSERT (id, a) VALUES (s.id, s.a)",
+)
+
+
+@pytest.mark.parametrize("statement", LONG)
+def test_text_that_is_too_long_is_refused(session: SparkSession, statement: str) -> None:
+    before = session.table("t").collect()
+    with pytest.raises(PySparkException, match="EXCEED_LIMIT_LENGTH"):
+        session.sql(statement).collect()
+    assert session.table("t").collect() == before
+
+
+def test_changes_pad_and_compare_as_spark_does(session: SparkSession) -> None:
+    session.sql("UPDATE t SET a = 'z', n.x = 'w' WHERE a = 'ab'").collect()
+    session.sql(
+        "MERGE INTO t USING (SELECT 'OTHER' AS s, 'p' AS a) AS c ON t.s = c.s COLLATE UTF8_LCASE"
+        " WHEN MATCHED THEN UPDATE SET a = c.a WHEN NOT MATCHED THEN INSERT (id, a) VALUES (7, c.a)"
+    ).collect()
+    rows = session.sql("SELECT id, a, n.x FROM t ORDER BY id").collect()
+    assert [tuple(row) for row in rows] == [(1, "z    ", "w "), (2, "abc  ", None), (3, "p    ", None)]
+    session.sql("DELETE FROM t WHERE s = 'hello'").collect()
+    assert [row.id for row in session.table("t").collect()] == [3]
+
+
+def test_writes_by_path_pad_and_refuse(session: SparkSession) -> None:
+    path = path_of(session, "t")
+    frame = session.sql("SELECT 8 AS id, 'x' AS a, 'ab   ' AS v")
+    frame.write.format("lance").mode("append").save(path)
+    row = session.sql("SELECT a, v FROM t WHERE id = 8").collect()[0]
+    assert tuple(row) == ("x    ", "ab ")
+    with pytest.raises(PySparkException, match="column 'v' takes 3 characters at most"):
+        session.sql("SELECT 9 AS id, 'abcd' AS v").write.format("lance").mode("append").save(path)
+    assert session.sql("SELECT id FROM t WHERE id = 9").collect() == []
+
+
+def test_reads_by_path_have_the_types(session: SparkSession, spark: SparkSession) -> None:
+    path = path_of(session, "t")
+    for reader in (session, spark.newSession()):
+        frame = reader.read.format("lance").load(path)
+        assert frame.schema["s"].dataType.simpleString() == "string collate UTF8_LCASE"
+        assert sorted(row.id for row in frame.where("s = 'hello'").collect()) == [1, 2]
+        assert [row[0] for row in frame.where("a = 'ab'").selectExpr("length(a)").collect()] == [5]
+
+
+def test_types_widen(session: SparkSession) -> None:
+    session.sql("ALTER TABLE t ALTER COLUMN v TYPE VARCHAR(10)").collect()
+    session.sql("UPDATE t SET v = 'abcdefgh' WHERE id = 1").collect()
+    session.sql("ALTER TABLE t ALTER COLUMN s TYPE STRING COLLATE UNICODE").collect()
+    described = {row.col_name: row.data_type for row in session.sql("DESCRIBE t").collect()}
+    assert (described["v"], described["s"]) == ("varchar(10)", "string collate UNICODE")
+    assert session.sql("SELECT id FROM t WHERE s = 'hello'").collect() == []
+
+
+def test_other_writers_and_readers_see_text(session: SparkSession) -> None:
+    path = path_of(session, "t")
+    reference = lance.dataset(path)
+    assert reference.schema.field("a").type == pa.string()
+    lance.write_dataset(reference.to_table().slice(0, 1), path, mode="append")
+    assert session.sql("SELECT count(*) FROM t WHERE s = 'HELLO'").collect()[0][0] == 3
+    described = {row.col_name: row.data_type for row in session.sql("DESCRIBE t").collect()}
+    assert described["a"] == "char(5)"
+
+
+def test_a_replaced_range_of_collated_text_is_refused(session: SparkSession) -> None:
+    before = session.table("t").collect()
+    with pytest.raises(
+        Exception, match="column 's' has a collation: run DELETE with the condition, then append"
+    ):
+        session.sql(
+            "INSERT INTO t REPLACE WHERE s = 'hello' SELECT 5, 'a', 'b', NULL, NULL, 'hello', NULL"
+        ).collect()
+    assert session.table("t").collect() == before
+    session.sql("DELETE FROM t WHERE s = 'hello'").collect()
+    session.sql("INSERT INTO t (id, s) VALUES (5, 'hello')").collect()
+    assert sorted(row.id for row in session.table("t").collect()) == [3, 5]
+
+
+def test_merges_prune_no_rows_that_a_collation_makes_equal(session: SparkSession) -> None:
+    session.sql("CREATE TABLE keys (k STRING COLLATE UTF8_LCASE, n INT)").collect()
+    for number, text in enumerate(["Alpha", "beta", "GAMMA"]):
+        session.sql(f"INSERT INTO keys VALUES ('{text}', {number})").collect()
+    session.sql("CREATE TABLE changes AS SELECT upper(k) AS k, n + 10 AS n FROM keys").collect()
+    session.sql(
+        "MERGE INTO keys USING changes ON keys.k = changes.k WHEN MATCHED THEN UPDATE SET n = changes.n"
+        " WHEN NOT MATCHED THEN INSERT *"
+    ).collect()
+    assert sorted(map(tuple, session.table("keys").collect())) == [("Alpha", 10), ("GAMMA", 12), ("beta", 11)]
