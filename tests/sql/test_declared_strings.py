@@ -54,7 +54,7 @@ def session(spark: SparkSession, tmp_path: Path) -> SparkSession:
 
 def path_of(session: SparkSession, table: str) -> str:
     rows = session.sql(f"DESCRIBE EXTENDED {table}").collect()
-    return next(row.data_type for row in rows if row.col_name == "Location")
+    return next(str(row.data_type) for row in rows if row.col_name == "Location")
 
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["plain", "indexed"])
