@@ -10,6 +10,11 @@ PYTHON_VERSIONS ?= 3.10 3.11 3.12 3.13
 PYLANCE_VERSIONS ?= 0.38.3 1.0.4 4.0.2 8.0.1 14.0.2
 # Folders of tests that need no Spark; comparisons with whole tables of pylance are left to make test.
 FAST_TESTS ?= tests/file tests/io tests/table tests/index tests/cli
+# The marks of tests that make test runs, as in pyproject.toml.
+QUICK := not slow and not s3 and not reference_full and not benchmark and not cluster and not stores and not site and not tpc and not spark_sql
+# The time budget of make test-near, and the changed files, which git tells if none are given.
+SECONDS ?= 120
+FILES ?=
 # Those of them that need the package and what it needs but for Spark: installed and run in a minute.
 SMOKE_TESTS ?= tests/compatibility/test_python.py tests/io
 OLD := $(patsubst python%,%,$(notdir $(PYTHON)))
@@ -30,7 +35,7 @@ EXTRAS_release := release
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python smoke-python coverage test-slow test-s3 test-stores test-tpc test-spark-sql test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: help demo test test-near test-pure test-python smoke-python coverage test-slow test-s3 test-stores test-tpc test-spark-sql test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -44,6 +49,12 @@ demo: $(VENV)/.installed-demo ## install and run the quickstart: an ETL job on r
 
 test: $(VENV)/.installed-test ## run the tests, without the slow ones, in two processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-near: $(VENV)/.installed-test ## run the tests nearest to your changes, within SECONDS=120: FILES="spark_lance/io/store.py"
+	$(BIN)/python -m tests.near --seconds $(SECONDS) $(FILES) $(if $(ARGS),-- $(ARGS))
+
+test-pure: $(VENV)/.installed-test ## run the quick tests that need neither pylance nor Spark
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK) and not reference" $(FAST_TESTS) $(ARGS)
 
 test-python: .venv-$(OLD)/.installed ## run the fast tests, without Spark, with another Python: PYTHON=python3.10
 	HYPOTHESIS_PROFILE=quick .venv-$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(FAST_TESTS) $(ARGS)

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import untouched
-from tests.recording import Recorder
+from tests.import_graph import module_name, needs_reference, test_modules
+from tests.recording import DurationRecorder, Recorder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,12 +57,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record", action="store_true", help="note in tests/tested.json what the tests passed with"
     )
+    parser.addoption(
+        "--record-durations",
+        action="store_true",
+        help="write the seconds of each file to durations.json",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Note what a run passed with, if asked to; processes that run tests for another leave it to that one."""
     if config.getoption("--record") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(config))
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(DurationRecorder())
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the files that need pylance where it is not installed."""
+    if collection_path.suffix != ".py" or find_spec("lance") is not None:
+        return None
+    return module_needs_reference(collection_path) or None
+
+
+def module_needs_reference(path: Path) -> bool:
+    """Whether a test file imports pylance, itself or by a module of the tests."""
+    name = module_name(path)
+    return name in test_modules() and needs_reference(name)
 
 
 def shared(asked: settings, profile: str = PROFILE) -> settings:
@@ -81,7 +103,9 @@ def interpreted(session: SparkSession) -> SparkSession:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give a random test fewer examples, unless it is a long one that runs by itself."""
+    """Mark the tests that need pylance, and give random tests fewer examples, unless they are long ones."""
+    if module_needs_reference(item.path):
+        item.add_marker("reference")
     if item.get_closest_marker("slow") or item.get_closest_marker("reference_full"):
         return
     test = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))

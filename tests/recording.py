@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.near import DURATIONS
+
 FILE = Path(__file__).parent / "tested.json"
 USUAL = "not slow"  # how the marks of pyproject.toml begin
 PACKAGES = ("pyspark", "pyarrow", "pylance")
@@ -68,3 +70,21 @@ class Recorder:
         if exitstatus == 0 and self._counts["passed"] and not self._counts["failed"]:
             rows = json.loads(FILE.read_text()) if FILE.exists() else []
             FILE.write_text(json.dumps(noted(rows, row_of(self._config, self._counts)), indent=1) + "\n")
+
+
+class DurationRecorder:
+    """Writes the seconds that each test file took, setup included, for `python -m tests.near`."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the time of one phase of a test."""
+        path = report.nodeid.partition("::")[0]
+        self._seconds[path] = self._seconds.get(path, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the files of this run; files that it did not run keep their seconds."""
+        known = json.loads(DURATIONS.read_text()) if DURATIONS.is_file() else {}
+        known |= {path: round(seconds, 1) for path, seconds in self._seconds.items()}
+        DURATIONS.write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n")

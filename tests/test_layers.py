@@ -6,14 +6,22 @@ import ast
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "spark_lance"
+from tests.import_graph import (
+    MODULES,
+    NAMES,
+    PACKAGE,
+    ROOT,
+    imported,
+    imported_modules,
+    module_name,
+    nodes,
+)
+
 LAYERS = (
     "errors",
     "late",
@@ -87,28 +95,8 @@ LATE_CIRCLES = {("spark_lance.compat.lance.arrow", "spark_lance.compat.lance.bfl
 MODULE_LINES = 800
 FUNCTION_LINES = 80
 
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
 
-Imports = Iterator[tuple[int, str]]
-
-
-@cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Return all of a module's syntax; the module itself comes first."""
-    return tuple(ast.walk(ast.parse(path.read_text())))
-
-
-def imported(parts: Iterable[ast.AST]) -> Imports:
-    """Yield (line, full name) of everything that parts of a syntax tree import."""
-    for node in parts:
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: relative import of {node.module}"
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-
-
-def late_imports(path: Path) -> Imports:
+def late_imports(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the imports that stand inside functions."""
     for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -117,10 +105,6 @@ def late_imports(path: Path) -> Imports:
 
 def place(path: Path, line: int = 1) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
-
-
-def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def layer(name: str) -> int:
@@ -137,19 +121,6 @@ def room(name: str) -> tuple[str, int] | None:
             first = inner.split(".")[1] if inner else "__init__"
             return package, order.index(first if first in order else "core")
     return None
-
-
-NAMES = {module_name(path) for path in PACKAGE.rglob("*.py")}
-
-
-@cache
-def imported_modules(path: Path) -> frozenset[str]:
-    """Return the modules of this package that a module imports, parents left out."""
-    found = set()
-    for _, name in imported(nodes(path)):
-        # "from a.b import c": c is a module or a name in a.b.
-        found |= {name if name in NAMES else name.rpartition(".")[0]} & NAMES
-    return frozenset(found - {module_name(path)})
 
 
 def modules_by_name(path: Path) -> set[str]:
