@@ -14,7 +14,8 @@ FOLDERS = ("spark_lance", "protos", "tests", "benchmarks", "examples", "docs", "
 # What decisions name and the code does not: of others, and rejected.
 ELSEWHERE = {"RECORD", "RestNamespace", "SupportsRowLevelOperations"}
 
-DECISIONS = (ROOT / "docs" / "decisions.md").read_text()
+PAGES = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+DECISIONS = "\n".join(page.read_text() for page in PAGES)
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
@@ -39,13 +40,16 @@ def words() -> set[str]:
     return {word for text in texts for word in re.findall(r"\w+", text)}
 
 
-def test_decisions_are_numbered_in_order() -> None:
-    numbers = [int(number) for number in re.findall(r"^## (\d+)\. ", DECISIONS, re.MULTILINE)]
-    assert numbers == list(range(1, len(numbers) + 1))
-    parts = re.split(r"^## ", DECISIONS, flags=re.MULTILINE)[1:]
-    assert all(
-        "\nHeld by `tests/" in part or re.search(r"\nReplaced by decision \d+\.\n", part) for part in parts
-    )
+def test_each_decision_is_a_page_with_its_number_and_is_listed() -> None:
+    index = (ROOT / "docs" / "decisions" / "index.md").read_text()
+    for number, page in enumerate(PAGES, 1):
+        title, _, text = page.read_text().partition("\n")
+        assert page.name.startswith(f"{number:02}-")
+        assert title.startswith(f"# {number}. ")
+        assert f"- [{title.removeprefix('# ')}]({page.name})" in index
+        for label in ("Context", "Decision", "Rejected"):
+            assert f"\n**{label}.** " in text, f"{page.name} has no {label}"
+        assert "\n**Held by** `tests/" in text or re.search(r"\nReplaced by decision \d+\.\n", text), page.name
 
 
 @pytest.mark.parametrize("text", [DECISIONS, ARCHITECTURE, CONTRIBUTING], ids=["decisions", "map", "recipes"])
