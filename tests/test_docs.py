@@ -49,7 +49,8 @@ def test_each_decision_is_a_page_with_its_number_and_is_listed() -> None:
         assert f"- [{title.removeprefix('# ')}]({page.name})" in index
         for label in ("Context", "Decision", "Rejected"):
             assert f"\n**{label}.** " in text, f"{page.name} has no {label}"
-        assert "\n**Held by** `tests/" in text or re.search(r"\nReplaced by decision \d+\.\n", text), page.name
+        has_tests = "\n**Held by** `tests/" in text or "\nReplaced by decision " in text
+        assert has_tests, page.name
 
 
 @pytest.mark.parametrize("text", [DECISIONS, ARCHITECTURE, CONTRIBUTING], ids=["decisions", "map", "recipes"])
