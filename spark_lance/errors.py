@@ -29,7 +29,6 @@ __all__ = [
     "JavaNotFoundError",
     "LanceError",
     "LocationInUseError",
-    "LockNotReleasedError",
     "MergeError",
     "NamespaceExistsError",
     "NamespaceInUseError",
@@ -297,20 +296,6 @@ class CommitOutcomeUnknownError(CommitError):
     """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""
 
     repeatable: ClassVar[bool | None] = None
-
-
-class LockNotReleasedError(CommitOutcomeUnknownError):
-    """The commit landed, but its commit lock was not released: do not repeat it, and free the lock.
-
-    `version` is the one that was committed. As after an unknown outcome, no file may be deleted, so this is a
-    kind of that error.
-    """
-
-    repeatable: ClassVar[bool | None] = False
-
-    def __init__(self, message: str, version: int) -> None:
-        super().__init__(message, version)
-        self.version = version
 
 
 class JavaNotFoundError(LanceError, RuntimeError):

@@ -15,7 +15,7 @@ from spark_lance.table.maintenance.compact import CompactionPlan
 from spark_lance.table.maintenance.retention import guarded_age
 from spark_lance.table.maintenance.verify import verify
 from spark_lance.table.manifest import read_manifest
-from spark_lance.table.versions.auto_cleanup import parse_duration
+from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import CleanupFile
 from spark_lance.table.versions.versions import list_versions
 

@@ -7,7 +7,7 @@ from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
 from spark_lance.io.progress import reporting
 from spark_lance.memwal.names import GRACE
-from spark_lance.table.versions.auto_cleanup import parse_duration
+from spark_lance.table.versions.ages import parse_duration
 
 __all__ = ["compact", "shards"]
 

@@ -272,8 +272,8 @@ def write_dataset(
         targets=choose_targets(bases, target_bases, target_all_bases),
     )
     properties = _with_message(transaction_properties or {}, commit_message)
-    version = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
-    return LanceDataset(place.uri, store, root, load_version(store, root, version))
+    committed = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
+    return LanceDataset(place.uri, store, root, committed)
 
 
 def _reader(data: Any, schema: pa.Schema | None, table: Manifest | None) -> pa.RecordBatchReader:

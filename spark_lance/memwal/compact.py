@@ -51,6 +51,7 @@ from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
 from spark_lance.table.rows.row_keys import KeyIndex
 from spark_lance.table.rows.row_rewrites import commit_moves
 from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.versions.ages import clamped_age
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments
 
@@ -303,7 +304,7 @@ def collect_wal(
         OptionError: the table has no MemWAL.
     """
     latest = snapshot.at(load_latest(snapshot.store, snapshot.root))
-    limit = datetime.now(timezone.utc) - older_than
+    limit = datetime.now(timezone.utc) - clamped_age(older_than)
     found = WalCollection()
     for shard in shards_of(latest, shards):
         its = _collectable(latest, ShardPaths(latest.root, shard), limit)

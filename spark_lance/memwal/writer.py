@@ -56,6 +56,7 @@ from spark_lance.memwal.writer_config import WriterConfig, WriterStats
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardManifest
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.upkeep import only_logged
 from spark_lance.table.writing.inputs import as_reader
 
 __all__ = ["ShardWriter", "check_epoch", "check_loggable", "place_sentinel"]
@@ -312,8 +313,10 @@ class ShardWriter:
             or table.nbytes >= config.max_memtable_size
             or len(table.tables) >= config.max_memtable_batches
         ):
-            self._freeze()
-            self._wait(config.max_unflushed_memtable_bytes)
+            with only_logged("the rows are in the log, but an SSTable was not written"):
+                # The next call raises the failure: this one has written its rows.
+                self._freeze()
+                self._wait(config.max_unflushed_memtable_bytes)
 
     def _append(self, data: bytes) -> None:
         if not put_new(self._store, self._paths.entry(self._next), data, unique=True, sync=self._sync):

@@ -233,7 +233,7 @@ def test_a_lost_creation_becomes_what_was_asked(path: str, mode: str) -> None:
     plan = plan_write(store, root, find_latest(store, root), numbers(0, 1).schema, mode)
     fragments = write_fragments(numbers(7, 9).to_batches(), store, root, plan.schema)
     spark_lance.write_dataset(numbers(0, 2), path)
-    assert commit_write(store, root, plan, fragments) == 2
+    assert commit_write(store, root, plan, fragments).version == 2
     expected = [0, 1, 7, 8] if mode == "append" else [7, 8]
     assert spark_lance.dataset(path).to_table()["id"].to_pylist() == expected
 

@@ -173,7 +173,7 @@ def test_errors_are_also_what_they_always_were() -> None:
         "UnsupportedFormatError": NotImplementedError,
     }.items():
         assert issubclass(getattr(errors, name), builtin)
-    of_a_version = {"AlreadyCommittedError", "LockNotReleasedError"}
+    of_a_version = {"AlreadyCommittedError"}
     for name in errors.__all__:
         kind = getattr(errors, name)
         made = kind("one line", 7) if name in of_a_version else kind("one line")

@@ -47,6 +47,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.schema.changes import Alteration, add_fields
+from spark_lance.table.upkeep import only_logged
 from spark_lance.table.writing.column_files import delete_column_files
 
 __all__ = ["ColumnJob", "Outcome", "cast_columns"]
@@ -177,7 +178,8 @@ class ColumnJob:
             version = retry_operation(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
         files = [done for done in self._used.values() if done.file is not None]
         # What an earlier run has left is not touched: that run may have committed it.
-        clean_up(self._records, _paths(files) | self._found)
+        with only_logged(f"version {version.version} was committed, but unused files stay behind"):
+            clean_up(self._records, _paths(files) | self._found)
         return Outcome(
             version.version,
             len(files),
@@ -301,7 +303,9 @@ def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
     running = operation(table.spark, "change of columns", table.path)
     with running, discarding(lambda: clean_up(records, set()), PySparkException):
         committed = alter_columns(dataset.snapshot, alterations, execute=execute)
-    clean_up(records, {file.path for fragment in committed.fragments for file in fragment.files})
+    used = {file.path for fragment in committed.fragments for file in fragment.files}
+    with only_logged(f"version {committed.version} was committed, but unused files stay behind"):
+        clean_up(records, used)
 
 
 def clean_up(records: JobRecords, used: set[str]) -> None:

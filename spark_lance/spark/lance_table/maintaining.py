@@ -30,6 +30,7 @@ from spark_lance.table.maintenance.retention import guarded_age
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.versions.ages import age_of_hours
 from spark_lance.table.versions.cleanup import CleanupFile, CleanupStats
 from spark_lance.table.writing.write import delete_fragment_files
 
@@ -102,12 +103,10 @@ class Maintaining(TableBase):
             OptionError: a number cannot be used, or retentionHours is too short.
             FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
         """
-        if retentionHours is not None and retentionHours < 0:
-            raise OptionError(f"retentionHours cannot be negative: {retentionHours}")
         dataset = self._dataset()
         age = guarded_age(
             dataset.manifest,
-            None if retentionHours is None else timedelta(hours=retentionHours),
+            None if retentionHours is None else age_of_hours(retentionHours, "retentionHours"),
             retainVersions is not None,
             allow_short=allowShortRetention or (dryRun and retentionHours is not None),
             given=f"retentionHours={retentionHours:g}" if retentionHours is not None else "",

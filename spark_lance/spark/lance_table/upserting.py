@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -33,6 +32,8 @@ from spark_lance.spark.jobs import gather, spread
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.streaming.upsert import Staging
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.upkeep import only_logged
+from spark_lance.table.versions.ages import age_of_hours
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,7 +100,8 @@ class UpsertLog:
             if once is not None:
                 record_epoch(at.store, at.root, once)
         finally:
-            delete_staged(at.store, at.root, staging.job)
+            with only_logged("staged rows are left to collectWal"):
+                delete_staged(at.store, at.root, staging.job)
         return rows
 
 
@@ -147,7 +149,7 @@ class Upserting(TableBase):
         Raises:
             OptionError: the table has no MemWAL.
         """
-        age = GRACE if retentionHours is None else timedelta(hours=retentionHours)
+        age = GRACE if retentionHours is None else age_of_hours(retentionHours, "retentionHours")
         return collect_wal(self._dataset().snapshot, older_than=age, dry_run=dryRun)
 
 

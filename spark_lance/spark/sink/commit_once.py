@@ -46,7 +46,7 @@ def commit_once(
     try:
         return commit_or_discard(
             store, root, plan, fragments, properties, once=once, pruner_factory=index_pruners
-        )
+        ).version
     except AlreadyCommittedError as skipped:
         logger.info("%s", skipped)
         return None

@@ -36,6 +36,7 @@ from spark_lance.table.reading.scan import rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.schema.changes import add_fields, schema_protos
+from spark_lance.table.upkeep import only_logged
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import delete_column_files, each_fragment, write_live_rows
 
@@ -291,7 +292,8 @@ def with_files(files: ColumnFiles, change: Callable[[], Manifest]) -> Manifest:
     """
     with discarding(files.discard):
         committed = change()
-    files.discard(committed)
+    with only_logged(f"version {committed.version} was committed, but unused files stay behind"):
+        files.discard(committed)
     return committed
 
 

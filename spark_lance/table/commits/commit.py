@@ -4,6 +4,9 @@ A commit reads the newest version, checks that nothing since the version it was 
 way, builds the next manifest from the newest one and publishes it with a put that fails if the version is
 taken. Losing means starting over from the then newest version, under the same transaction uuid.
 
+A commit has succeeded once its version is in place. What follows (`_landed`: the version hint, the automatic
+clean-up) is upkeep. Its failures are logged and never raised: a job that retries would write its rows twice.
+
 The store may lose its answer. So after every put that did not plainly succeed, the version is read back: if
 it carries our uuid, the commit is ours. If that cannot be told, `CommitOutcomeUnknownError` is raised, and
 nothing may be deleted: the commit may have landed or may yet land.
@@ -26,7 +29,6 @@ from spark_lance.errors import (
     CommitOutcomeUnknownError,
     FormatError,
     LanceError,
-    LockNotReleasedError,
     RetriesExhaustedError,
     StoreError,
 )
@@ -46,6 +48,7 @@ from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.operations import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.transaction import Transaction, delete_transaction, write_transaction
+from spark_lance.table.upkeep import only_logged
 from spark_lance.table.versions.auto_cleanup import after_commit
 from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
 from spark_lance.table.versions.recent import remember
@@ -274,8 +277,11 @@ def _proposed(commit: PendingCommit, propose: Callable[[], Manifest | Landed]) -
 def _landed(commit: PendingCommit, landed: Landed) -> Manifest:
     version = landed.manifest.version
     logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
-    write_hint(commit.store, commit.root, version)
-    after_commit(commit.store, commit.root, landed.manifest)
+    where = f"version {version} of {commit.root} was committed"
+    with only_logged(f"{where}, but its version hint was not written"):
+        write_hint(commit.store, commit.root, version)
+    with only_logged(f"{where}, but old versions were not cleaned up"):
+        after_commit(commit.store, commit.root, landed.manifest)
     return landed.manifest
 
 
@@ -298,10 +304,8 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
         commit.recorded = transaction
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
-        remember(commit.store, candidate.path, data, candidate.as_read(packed))
-        return Landed(candidate)
     except LockReleaseError as error:
-        raise _after_lock_failure(commit, candidate, error) from error.lock_error
+        return _after_lock_failure(commit, candidate, error)
     except (AtomicPutUnsupportedError, CommitError):
         raise
     except OSError as error:
@@ -310,31 +314,40 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
             # As good as surely another's version; whose it is shows when the next attempt reads it.
             return None
         return _read_back(commit, candidate, error)
+    with only_logged(f"version {candidate.version} of {commit.root} was committed, but is not cached"):
+        remember(commit.store, candidate.path, data, candidate.as_read(packed))
+    return Landed(candidate)
 
 
 def _may_land(commit: PendingCommit) -> bool:
     return commit.doubt is not None and not isinstance(commit.doubt, FileExistsError)
 
 
-def _after_lock_failure(commit: PendingCommit, candidate: Manifest, failed: LockReleaseError) -> CommitError:
-    """Look what became of a version whose lock was not released; return what the caller is to be told."""
+def _after_lock_failure(commit: PendingCommit, candidate: Manifest, failed: LockReleaseError) -> Landed:
+    """Return the version if it landed although its lock was not released, which is then logged as an error.
+
+    Raises:
+        CommitOutcomeUnknownError: nobody knows whether it landed.
+        CommitError: it did not land.
+    """
     where = f"version {candidate.version} of {commit.root}"
     commit.doubt = failed.failure if isinstance(failed.failure, OSError) else StoreError(str(failed))
     landed = _read_back(commit, candidate, commit.doubt)
     if landed is not None:
-        _landed(commit, landed)
-        return LockNotReleasedError(
-            f"{where} was committed, but its commit lock was not released: {failed}. Do not repeat the "
-            "commit; free the lock",
-            candidate.version,
+        logger.error(
+            "%s was committed, but its commit lock was not released: %s. Free the lock: the next commit may "
+            "wait for it",
+            where,
+            failed,
         )
+        return landed
     if _may_land(commit):
-        return unknown_outcome(commit)
+        raise unknown_outcome(commit) from failed.lock_error
     commit.doubt = None
-    return CommitError(
+    raise CommitError(
         f"{where} is another writer's, and the commit lock was not released: {failed}. Nothing was "
         "committed; free the lock before a retry"
-    )
+    ) from failed.lock_error
 
 
 def _read_back(commit: PendingCommit, candidate: Manifest, failure: OSError) -> Landed | None:

@@ -11,6 +11,7 @@ from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.upkeep import only_logged
 
 __all__ = ["commit_row_changes"]
 
@@ -47,5 +48,6 @@ def commit_row_changes(
             once=once,
             env=env,
         )
-    changes.discard(committed)
+    with only_logged(f"version {committed.version} was committed, but unused deletion files stay behind"):
+        changes.discard(committed)
     return committed

@@ -191,7 +191,7 @@ def commit_write(
     config: Mapping[str, str] | None = None,
     once: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
-) -> int:
+) -> Manifest:
     """Commit files that were written by `plan`, and return the table's version that holds them.
 
     Appending nothing commits no more than new columns and returns the version to which it would be added,
@@ -228,9 +228,9 @@ def commit_write(
     if plan.check is not None and base is not None:
         where = plan.check.condition.text
         at = Snapshot(store, root, base, pruner_factory)
-        return replace_rows(at, where, fragments, plan.schema, properties, once).version
+        return replace_rows(at, where, fragments, plan.schema, properties, once)
     if plan.operation == "append" and not messages and once is None:
-        return base.version if base is not None else plan.read_version
+        return base if base is not None else load_version(store, root, plan.read_version)
     operation: Message
     if plan.operation == "append":
         operation = append_message(messages)
@@ -238,7 +238,7 @@ def commit_write(
         operation = overwrite_message(plan.whole or plan.schema, messages)
     return commit_operation(
         store, root, operation, read_version=plan.read_version, properties=properties, once=once
-    ).version
+    )
 
 
 def _create(
@@ -249,8 +249,8 @@ def _create(
     properties: Mapping[str, str] | None,
     config: Mapping[str, str] | None,
     once: IdempotentWrite | None,
-) -> int:
-    """Commit the first version of a table, and return its number."""
+) -> Manifest:
+    """Commit the first version of a table, and return it."""
     return create_table(
         store,
         root,
@@ -262,7 +262,7 @@ def _create(
         bases=[base.message() for base in plan.bases],
         properties=properties,
         once=once,
-    ).version
+    )
 
 
 def commit_or_discard(
@@ -275,7 +275,7 @@ def commit_or_discard(
     once: IdempotentWrite | None = None,
     pruner_factory: PrunerFactory | None = None,
     bases: Bases | None = None,
-) -> int:
+) -> Manifest:
     """Commit files as `commit_write` does; delete them if it says that nothing was committed.
 
     Args:

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from spark_lance.errors import OptionError
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.versions.auto_cleanup import parse_duration
+from spark_lance.table.versions.ages import parse_duration
 
 __all__ = ["MIN_RETENTION", "guarded_age", "min_retention"]
 

@@ -45,6 +45,7 @@ from spark_lance.table.paths import (
     deletion_path,
     parse_manifest_name,
 )
+from spark_lance.table.versions.ages import clamped_age
 from spark_lance.table.versions.branches import TREE_DIR, Branches
 from spark_lance.table.versions.resolve import main_root
 from spark_lance.table.versions.tag_files import list_tags
@@ -100,7 +101,7 @@ class CleanupPolicy:
         if age is None and self.retain_versions is None and self.versions is None:
             age = DEFAULT_AGE
         return (
-            (age is None or manifest.timestamp < now - age)
+            (age is None or now - manifest.timestamp > clamped_age(age))
             and (self.retain_versions is None or manifest.version < oldest_retained)
             and (self.versions is None or manifest.version in self.versions)
         )

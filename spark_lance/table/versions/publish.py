@@ -105,7 +105,7 @@ def _through(manifests: ManifestStore, store: Store, root: str, version: int, pa
             raise
     try:
         _finish(manifests, store, root, staged)
-    except OSError as error:
+    except Exception as error:
         # Whatever the reason, this is not a refusal: the version is chosen, and a reader may finish it.
         raise StoreError(f"version {version} of {root} is chosen, but not in place yet: {error}") from error
 
@@ -141,7 +141,7 @@ def _finish(manifests: ManifestStore, store: Store, root: str, entry: ManifestEn
             raise FormatError(f"the manifest of version {entry.version} is lost", path=entry.path) from None
     try:
         manifests.put_if_exists(root, ManifestEntry(entry.version, final, entry.size))
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 (manifest stores of users raise anything)
         # The version stands; the next reader does this. The staged object is needed until then.
         logger.warning(
             "version %d of %s is committed, but its row still staged: %s", entry.version, root, error

@@ -50,7 +50,7 @@ def write(path: str, once: IdempotentWrite | None, *values: int, mode: str = "ap
     batches = rows(*values).to_batches()
     fragments = write_fragments(batches, store, root, plan.schema, version=plan.version)
     try:
-        return commit_write(store, root, plan, fragments, once=once)
+        return commit_write(store, root, plan, fragments, once=once).version
     except AlreadyCommittedError:
         return None
 
@@ -116,7 +116,7 @@ def test_two_creators_with_one_pair(path: str) -> None:
         write_fragments(rows(1).to_batches(), store, root, plan.schema, version=plan.version)
         for _ in range(2)
     ]
-    assert commit_write(store, root, plan, files[0], once=IdempotentWrite("job", 1)) == 1
+    assert commit_write(store, root, plan, files[0], once=IdempotentWrite("job", 1)).version == 1
     with pytest.raises(AlreadyCommittedError, match="as version 1") as caught:
         commit_write(store, root, plan, files[1], once=IdempotentWrite("job", 1))
     assert caught.value.version == 1
@@ -344,7 +344,7 @@ def test_a_pair_that_made_the_table_counts(path: str, later: int) -> None:
     plan = plan_write(store, root, find_latest(store, root), rows().schema, "append")
     properties = {"lance.streaming.queryId": "q", "lance.streaming.epochId": "0"}
     fragments = write_fragments(rows(1).to_batches(), store, root, plan.schema, version=plan.version)
-    assert commit_write(store, root, plan, fragments, properties) == 1
+    assert commit_write(store, root, plan, fragments, properties).version == 1
     for number in range(later):
         lance.write_dataset(rows(10 + number), path, mode="append")
     assert write(path, IdempotentWrite("q", 0, "stream"), 1) is None

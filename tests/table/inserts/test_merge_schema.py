@@ -51,7 +51,7 @@ class Job:
         )
 
     def commit(self, once: IdempotentWrite | None = None) -> int:
-        return commit_write(self.store, self.root, self.plan, self.fragments, once=once)
+        return commit_write(self.store, self.root, self.plan, self.fragments, once=once).version
 
 
 def merge(path: str, data: pa.Table, mode: str = "append", **options: Any) -> int:

@@ -23,7 +23,6 @@ from spark_lance.errors import (
     CommitError,
     CommitOutcomeUnknownError,
     FormatError,
-    LockNotReleasedError,
     StoreError,
     TableExistsError,
     VersionNotFoundError,
@@ -439,21 +438,22 @@ class BadLock:
         return True
 
 
-def test_a_lock_that_is_not_released_is_told_and_the_commit_stands(uri: str) -> None:
+def test_a_lock_that_is_not_released_is_logged_and_the_commit_succeeds(
+    uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in (1, 2):
         lock = BadLock()
-        with pytest.raises(LockNotReleasedError, match=r"was committed, but.*lease service is gone") as told:
-            write_dataset(ROWS, uri, "append", storage_options=LOCKED, commit_lock=lock)
-        assert told.value.version == number
-        assert isinstance(told.value.__cause__, RuntimeError)
+        caplog.clear()
+        made = write_dataset(ROWS, uri, "append", storage_options=LOCKED, commit_lock=lock)
+        assert made.version == number
+        assert "was committed, but its commit lock was not released: lease service is gone" in caplog.text
         assert lock.releases == 1
         hint = Path(uri, "_versions", "latest_version_hint.json").read_text()
         assert json.loads(hint) == {"version": number}, "all that follows a commit was done"
         assert dataset(uri).version == number
         assert dataset(uri).to_table() == pa.concat_tables([ROWS] * number), "no file of it was deleted"
     table = dataset(uri, storage_options=LOCKED, commit_lock=BadLock())
-    with pytest.raises(LockNotReleasedError):
-        table.delete("a = 1")
+    table.delete("a = 1")
     assert dataset(uri).count_rows() == 4
     assert lance.dataset(uri).count_rows() == 4
 

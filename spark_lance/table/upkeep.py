@@ -1,0 +1,27 @@
+"""Upkeep after a commit: whatever fails in it is logged, because the commit has landed.
+
+A job that is told of a failure repeats its commit, and then the table has the rows twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["only_logged"]
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def only_logged(failure: str) -> Iterator[None]:
+    """Log whatever fails inside the block: a commit has landed, and nothing after it may say otherwise.
+
+    Args:
+        failure: what it means if the block fails.
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 (drivers, listeners and tables of others raise anything)
+        logger.warning("%s: %s: %s", failure, type(error).__name__, error)
