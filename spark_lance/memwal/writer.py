@@ -267,6 +267,7 @@ class ShardWriter:
         Raises:
             SchemaError: the rows do not fit the table, or a key is null.
             WriterFencedError: another writer has claimed the shard; these rows are not written.
+            Exception: an earlier SSTable could not be written; these rows are not written.
             CommitOutcomeUnknownError: the rows may be written: open the shard anew and look.
         """
         self._log(logged_rows(self._schema, as_reader(data, schema)), metadata)

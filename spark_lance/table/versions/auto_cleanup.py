@@ -32,7 +32,7 @@ _DIGITS = 19
 _OPTIONS = frozenset({"interval", "older_than_seconds", "retain_versions"})
 
 
-def auto_cleanup_config(options: Mapping[str, int] | None) -> dict[str, str]:
+def auto_cleanup_config(options: Mapping[str, object] | None) -> dict[str, str]:
     """Return the config of a new table that cleans up by itself.
 
     Args:
