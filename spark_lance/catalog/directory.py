@@ -42,6 +42,7 @@ from spark_lance.errors import (
 )
 from spark_lance.io.cache import ByteCache
 from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.stored_names import check_path
 from spark_lance.table.manifest import Manifest
 
 __all__ = ["DirectoryCatalog"]
@@ -161,7 +162,7 @@ class DirectoryCatalog:
         entries = self._entries()
         entry = entries.get(name)
         if entry is not None and entry.kind == _TABLE:
-            uri = self._inside(entry.location or "")
+            uri = self._inside(self._checked(entry))
             return TableEntry(name, uri, entry.properties, declared=self._is_declared(uri))
         if len(name) == 1 and can_be_part(name[0]) and not self._is_listed(name[0] + _SUFFIX, entries):
             uri = self._inside(name[0] + _SUFFIX)
@@ -179,7 +180,7 @@ class DirectoryCatalog:
         self._check_namespace(name[:-1], entries)
         there = entries.get(name)
         if there is not None and there.kind == _TABLE and there.location is not None:
-            uri = self._inside(there.location)
+            uri = self._inside(self._checked(there))
             if self._is_declared(uri):
                 return uri
         self._check_free(name, entries)
@@ -273,6 +274,15 @@ class DirectoryCatalog:
 
     def _open(self, uri: str) -> tuple[Store, str]:
         return open_store(uri, self.storage_options)
+
+    def _checked(self, entry: _Entry) -> str:
+        """Return the location of a table that the list has.
+
+        Raises:
+            FormatError: it leads out of the root.
+        """
+        what = f"the location of table {shown(entry.name)}"
+        return check_path(entry.location or "", what, join(self.root, _LIST))
 
     def _inside(self, location: str) -> str:
         """Return the path of a location below the root.

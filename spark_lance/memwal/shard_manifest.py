@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from spark_lance.errors import FormatError, RetriesExhaustedError, ShardSealedError
 from spark_lance.io.store import Store
+from spark_lance.io.stored_names import check_message
 from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.puts import put_new
 from spark_lance.proto.index_pb2 import ShardManifest
@@ -35,7 +36,8 @@ def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
     """Return the newest manifest of a shard, None if it has none. The listing decides, not the hint.
 
     Raises:
-        FormatError: the manifest cannot be decoded, or says that it is another.
+        FormatError: the manifest cannot be decoded, says that it is another, or names files outside of the
+            shard.
     """
     for _ in range(_ATTEMPTS):
         versions = numbers_in(list(store.list(paths.manifests)))
@@ -50,6 +52,7 @@ def load_shard(store: Store, paths: ShardPaths) -> ShardManifest | None:
             message = ShardManifest.FromString(data)
         except DecodeError as error:
             raise FormatError(f"undecodable shard manifest: {error}", path=path) from error
+        check_message(message, path)
         if message.version != versions[-1] or message.shard_id.uuid != paths.shard.bytes:
             raise FormatError(
                 f"the shard manifest says that it is version {message.version} of another shard or version",

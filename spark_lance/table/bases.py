@@ -21,11 +21,13 @@ from dataclasses import dataclass, field, replace
 
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.stored_names import check_key, check_message, check_path
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
 
 __all__ = ["BasePath", "Bases", "numbered", "options_for"]
 
+_DATA_FILE = "data file path"
 _S3 = frozenset({"s3", "s3a"})
 _WITHOUT_CREDENTIALS = frozenset({"file", "local", "memory"})
 
@@ -85,8 +87,8 @@ class Bases:
             StoreError: the base path needs a driver that is not installed.
         """
         if not file.HasField("base_id"):
-            return self.store, join(self.root, DATA_DIR, file.path)
-        store, folder = self.data_folder(file.base_id, file.path)
+            return self.store, join(self.root, DATA_DIR, check_path(file.path, _DATA_FILE))
+        store, folder = self.data_folder(file.base_id, check_path(file.path, _DATA_FILE))
         return store, join(folder, file.path)
 
     def data_folder(self, base_id: int, what: str = "data files") -> tuple[Store, str]:
@@ -111,6 +113,7 @@ class Bases:
 
     def index_dir(self, entry: table_pb2.IndexMetadata) -> tuple[Store, str]:
         """Return the store and directory of an index's files; errors as `data_file`."""
+        check_message(entry)
         name = str(uuid.UUID(bytes=entry.uuid.uuid))
         if not entry.HasField("base_id"):
             return self.store, join(self.root, INDICES_DIR, name)
@@ -124,9 +127,8 @@ class Bases:
             FormatError: the manifest has no such base path, or the object is not below it.
             StoreError: as `data_file`.
         """
+        check_key(relative, f"external blob below base path {base_id}")
         store, path, _ = self._place(base_id, relative)
-        if relative.startswith("/") or ".." in relative.split("/"):
-            raise FormatError(f"{relative!r} is not below base path {base_id}")
         return store, join(path, relative)
 
     def external_base(self, base_id: int, relative: str) -> str:

@@ -32,6 +32,7 @@ from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
+from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2
 from spark_lance.table.features import RETIRED_V2_MARK, STABLE_ROW_IDS
 from spark_lance.table.fragment_facts import FragmentFacts
@@ -187,12 +188,14 @@ class Manifest:
         """The index entries; those that do not say of what kind they are have it filled in if it is known.
 
         Raises:
-            FormatError: the index section cannot be decoded.
+            FormatError: the index section cannot be decoded, or names a file outside the index.
         """
         try:
-            entries = table_pb2.IndexSection.FromString(self.index_section).indices
+            section = table_pb2.IndexSection.FromString(self.index_section)
         except DecodeError as error:
             raise FormatError(f"undecodable index section: {error}", path=self.path) from error
+        check_message(section, self.path)
+        entries = section.indices
         if self.inferred:
             for entry in entries:
                 if not entry.HasField("index_details") and entry.uuid.uuid in self.inferred:
@@ -211,7 +214,7 @@ def read_manifest(
 
     Raises:
         FileNotFoundError: there is no such object.
-        FormatError: the bytes are not a manifest file.
+        FormatError: the bytes are not a manifest file, or it names a file outside the table.
     """
     if data is not None:
         size = len(data)
@@ -230,6 +233,7 @@ def read_manifest(
         message = table_pb2.Manifest.FromString(body)
     except DecodeError as error:
         raise FormatError(f"undecodable manifest: {error}", path=path, place="manifest") from error
+    check_message(message, path)
     if message.version == 0:
         raise FormatError("the manifest has no version number", path=path, place="manifest")
     index_section = b""

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from spark_lance.errors import FormatError
 from spark_lance.io.store import Store, join
+from spark_lance.io.stored_names import check_message
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.manifest import Manifest, read_inline_transaction
 from spark_lance.table.paths import TRANSACTIONS_DIR, transaction_name
@@ -42,13 +43,18 @@ class Transaction:
     def new(
         cls, operation: Message, read_version: int, properties: Mapping[str, str] | None = None
     ) -> Transaction:
-        """Wrap an operation message (`transaction_pb2.Transaction.Append`, ...) under a fresh uuid."""
+        """Wrap an operation message (`transaction_pb2.Transaction.Append`, ...) under a fresh uuid.
+
+        Raises:
+            FormatError: the operation names a file that no reader would accept.
+        """
         message = transaction_pb2.Transaction(
             read_version=read_version,
             uuid=str(uuids.uuid4()),
             transaction_properties=dict(properties or {}),
         )
         getattr(message, _OPERATION_NAMES[operation.DESCRIPTOR.name]).CopyFrom(operation)
+        check_message(message)
         return cls(message)
 
     def rebased(self, operation: Message, read_version: int) -> Transaction:
@@ -64,12 +70,14 @@ class Transaction:
         """Decode a serialized transaction.
 
         Raises:
-            FormatError: the bytes are no Transaction message.
+            FormatError: the bytes are no Transaction message, or it names a file outside the table.
         """
         try:
-            return cls(transaction_pb2.Transaction.FromString(data))
+            message = transaction_pb2.Transaction.FromString(data)
         except DecodeError as error:
             raise FormatError(f"undecodable transaction: {error}") from error
+        check_message(message)
+        return cls(message)
 
     def pack(self) -> bytes:
         """Serialize."""

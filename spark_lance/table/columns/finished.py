@@ -26,11 +26,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.file.schema import Field
 from spark_lance.io.store import Store, StoredObject, join
+from spark_lance.io.stored_names import check_message, check_path
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
@@ -190,7 +192,7 @@ class JobRecords:
         try:
             record = json.loads(self.store.read(path))
             done, request = _finished(record), record["request"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, DecodeError) as error:
             raise FormatError(f"a record of a job cannot be read: {error}", path) from error
         if request != self.request:
             raise OptionError(
@@ -219,13 +221,15 @@ class JobRecords:
 
 
 def _finished(record: dict[str, Any]) -> Finished:
+    file = base64.b64decode(record["file"])
+    check_message(table_pb2.DataFile.FromString(file))
     return Finished(
         int(record["fragment"]),
         base64.b64decode(record["deletion"]),
         base64.b64decode(record["deleted"]),
-        {int(number): str(path) for number, path in record["homes"].items()},
+        {int(number): check_path(path, "data file path") for number, path in record["homes"].items()},
         tuple(int(number) for number in record["ids"]),
-        base64.b64decode(record["file"]),
+        file,
         None if record["offsets"] is None else base64.b64decode(record["offsets"]),
         int(record["values"]),
     )

@@ -29,6 +29,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import join
+from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
@@ -75,6 +76,7 @@ def read_history(bases: Bases, entry: table_pb2.IndexMetadata) -> Content:
     """
     try:
         details = Details.FromString(entry.index_details.value)
+        check_message(details)
         arm = details.WhichOneof("content")
         if arm == "inline":
             return details.inline

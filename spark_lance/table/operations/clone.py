@@ -7,6 +7,7 @@ copies of all files and no base paths. (Lance table format, branches and shallow
 
 from __future__ import annotations
 
+from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
@@ -23,6 +24,7 @@ def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, stamp:
     if operation.branch_name:
         message.branch = operation.branch_name
     section = table_pb2.IndexSection.FromString(source.index_section)
+    check_message(section, source.path)
     if operation.is_shallow:
         home = max((base.id for base in message.base_paths), default=-1) + 1
         message.base_paths.add(id=home, is_dataset_root=True, path=operation.ref_path)

@@ -132,13 +132,14 @@ def _finish(manifests: ManifestStore, store: Store, root: str, entry: ManifestEn
         raise FormatError(f"the manifest store names {name!r} for version {entry.version}", path=root)
     if match[2] is None:
         return
-    final = f"{root}/{VERSIONS_DIR}/{match[1]}"
+    # The row's own directory does not count: it could be that of another table.
+    staged, final = f"{root}/{VERSIONS_DIR}/{name}", f"{root}/{VERSIONS_DIR}/{match[1]}"
     try:
-        store.copy(entry.path, final)
+        store.copy(staged, final)
     except FileNotFoundError:
         # Somebody else finished it and took the staged object away.
         if not store.exists(final):
-            raise FormatError(f"the manifest of version {entry.version} is lost", path=entry.path) from None
+            raise FormatError(f"the manifest of version {entry.version} is lost", path=staged) from None
     try:
         manifests.put_if_exists(root, ManifestEntry(entry.version, final, entry.size))
     except Exception as error:  # noqa: BLE001 (manifest stores of users raise anything)
@@ -147,7 +148,7 @@ def _finish(manifests: ManifestStore, store: Store, root: str, entry: ManifestEn
             "version %d of %s is committed, but its row still staged: %s", entry.version, root, error
         )
         return
-    _discard(store, entry.path)
+    _discard(store, staged)
 
 
 def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes) -> None:

@@ -14,12 +14,15 @@ from typing import Any
 
 from spark_lance.errors import FormatError
 from spark_lance.io.store import Store
+from spark_lance.io.stored_names import check_path
 
 __all__ = ["Kinds", "format_time", "is_ref_name", "pack_ref", "parse_time", "read_ref"]
 
 # What may stand in an object: its JSON type, and what holds if it is absent.
 Kinds = Mapping[str, tuple[type, Any]]
 
+# The keys that name a branch, which is a directory below `tree`.
+_BRANCH_KEYS = frozenset({"branch", "parentBranch"})
 _NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:00)", re.ASCII)
 _NANOS = 1_000_000_000
@@ -51,6 +54,9 @@ def read_ref(store: Store, path: str, kinds: Kinds, what: str) -> dict[str, Any]
         value = content.get(key, default)
         if type(value) is not kind and not (value is None and default is None):
             raise FormatError(f"a {what}'s {key} cannot be {value!r}", path=path)
+    for key in _BRANCH_KEYS & kinds.keys():
+        if content.get(key) is not None:
+            check_path(content[key], f"a {what}'s {key}", path)
     return content
 
 

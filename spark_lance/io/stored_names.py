@@ -1,0 +1,206 @@
+"""Names that come out of a file: the one check that they pass before they become a path.
+
+A manifest, transaction, index entry, WAL manifest, tag, branch, job record or list of tables names files. The
+table may be made by somebody else, so such a name must not lead out of the directory that it counts from:
+
+    path        parts separated by '/': 0110ab.lance, sub/0110ab.lance
+    name        one such part: _metadata.lance
+    uri         a location that counts from nowhere: s3://bucket/t, /lake/t, ../t (base paths, external blobs)
+
+Refused are empty names and parts, '.' and '..' (percent-encoded, too), absolute paths, schemes ("file:",
+"C:"), chains ("zip::s3:"), backslashes and control characters. `table/bases.py` decides which locations a
+reader may follow.
+
+`check_message` checks all names inside a protobuf message; `_FIELDS` lists the fields that hold one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from spark_lance.errors import FormatError
+
+__all__ = ["check_key", "check_message", "check_name", "check_path", "check_uri", "path_fault", "uri_fault"]
+
+# Almost every name is like this and needs no closer look.
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*", re.ASCII)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_DOTS = frozenset({".", ".."})
+
+
+def path_fault(path: str, *, is_key: bool = False) -> str | None:
+    """Return why a path could lead out of the directory that it counts from, None if it cannot.
+
+    Args:
+        path: the path.
+        is_key: it is the key of an object that is not Lance's: colons, empty parts and, but on Windows,
+            backslashes are legal there.
+    """
+    if _PLAIN.fullmatch(path):
+        return None
+    if not path:
+        return "it is empty"
+    if _CONTROL.search(path):
+        return "it contains a control character"
+    if "\\" in path and not (is_key and os.sep == "/"):
+        return "it contains a backslash"
+    if path.startswith("/"):
+        return "it is absolute"
+    if (_SCHEME.match(path) or "::" in path) and not (is_key and os.sep == "/"):
+        return "it begins with a scheme"
+    for text in (path, unquote(path)):
+        if _DOTS & set(text.split("/")):
+            return "it contains '.' or '..' as a part"
+    return "it contains an empty part" if "" in path.split("/") and not is_key else None
+
+
+def uri_fault(uri: str) -> str | None:
+    """Return why a location cannot be one, None if it can."""
+    if not uri.strip():
+        return "it is empty"
+    if _CONTROL.search(uri):
+        return "it contains a control character"
+    scheme, separator, rest = uri.partition("://")
+    if "::" in (scheme if separator else uri):
+        return "it is a chain of schemes"
+    local = not separator or scheme.lower() in ("file", "local")
+    # The parts of a local path are resolved before it is compared; a store or server may resolve them later.
+    if not local and any(_DOTS & set(text.split("/")) for text in (rest, unquote(rest))):
+        return "it contains '.' or '..' as a part"
+    return None
+
+
+def check_path(path: str, what: str, file: str | None = None) -> str:
+    """Return a path below some directory.
+
+    Args:
+        path: the path.
+        what: the field that holds it, for the message.
+        file: the object that the path was read from.
+
+    Raises:
+        FormatError: it could lead out of that directory.
+    """
+    return path if (fault := path_fault(path)) is None else _refuse(path, what, fault, file)
+
+
+def check_key(key: str, what: str, file: str | None = None) -> str:
+    """Return the key of an object that is not Lance's, below some directory; as `check_path`."""
+    return key if (fault := path_fault(key, is_key=True)) is None else _refuse(key, what, fault, file)
+
+
+def check_name(name: str, what: str, file: str | None = None) -> str:
+    """Return the name of an object directly in some directory; arguments and errors as `check_path`."""
+    fault = "it contains a slash" if "/" in name else path_fault(name)
+    return name if fault is None else _refuse(name, what, fault, file)
+
+
+def check_uri(uri: str, what: str, file: str | None = None) -> str:
+    """Return a location; arguments and errors as `check_path`."""
+    return uri if (fault := uri_fault(uri)) is None else _refuse(uri, what, fault, file)
+
+
+def _optional(check: Callable[[str, str, str | None], str]) -> Callable[[str, str, str | None], str]:
+    return lambda text, what, file: check(text, what, file) if text else text
+
+
+def _refuse(text: str, what: str, fault: str, file: str | None) -> str:
+    raise FormatError(f"{what} {text!r} is not allowed: {fault}", path=file)
+
+
+def _check_uuid(value: bytes, what: str, file: str | None) -> None:
+    if len(value) != 16:
+        raise FormatError(f"{what} has {len(value)} bytes, a UUID has 16", path=file)
+
+
+# Message and field -> the check of its value, and how errors call it.
+_FIELDS: Mapping[str, tuple[Callable[..., object], str]] = {
+    "spark_lance.table.DataFile.path": (check_path, "data file path"),
+    "spark_lance.table.IndexFile.path": (check_path, "index file path"),
+    "spark_lance.table.FragmentReuseIndexDetails.ExternalFile.path": (check_name, "fragment reuse file"),
+    "spark_lance.table.BasePath.path": (check_uri, "base path"),
+    "spark_lance.table.Manifest.transaction_file": (_optional(check_name), "transaction file"),
+    "spark_lance.table.Manifest.branch": (_optional(check_path), "branch"),
+    "spark_lance.table.IndexMetadata.uuid": (lambda uuid, *at: _check_uuid(uuid.uuid, *at), "index UUID"),
+    "spark_lance.transaction.Transaction.Rewrite.RewrittenIndex.new_id": (
+        lambda uuid, *at: _check_uuid(uuid.uuid, *at),
+        "index UUID",
+    ),
+    "spark_lance.transaction.Transaction.uuid": (_optional(check_name), "transaction UUID"),
+    "spark_lance.transaction.Transaction.Clone.branch_name": (_optional(check_path), "branch"),
+    "spark_lance.transaction.Transaction.Clone.ref_path": (_optional(check_uri), "clone source"),
+    "spark_lance.index.SsTable.path": (check_path, "SSTable path"),
+}
+
+
+class _Step(NamedTuple):
+    """A field of a message that holds a name, or messages that do."""
+
+    field: str
+    repeated: bool
+    has_presence: bool
+    check: tuple[Callable[..., object], str] | None
+    inner: tuple[_Step, ...]
+
+
+def check_message(message: Message, file: str | None = None) -> None:
+    """Check every name in a protobuf message.
+
+    Args:
+        message: of the package's own formats.
+        file: the object that the message was read from.
+
+    Raises:
+        FormatError: a name is not allowed; the error has the file, the field and the name.
+    """
+    _walk(message, _plan(message.DESCRIPTOR), file)
+
+
+def _walk(message: Message, plan: tuple[_Step, ...], file: str | None) -> None:
+    for field, repeated, has_presence, check, inner in plan:
+        if has_presence and not message.HasField(field):
+            continue
+        value = getattr(message, field)
+        for each in value if repeated else (value,):
+            if check is not None:
+                check[0](each, check[1], file)
+            if inner:
+                _walk(each, inner, file)
+
+
+@cache
+def _plan(descriptor: Descriptor) -> tuple[_Step, ...]:
+    """Return the fields of a kind of message that lead to names."""
+    return _steps(descriptor, ())
+
+
+def _steps(descriptor: Descriptor, outer: tuple[str, ...]) -> tuple[_Step, ...]:
+    if descriptor.full_name in outer or descriptor.GetOptions().map_entry:
+        return ()
+    steps = []
+    for field in descriptor.fields:
+        kind = field.message_type
+        inner = () if kind is None else _steps(kind, (*outer, descriptor.full_name))
+        check = _FIELDS.get(field.full_name)
+        if check is not None or inner:
+            repeated = _is_repeated(field)
+            # A UUID is checked also if it is absent: every index has one.
+            has_presence = field.has_presence and not repeated and (check is None or kind is None)
+            steps.append(_Step(field.name, repeated, has_presence, check, inner))
+    return tuple(steps)
+
+
+def _is_repeated(field: FieldDescriptor) -> bool:
+    # Protobuf 6 has `is_repeated` and warns of `label`.
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(getattr(field, "label") == FieldDescriptor.LABEL_REPEATED)  # noqa: B009 (missing in its types)
