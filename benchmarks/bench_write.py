@@ -27,7 +27,7 @@ from benchmarks.tables import real_flights
 from spark_lance.datasets import dataset
 from spark_lance.file import writer
 from spark_lance.file.v2_1.encodings import general_writer
-from spark_lance.file.v2_1.encodings.general_writer import CompressedText
+from spark_lance.file.v2_1.encodings.general import CompressedText
 from spark_lance.file.v2_1.write import choose, field_writer, numbers
 from spark_lance.io.outputs import LocalOutput
 from spark_lance.table.writing.align import Aligner

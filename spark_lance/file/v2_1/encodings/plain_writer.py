@@ -7,7 +7,8 @@
     FixedSizeList     one validity bitmap per layer whose items have nulls, outer layer first (1 = valid),
                       then Flat items. In a full-zip value each bitmap fills whole bytes.
 
-A mini-block page takes `ChunkValues`, a full-zip page `ZipFixed` or `ZipVariable`, a dictionary a `Block`.
+A mini-block page takes `ChunkValues`, a full-zip page `ZipFixed` or `ZipVariable`, a dictionary an
+`EncodedBlock`.
 (Lance file format 2.1, Flat, Variable, FixedSizeList.)
 """
 
@@ -27,10 +28,10 @@ from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [
     "U8",
-    "Block",
     "Bools",
     "ChunkBuffer",
     "ChunkValues",
+    "EncodedBlock",
     "FixedChunks",
     "Indices",
     "VariableChunks",
@@ -80,7 +81,7 @@ class ChunkValues(Protocol):
 
 
 @dataclass(frozen=True)
-class Block:
+class EncodedBlock:
     """A run of values in one buffer without chunks, as dictionaries are stored."""
 
     description: pb.CompressiveEncoding
@@ -394,13 +395,13 @@ def zip_variable(array: pa.Array, valid: Bools | None) -> ZipVariable:
     return ZipVariable(_describe_variable(width), binary, width)
 
 
-def plain_block(array: pa.Array) -> Block:
+def plain_block(array: pa.Array) -> EncodedBlock:
     """Return a block of an array without nulls, of a string, binary or fixed-width type."""
     if not is_variable(array.type):
         bits = value_bits(array.type)
         items = _item_values(array, None)
         data = np.packbits(items, bitorder="little") if bits == 1 else items.view(np.uint8)
-        return Block(flat(bits), len(array), data)
+        return EncodedBlock(flat(bits), len(array), data)
     width = _OFFSET_BITS[array.type]
     offsets, payload = _offsets_and_bytes(array, None)
     word = _OFFSET_TYPES[width]
@@ -408,4 +409,4 @@ def plain_block(array: pa.Array) -> Block:
     position = 2 * (width // 8) + table.nbytes
     head = np.array([width, position], word)
     data = np.concatenate([head.view(np.uint8), table.view(np.uint8), payload])
-    return Block(_describe_variable(width), len(array), data)
+    return EncodedBlock(_describe_variable(width), len(array), data)

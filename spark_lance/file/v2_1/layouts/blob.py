@@ -9,9 +9,13 @@ empty value has position 0. Example, layers [NULLABLE_ITEM], rows "abc" (at 64),
     (64, 3)  (65536, 0)  (0, 0)
 
 (Lance file format 2.1, blob pages.)
+
+The writer makes blob pages of version 2.1.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,12 +24,19 @@ from spark_lance.file.buffers import view_as
 from spark_lance.file.v2_1.blocks import Block, FixedWidth, PackedStruct
 from spark_lance.file.v2_1.chunks import Ints
 from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.encodings.packed_struct import StructChunks
 from spark_lance.file.v2_1.layouts import mini_block
+from spark_lance.file.v2_1.layouts.mini_block import ChunkPolicy, PageParts, mini_block_page
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
+from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
+from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode"]
+__all__ = [
+    "blob_page",
+    "decode",
+]
 
 
 def decode(layout: pb.BlobLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
@@ -67,3 +78,20 @@ def _columns(values: Block) -> tuple[Ints, Ints]:
     if first.bits != 64 or second.bits != 64:
         raise FormatError(f"blob descriptors of {first.bits} and {second.bits} bits")
     return view_as(first.data, "<u8"), view_as(second.data, "<u8")
+
+
+def blob_page(leaf: Leaf, policy: ChunkPolicy) -> PageParts:
+    """Return the layout and buffers of a page of descriptors struct<position, size> outside of lists."""
+    rows = np.zeros((len(leaf.values), 2), np.uint64)
+    for i in range(2):
+        rows[:, i] = leaf.values.field(i).fill_null(0).to_numpy()
+    if leaf.definition is not None:
+        null = leaf.definition > 0
+        rows[null, 0] = leaf.definition[null].astype(np.uint64) << np.uint64(16)
+        rows[null, 1] = 0
+    inner = replace(leaf, layers=(pb.REPDEF_ALL_VALID_ITEM,), definition=None)
+    chunks = StructChunks(rows.view(np.uint8), (64, 64))
+    parts = mini_block_page(inner, chunks, None, policy, FileVersion.V2_1)
+    assert parts is not None
+    layout, buffers = parts
+    return pb.PageLayout(blob_layout=pb.BlobLayout(inner_layout=layout, layers=leaf.layers)), buffers

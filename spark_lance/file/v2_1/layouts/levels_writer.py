@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
-from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, describe_runs, run_starts
+from spark_lance.file.v2_1.encodings.rle import RunChunks, describe_runs, find_runs
 from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings21_pb2 as pb
@@ -87,7 +87,7 @@ class LevelChunks:
             return None
         if self.runs_allowed:
             most = _WORTH_RUNS * len(levels) * bits / (8 * _RUN_BYTES)
-            starts = run_starts(levels, most)
+            starts = find_runs(levels, most)
             # Runs are cut at the bounds of chunks, each of which has a size word besides.
             runs = None if starts is None else RunChunks.of(levels, starts)
             if runs is not None and runs.nbytes // _RUN_BYTES + len(bounds) * _CHUNK_RUNS < most:

@@ -34,18 +34,18 @@ from spark_lance.file.v2_1.encodings.dictionary_writer import (
     encode_dictionary,
     number_words,
 )
-from spark_lance.file.v2_1.encodings.general_writer import (
+from spark_lance.file.v2_1.encodings.general import (
     CompressedText,
     Compression,
     compress_block,
     compress_pieces,
     compress_zipped,
 )
-from spark_lance.file.v2_1.encodings.packed_writer import is_plain_struct, struct_chunks, zip_structs
+from spark_lance.file.v2_1.encodings.packed_struct import is_plain_struct, struct_chunks, zip_structs
 from spark_lance.file.v2_1.encodings.plain_writer import (
-    Block,
     Bools,
     ChunkValues,
+    EncodedBlock,
     FixedChunks,
     VariableChunks,
     ZipFixed,
@@ -57,8 +57,8 @@ from spark_lance.file.v2_1.encodings.plain_writer import (
     zip_fixed,
     zip_variable,
 )
-from spark_lance.file.v2_1.layouts.constant_writer import MAX_INLINE_BYTES
-from spark_lance.file.v2_1.layouts.mini_block_writer import ChunkPolicy
+from spark_lance.file.v2_1.layouts.constant import MAX_INLINE_BYTES
+from spark_lance.file.v2_1.layouts.mini_block import ChunkPolicy
 from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.write.numbers import (
     LOOKUP_NS,
@@ -147,7 +147,7 @@ class MiniBlock:
     """Chunks of `values`, which number the items of `dictionary` if there is one."""
 
     values: ChunkValues
-    dictionary: Block | None = None
+    dictionary: EncodedBlock | None = None
     policy: ChunkPolicy = _POLICY
 
 
@@ -279,7 +279,7 @@ def _compressed_vectors(array: pa.Array, valid: Bools | None, settings: Settings
     return MiniBlock(form.build(), None, form.policy) if form.nbytes < plain.nbytes else None
 
 
-def _numbers(plain: FixedChunks, weights: Weights, items: Block | None = None) -> MiniBlock:
+def _numbers(plain: FixedChunks, weights: Weights, items: EncodedBlock | None = None) -> MiniBlock:
     """Choose the encoding of values of one width, which may be indices into a dictionary."""
     words = plain.words()
     form = _odd_form(plain, weights) if words is None else best_form(words, weights)
@@ -310,7 +310,7 @@ def _numbered_words(
     if numbered is None:
         return None
     items = _compressed_block(
-        Block(flat(bits), len(numbered.items), numbered.items.view(np.uint8)),
+        EncodedBlock(flat(bits), len(numbered.items), numbered.items.view(np.uint8)),
         version,
         settings,
         Compression("lz4"),
@@ -345,7 +345,9 @@ def _numbered(
     return MiniBlock(form.build(), items, form.policy) if form.nbytes + items.data.nbytes < limit else None
 
 
-def _items(array: pa.Array, version: FileVersion, settings: Settings, beside: float = math.inf) -> Block:
+def _items(
+    array: pa.Array, version: FileVersion, settings: Settings, beside: float = math.inf
+) -> EncodedBlock:
     """Return the block of a dictionary, whose indices take `beside` bytes."""
     block = plain_block(array)
     size = block.data.nbytes
@@ -353,7 +355,9 @@ def _items(array: pa.Array, version: FileVersion, settings: Settings, beside: fl
     return _compressed_block(block, version, settings, Compression("zstd" if by_zstd else "lz4"))
 
 
-def _compressed_block(block: Block, version: FileVersion, settings: Settings, scheme: Compression) -> Block:
+def _compressed_block(
+    block: EncodedBlock, version: FileVersion, settings: Settings, scheme: Compression
+) -> EncodedBlock:
     """Return the block of a dictionary, by `scheme` unless the version or the settings say otherwise."""
     plain = settings.items_plain or (settings.plain and settings.items_compression is None)
     if version is FileVersion.V2_1 or plain or block.data.nbytes == 0:

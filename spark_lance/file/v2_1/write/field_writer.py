@@ -9,10 +9,10 @@ import pyarrow as pa
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.metadata import EncodedPage
 from spark_lance.file.schema import Field
-from spark_lance.file.v2_1.layouts.blob_writer import blob_page
-from spark_lance.file.v2_1.layouts.constant_writer import null_page, scalar_page
-from spark_lance.file.v2_1.layouts.full_zip_writer import full_zip_page
-from spark_lance.file.v2_1.layouts.mini_block_writer import PageParts, mini_block_page
+from spark_lance.file.v2_1.layouts.blob import blob_page
+from spark_lance.file.v2_1.layouts.constant import null_page, scalar_page
+from spark_lance.file.v2_1.layouts.full_zip import full_zip_page
+from spark_lance.file.v2_1.layouts.mini_block import PageParts, mini_block_page
 from spark_lance.file.v2_1.levels.ravel import Leaf, ravel
 from spark_lance.file.v2_1.write.choose import BlobPage, FullZip, NullPage, ScalarPage, choose, full_zip
 from spark_lance.file.v2_1.write.storable import check_storable

@@ -19,17 +19,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.file.v2_1.encodings.bitpacking import BLOCK
-from spark_lance.file.v2_1.encodings.bitpacking_writer import PackedChunks
-from spark_lance.file.v2_1.encodings.byte_stream_split_writer import SplitChunks
-from spark_lance.file.v2_1.encodings.general_writer import (
+from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, PackedChunks
+from spark_lance.file.v2_1.encodings.byte_stream_split import SplitChunks
+from spark_lance.file.v2_1.encodings.general import (
     CompressedChunks,
     Compression,
     compress_pieces,
 )
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, ChunkValues, FixedChunks
-from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, run_starts
-from spark_lance.file.v2_1.layouts.mini_block_writer import ChunkPolicy
+from spark_lance.file.v2_1.encodings.rle import RunChunks, find_runs
+from spark_lance.file.v2_1.layouts.mini_block import ChunkPolicy
 from spark_lance.file.v2_1.write.settings import Settings
 
 __all__ = ["LOOKUP_NS", "NUMBER_POLICY", "Form", "Weights", "best_form", "carried_over", "compressed_forms"]
@@ -113,7 +112,7 @@ def best_form(words: _Words, weights: Weights, carried: _Words | None = None) ->
         carried: words that may stand for them in runs, see `carried_over`.
     """
     if weights.run_share is not None:
-        starts = run_starts(words, weights.run_share * len(words))
+        starts = find_runs(words, weights.run_share * len(words))
         if starts is not None:
             return _runs(words, starts, weights)
     return min(_forms(words, weights, carried), key=lambda form: form.weight)
@@ -141,7 +140,7 @@ def _forms(words: _Words, weights: Weights, carried: _Words | None) -> Iterator[
     if weights.run_share is None:
         per_run = words.dtype.itemsize + 1 + weights.bytes_per_ns * _RUN_NS
         source = words if carried is None else carried
-        starts = run_starts(source, least / per_run)
+        starts = find_runs(source, least / per_run)
         if starts is not None:
             runs = _runs(source, starts, weights)
             least = min(least, runs.weight)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field
-from spark_lance.file.v2_1.encodings.general_writer import Compression
+from spark_lance.file.v2_1.encodings.general import Compression
 
 __all__ = ["Settings"]
 

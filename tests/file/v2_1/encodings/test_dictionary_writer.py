@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_lance.file.schema import Schema
 from spark_lance.file.v2_1.encodings.dictionary_writer import DictionaryLimits, encode_dictionary
-from spark_lance.file.v2_1.encodings.rle_writer import RunChunks, run_starts
+from spark_lance.file.v2_1.encodings.rle import RunChunks, find_runs
 from spark_lance.file.v2_1.levels.ravel import ravel
 from spark_lance.file.v2_1.write.choose import MiniBlock, choose
 from spark_lance.file.version import FileVersion
@@ -153,7 +153,7 @@ def test_what_becomes_runs() -> None:
 def test_runs_are_cut_at_chunks(pieces: list[tuple[int, int]], cuts: list[int]) -> None:
     words = np.repeat(*np.array(pieces).T).astype(np.uint16)
     bounds = np.array(sorted({0, len(words), *(cut % len(words) for cut in cuts)}))
-    starts = run_starts(words, len(words) + 1)
+    starts = find_runs(words, len(words) + 1)
     assert starts is not None
     values, lengths = RunChunks.of(words, starts).chunk(bounds)
     for c in range(len(bounds) - 1):

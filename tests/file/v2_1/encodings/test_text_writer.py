@@ -10,8 +10,7 @@ import pytest
 
 from spark_lance.file.schema import Schema
 from spark_lance.file.v2_1.chunks import Ranges
-from spark_lance.file.v2_1.encodings.general import decompress
-from spark_lance.file.v2_1.encodings.general_writer import CompressedText, Compression, _with_literals
+from spark_lance.file.v2_1.encodings.general import CompressedText, Compression, _with_literals, decompress
 from spark_lance.file.v2_1.encodings.plain_writer import VariableChunks
 from spark_lance.file.v2_1.levels.ravel import ravel
 from spark_lance.file.v2_1.write.choose import MiniBlock, choose

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Schema
-from spark_lance.file.v2_1.encodings.byte_stream_split_writer import SplitChunks
-from spark_lance.file.v2_1.encodings.general_writer import CompressedChunks
-from spark_lance.file.v2_1.encodings.rle_writer import RunChunks
+from spark_lance.file.v2_1.encodings.byte_stream_split import SplitChunks
+from spark_lance.file.v2_1.encodings.general import CompressedChunks
+from spark_lance.file.v2_1.encodings.rle import RunChunks
 from spark_lance.file.v2_1.levels.ravel import ravel
 from spark_lance.file.v2_1.write.choose import FullZip, MiniBlock, choose
 from spark_lance.file.version import FileVersion

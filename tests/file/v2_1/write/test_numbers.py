@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.file.v2_1.encodings.dictionary_writer import DictionaryLimits, number_words
-from spark_lance.file.v2_1.encodings.general_writer import CompressedChunks, Compression
+from spark_lance.file.v2_1.encodings.general import CompressedChunks, Compression
 from spark_lance.file.v2_1.encodings.plain_writer import FixedChunks
 from spark_lance.file.v2_1.write.choose import MiniBlock
 from spark_lance.file.v2_1.write.numbers import Weights, best_form, carried_over

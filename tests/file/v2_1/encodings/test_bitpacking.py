@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.file.schema import Schema
-from spark_lance.file.v2_1.encodings.bitpacking import unpack
-from spark_lance.file.v2_1.encodings.bitpacking_writer import PackedChunks, block_widths, pack
+from spark_lance.file.v2_1.encodings.bitpacking import PackedChunks, block_widths, pack, unpack
 from spark_lance.file.v2_1.levels.ravel import ravel
 from spark_lance.file.v2_1.write.choose import MiniBlock, choose
 from spark_lance.file.version import FileVersion
