@@ -1,0 +1,130 @@
+"""A lint for names and prose: it counts patterns that make the code and the documents hard to read.
+
+python -m tests.words             prints each match as path:line: rule: text
+python -m tests.words FILE ...    of these files only
+python -m tests.words --lower     lowers the counts in tests/words.json to today's
+
+Each file may contain as many matches of a rule as tests/words.json says; a file that it does not name, none.
+Counts only ever go down. In Python files the rules read docstrings, comments and names; in Java files
+comments; in Markdown the prose outside of code and tables.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["BUDGETS", "PARTICIPLES", "counts", "files", "lower", "main", "matches"]
+
+ROOT = Path(__file__).resolve().parent.parent
+# Matches by "path: rule" that are left over from the time before the lint.
+BUDGETS = ROOT / "tests" / "words.json"
+FOLDERS = ("spark_lance", "docs", "examples", "benchmarks")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+# Names that say what happened to a value and not what it is.
+PARTICIPLES = frozenset(
+    ("found", "asked", "told", "given", "known", "made", "kept", "held", "meant", "wanted", "shown")
+)
+PATTERNS: Mapping[str, re.Pattern[str]] = {
+    "old word": re.compile(r"\b(?:anew|in vain|at hand|whither|wherefore|brings? along|mends?)\b", re.I),
+    "beside": re.compile(r"\bbeside\b", re.I),
+    "relative clause": re.compile(r"\b(?:of|by|from) which\b|\bof whose\b|\bthose of which\b", re.I),
+    "told": re.compile(r"\b(?:is|are) told\b|\btells? of\b", re.I),
+    "free relative": re.compile(r"(?:^|[.:] )(?:What|Who|Of) (?!is\b[^.]*\?)[^.?]*\.", re.M),
+}
+MOST_WORDS = 30
+Match = tuple[int, str, str]
+
+
+def files() -> list[Path]:
+    """Return the files that the lint reads."""
+    suffixes = (".py", ".java", ".md")
+    inner = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.*"))]
+    chosen = [path for path in inner if path.suffix in suffixes and not path.name.endswith("_pb2.py")]
+    return [*chosen, *(ROOT / name for name in PAGES)]
+
+
+def matches(path: Path) -> Iterator[Match]:
+    """Yield (line, rule, text) for each match in a file."""
+    source = path.read_text()
+    if path.suffix == ".py":
+        yield from _participles(source)
+    for line, text in _prose(path, source):
+        for rule, pattern in PATTERNS.items():
+            for match in pattern.finditer(text):
+                yield line + text.count("\n", 0, match.start()), rule, " ".join(match[0].split())[:60]
+        for sentence in re.split(r"(?<=[.:?!])\s+|\n\n", text):
+            words = sentence.split()
+            if len(words) > MOST_WORDS:
+                yield line, "long sentence", f"{len(words)} words: {' '.join(words[:8])} ..."
+
+
+def _participles(source: str) -> Iterator[Match]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in PARTICIPLES:
+            yield node.lineno, "participle", node.id
+        elif isinstance(node, ast.arg) and node.arg in PARTICIPLES:
+            yield node.lineno, "participle", node.arg
+
+
+def _prose(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    """Yield (first line, text) for each piece of prose in a file."""
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(source)):
+            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            if documented and (docstring := ast.get_docstring(node)):
+                yield node.body[0].lineno, _without_layouts(docstring)
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string.lstrip("# ")
+    elif path.suffix == ".java":
+        for comment in re.finditer(r"/\*.*?\*/|//[^\n]*", source, re.DOTALL):
+            text = re.sub(r"^\s*(?:/\*+|\*/|\*|//)", "", comment[0], flags=re.MULTILINE)
+            yield source.count("\n", 0, comment.start()) + 1, text
+    else:
+        text = re.sub(
+            r"```.*?```|<!--.*?-->", lambda block: "\n" * block[0].count("\n"), source, flags=re.DOTALL
+        )
+        yield 1, re.sub(r"^\s*(?:\||#).*$", "", text, flags=re.MULTILINE)
+
+
+def _without_layouts(docstring: str) -> str:
+    """Return a docstring without its indented blocks, which show bytes, code or arguments."""
+    return re.sub(r"^ {4}.*$", "", docstring, flags=re.MULTILINE)
+
+
+def counts(paths: Sequence[Path]) -> Counter[str]:
+    """Return the number of matches by "path: rule"."""
+    result: Counter[str] = Counter()
+    for path in paths:
+        result.update(f"{path.relative_to(ROOT)}: {rule}" for _, rule, _ in matches(path))
+    return result
+
+
+def lower(budgets: Mapping[str, int], today: Mapping[str, int]) -> dict[str, int]:
+    """Return the budgets, none above today's count and none of zero."""
+    return {key: min(most, today[key]) for key, most in sorted(budgets.items()) if today.get(key)}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the matches, or lower the budgets; return 1 if files have more matches than they may have."""
+    budgets = json.loads(BUDGETS.read_text())
+    if arguments[:1] == ["--lower"]:
+        BUDGETS.write_text(json.dumps(lower(budgets, counts(files())), indent=0) + "\n")
+        return 0
+    paths = [Path(name).resolve() for name in arguments] or files()
+    for path in paths:
+        for line, rule, text in matches(path):
+            sys.stdout.write(f"{path.relative_to(ROOT)}:{line}: {rule}: {text}\n")
+    return int(any(count > budgets.get(key, 0) for key, count in counts(paths).items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
