@@ -26,7 +26,7 @@ from benchmarks.harness import Results, parser
 from benchmarks.tables import real_flights
 from spark_lance.datasets import dataset
 from spark_lance.file import writer
-from spark_lance.file.v2_1.encodings import general_writer
+from spark_lance.file.v2_1.encodings import general
 from spark_lance.file.v2_1.encodings.general import CompressedText
 from spark_lance.file.v2_1.write import choose, field_writer, numbers
 from spark_lance.io.outputs import LocalOutput
@@ -41,8 +41,8 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
     "choose: dictionaries": [(choose, "number_words"), (choose, "encode_dictionary")],
     "choose: widths, runs, the rest": [(field_writer, "choose")],
     "compress": [
-        (general_writer, "compress_pieces"),
-        (general_writer, "compress_block"),
+        (general, "compress_pieces"),
+        (general, "compress_block"),
         (CompressedText, "chunk"),
     ],
     "encode, lay out chunks": [(field_writer, "mini_block_page"), (field_writer, "full_zip_page")],

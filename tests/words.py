@@ -78,8 +78,9 @@ def _prose(path: Path, source: str) -> Iterator[tuple[int, str]]:
     """Yield (first line, text) for each piece of prose in a file."""
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(source)):
-            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            if documented and (docstring := ast.get_docstring(node)):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if docstring := ast.get_docstring(node):
                 yield node.body[0].lineno, _without_layouts(docstring)
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
