@@ -4,7 +4,7 @@
 
 Every stage is a set of functions of the writer, whose own time (without that of stages inside) is added up.
 The last column is what the stage would cost at best: a copy of the bytes that it has to touch, at the speed
-of a copy on this machine. See docs/write-budget.md.
+of a copy on this machine. See benchmarks/NOTES.md.
 """
 
 from __future__ import annotations
