@@ -2,12 +2,15 @@
 
 Each class is also the builtin exceptions that a caller would expect: the natural one (a missing table is a
 `FileNotFoundError`), and those that pylance raises in the same place (`ValueError`), so that code which was
-written for pylance catches them. Messages say what happened, where, and what to do about it.
+written for pylance catches them. Messages say what happened, where, and what to do about it; secrets that a
+message quotes are hidden (`redaction.py`).
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+from spark_lance.redaction import redacted
 
 __all__ = [
     "AlreadyCommittedError",
@@ -65,15 +68,16 @@ class LanceError(Exception):
 
     repeatable: ClassVar[bool | None] = False
 
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(redacted(part) if isinstance(part, str) else part for part in arguments))
+
 
 class _LocatedError(LanceError):
     """An error about stored bytes: it carries the object's path and a place inside it."""
 
     def __init__(self, message: str, path: str | None = None, place: str | None = None) -> None:
         super().__init__(message, path, place)
-        self.message = message
-        self.path = path
-        self.place = place
+        self.message, self.path, self.place = self.args
 
     def at(self, path: str | None = None, place: str | None = None) -> _LocatedError:
         """Return the same error with a path and place added; parts already known are kept."""
@@ -243,11 +247,17 @@ class StoreAccessError(StoreError, PermissionError):
 
     repeatable: ClassVar[bool | None] = False
 
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(redacted(part) if isinstance(part, str) else part for part in arguments))
+
 
 class AtomicPutUnsupportedError(StoreError):
     """This store cannot create an object only if it is absent: give a manifest store or a commit lock."""
 
     repeatable: ClassVar[bool | None] = False
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(redacted(part) if isinstance(part, str) else part for part in arguments))
 
 
 class CommitError(LanceError, OSError):

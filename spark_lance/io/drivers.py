@@ -1,7 +1,15 @@
-"""fsspec's file systems: made with the settings that this package needs."""
+"""fsspec's file systems: made with the settings that this package needs.
+
+Instances of cloud drivers are this package's own: fsspec hands the same instance to everybody in the process
+who asks with the same options, so a setting of ours would be a setting of theirs. The process keeps the
+instances that it used last, one for each identity.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +24,58 @@ if TYPE_CHECKING:
 __all__ = ["file_system"]
 
 
-def file_system(protocol: str, options: Mapping[str, Any]) -> fsspec.AbstractFileSystem:
-    """Return the fsspec file system of a protocol; fsspec itself caches the instance.
+# Instances that a process keeps: each has connections and a thread's event loop behind it.
+_MOST_KEPT = 32
+
+
+class _Instances:
+    """The file systems of cloud drivers that were used last, by protocol and identity."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Keep nothing; a forked process begins so, as connections belong to one process."""
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str], fsspec.AbstractFileSystem] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> fsspec.AbstractFileSystem | None:
+        with self._lock:
+            fs = self._kept.get(key)
+            if fs is not None:
+                self._kept.move_to_end(key)
+            return fs
+
+    def add(self, key: tuple[str, str], fs: fsspec.AbstractFileSystem) -> fsspec.AbstractFileSystem:
+        """Keep an instance and return it, or the one that another thread has made in the meantime."""
+        with self._lock:
+            fs = self._kept.setdefault(key, fs)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+            return fs
+
+
+_INSTANCES = _Instances()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_INSTANCES.clear)
+
+
+def file_system(protocol: str, options: Mapping[str, Any], identity: str) -> fsspec.AbstractFileSystem:
+    """Return the fsspec file system of a protocol; the process keeps the instance for an identity.
+
+    Args:
+        protocol: as fsspec names it.
+        options: arguments of the file system.
+        identity: the digest of all by which its requests are authorised, see `identity_of`.
 
     Raises:
         StoreError: the protocol is unknown, its driver is not installed, or it cannot be opened.
     """
+    fs = _INSTANCES.get((protocol, identity)) if protocol in DRIVERS else None
+    return _opened(protocol, options, identity) if fs is None else fs
+
+
+def _opened(protocol: str, options: Mapping[str, Any], identity: str) -> fsspec.AbstractFileSystem:
     # Tasks that read local files map them, and do without it.
     import fsspec
     from fsspec.registry import known_implementations, registry
@@ -29,7 +83,7 @@ def file_system(protocol: str, options: Mapping[str, Any]) -> fsspec.AbstractFil
     settings = dict(options)
     if protocol in DRIVERS:
         # Other writers change directories at any time.
-        settings = {"use_listings_cache": False, **settings}
+        settings = {"use_listings_cache": False, **settings, "skip_instance_cache": True}
     if protocol in S3:
         settings["config_kwargs"] = _sent_once(settings.get("config_kwargs") or {})
     try:
@@ -48,7 +102,7 @@ def file_system(protocol: str, options: Mapping[str, Any]) -> fsspec.AbstractFil
         raise translated(error, doing, options) from presentable(error, options)
     if protocol in S3:
         fs.retries = 1
-    return fs
+    return _INSTANCES.add((protocol, identity), fs) if protocol in DRIVERS else fs
 
 
 def _sent_once(config: Mapping[str, Any]) -> dict[str, Any]:

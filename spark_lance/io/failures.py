@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import enum
 import errno
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from spark_lance.errors import LanceError, StoreAccessError, StoreError
+from spark_lance.redaction import redacted
 
-__all__ = ["Kind", "is_transient", "kind_of", "local_failure", "presentable", "redacted", "translated"]
+__all__ = ["Kind", "is_transient", "kind_of", "local_failure", "presentable", "translated"]
 
 
 class Kind(enum.Enum):
@@ -164,12 +164,6 @@ LOCAL: Mapping[int, str] = MappingProxyType(
     }
 )
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
-_SECRET_NAME = re.compile("key|secret|token|password|credential|sas|connection_string", re.IGNORECASE)
-_SECRET_TEXT = re.compile(
-    r"(?i)((?:sig|signature|x-amz-signature|x-amz-security-token|x-amz-credential|awsaccesskeyid|accountkey)=)"
-    r"[^&\s;\"']+|(//)[^/@\s:]+:[^/@\s]+(?=@)|(bearer )[\w.~+/=-]+"
-)
-_SHORTEST_SECRET = 6
 _MAX_CAUSES = 8
 
 
@@ -238,26 +232,10 @@ def local_failure(error: OSError, doing: str) -> OSError:
     return found
 
 
-def redacted(text: str, options: Mapping[str, Any]) -> str:
-    """Return a text without the secrets of the options, and without signatures and passwords of URLs."""
-    for secret in sorted(_secrets(options), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return _SECRET_TEXT.sub(lambda match: f"{next(filter(None, match.groups()))}***", text)
-
-
 def presentable(error: Exception, options: Mapping[str, Any]) -> Exception | None:
     """Return the error to show as the cause of its translation; None if it or its causes quote secrets."""
     texts = [str(cause) for cause in _causes(error)]
     return error if all(redacted(text, options) == text for text in texts) else None
-
-
-def _secrets(options: Mapping[str, Any], inside: bool = False) -> Iterator[str]:
-    for name, value in options.items():
-        secret = inside or _SECRET_NAME.search(str(name)) is not None
-        if isinstance(value, Mapping):
-            yield from _secrets(value, secret and name not in ("client_kwargs", "config_kwargs"))
-        elif secret and isinstance(value, str) and len(value) >= _SHORTEST_SECRET:
-            yield value
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

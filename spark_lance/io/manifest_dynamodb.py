@@ -21,6 +21,7 @@ from typing import Any
 
 from spark_lance.errors import StoreError
 from spark_lance.io.failures import is_transient, presentable, translated
+from spark_lance.io.identity import environment_digest
 from spark_lance.io.manifest_store import ManifestEntry
 from spark_lance.io.retry import RetryPolicy, retried
 
@@ -137,7 +138,8 @@ class DynamoManifestStore:
 
     def _client(self) -> Any:
         endpoint = self.endpoint or os.environ.get("DYNAMODB_ENDPOINT")
-        return _client(self.table, endpoint, self.region, self.profile, self.credentials, os.getpid())
+        caller = (os.getpid(), environment_digest())
+        return _client(self.table, endpoint, self.region, self.profile, self.credentials, caller)
 
 
 @functools.lru_cache(maxsize=16)
@@ -147,7 +149,7 @@ def _client(
     region: str | None,
     profile: str | None,
     credentials: tuple[str | None, str | None, str | None],
-    process: int,  # noqa: ARG001 (part of the key of the cache)
+    caller: tuple[int, str],  # noqa: ARG001 (part of the key of the cache: the process, its environment)
 ) -> Any:
     """Return a client for a table whose keys are right; one for each process, threads share it."""
     try:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timezone
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +31,7 @@ from spark_lance.io.counters import count_read
 from spark_lance.io.drivers import file_system
 from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
 from spark_lance.io.held import let_go
+from spark_lance.io.identity import identity_of
 from spark_lance.io.locations import IN_REACH, LOCAL, S3, full_uri, join, protocol_of, settings_in, uri_text
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
@@ -119,15 +121,24 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: a lock cannot follow, so a user of the lock there gets an error."""
-        state = dict(self.__dict__)
+        state = {name: self.__dict__[name] for name in self.__dataclass_fields__}
         if self.commit_lock is not None:
             state["commit_lock"] = _no_lock_here
         return state
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
-        """The fsspec file system; fsspec itself caches the instance."""
-        return file_system(self.protocol, self.options)
+        """The fsspec file system; the process keeps the instance."""
+        return file_system(self.protocol, self.options, self.identity)
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of the credentials, the endpoint and all else that requests are authorised by."""
+        return identity_of(self.protocol, self.options)
+
+    def cache_key(self, path: str) -> Hashable:
+        """Return the key under which a process may cache content of an object: for one identity only."""
+        return self.identity, self.uri(path)
 
     @property
     def is_local(self) -> bool:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, StoreAccessError, StoreError
-from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, redacted, translated
+from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, translated
+from spark_lance.redaction import redacted
 
 
 class ClientError(Exception):

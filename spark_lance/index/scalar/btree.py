@@ -12,7 +12,7 @@ page that begins with nulls has none. Rows are named by address. Exact. (Lance i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -110,7 +110,9 @@ class BTree(ScalarIndex):
         """The bounds of all pages, and the rows of a page."""
         file = self.segment.file(LOOKUP_FILE)
         return _LOOKUPS.get(
-            self.segment.store.uri(file.path), lambda: self._read_lookup(file), lambda found: found[0].nbytes
+            self.segment.store.cache_key(file.path),
+            lambda: self._read_lookup(file),
+            lambda found: found[0].nbytes,
         )
 
     def _read_lookup(self, file: IndexFile) -> tuple[pa.Table, int]:
@@ -209,12 +211,12 @@ class BTree(ScalarIndex):
     def _read_all(self, spans: Sequence[_Span]) -> list[Entries]:
         """Return entries [start, stop) of spans, ascending and apart from each other."""
         file = self.segment.file(DATA_FILE)
-        uri = self.segment.store.uri(file.path)
+        place = self.segment.store.cache_key(file.path)
 
-        def read(missing: Sequence[tuple[str, int, int]]) -> Iterator[Entries]:
+        def read(missing: Sequence[tuple[Hashable, int, int]]) -> Iterator[Entries]:
             return map(Entries, _tables(file, [(start, stop) for _, start, stop in missing]))
 
-        return _PAGES.get_all([(uri, *span) for span in spans], read, lambda found: found.nbytes)
+        return _PAGES.get_all([(place, *span) for span in spans], read, lambda found: found.nbytes)
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:

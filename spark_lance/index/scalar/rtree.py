@@ -205,7 +205,7 @@ class RTree(ScalarIndex):
         def read() -> tuple[Boxes, Numbers]:
             return _read_rows(file, start, stop)
 
-        key = (self.segment.store.uri(file.path), start, stop)
+        key = (self.segment.store.cache_key(file.path), start, stop)
         return _PAGES.get(key, read, lambda rows: int(rows[0].nbytes + rows[1].nbytes))
 
     def _leaves(self) -> Iterator[tuple[Boxes, Numbers]]:

@@ -6,7 +6,7 @@ Rows that do not count (`RowResolver`), or that may not be found, are left out b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -213,8 +213,8 @@ class SegmentSearch:
         return _PARTITIONS.get((self._place, number), load, size)
 
     @cached_property
-    def _place(self) -> str:
-        return self.segment.store.uri(self.segment.directory)
+    def _place(self) -> Hashable:
+        return self.segment.store.cache_key(self.segment.directory)
 
 
 def _scale(stored: VectorSegment) -> Any:

@@ -292,7 +292,8 @@ class ScanTask:
             )
             return PageStarts(rows.num_rows, tuple(rows.page_starts(fields)), legacy)
 
-        key = (self.store.uri(self.root), self.fragment, tuple(node.id for f in fields for node in f.walk()))
+        columns = tuple(node.id for f in fields for node in f.walk())
+        key = (self.store.cache_key(self.root), self.fragment, columns)
         return PAGE_STARTS.get(key, read, lambda known: len(self.fragment) + known.nbytes)
 
     def _deleted(self, num_rows: int) -> npt.NDArray[np.uint32]:
@@ -362,7 +363,8 @@ class ScanTask:
             yield self._open(fields)
             return
         others = () if self.bases is None else self.bases.others
-        key = (self.root, others, self.fragment, fields, self.stable_row_ids, self.first_row)
+        place = self.store.cache_key(self.root)
+        key = (place, others, self.fragment, fields, self.stable_row_ids, self.first_row)
         rows = _HELD.take(key)
         if rows is None or not rows.begin_again():
             rows = self._open(fields)

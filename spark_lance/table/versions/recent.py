@@ -13,18 +13,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
 
 from spark_lance.errors import FormatError
 from spark_lance.io.store import Store, StoredObject
-from spark_lance.late import late
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.paths import Naming
-
-if TYPE_CHECKING:
-    from fsspec.utils import tokenize
-else:
-    tokenize = late("fsspec.utils", "tokenize")
 
 __all__ = ["read_recent", "recent_bytes", "remember"]
 
@@ -35,7 +29,7 @@ _LARGEST = 4 << 20
 # In place of a tag where none is told: the bytes are compared.
 _BY_BYTES = ""
 
-_Key = tuple[str, str, str]
+_Key = tuple[Hashable, str]
 _Known = tuple[bytes, Manifest]
 
 
@@ -140,5 +134,4 @@ def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
 
 
 def _key(store: Store, path: str, tag: str) -> _Key:
-    options = tokenize(store.options) if store.options else ""
-    return f"{store.protocol} {options}", path, tag
+    return store.cache_key(path), tag
