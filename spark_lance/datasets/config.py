@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from spark_lance.datasets.base import DatasetBase
 from spark_lance.late import late
 from spark_lance.proto import transaction_pb2
+from spark_lance.table.reserved_names import check_settings, visible_settings
 from spark_lance.table.versions.auto_cleanup import PREFIX as AUTO_CLEANUP
 
 if TYPE_CHECKING:
     from spark_lance.table.commits.commit import commit_operation
+    from spark_lance.table.commits.idempotent_writes import has_damaged_record
     from spark_lance.table.operations.update_config import Texts, text_updates
     from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 else:
     commit_operation = late("spark_lance.table.commits.commit", "commit_operation")
+    has_damaged_record = late("spark_lance.table.commits.idempotent_writes", "has_damaged_record")
     text_updates = late("spark_lance.table.operations.update_config", "text_updates")
     auto_cleanup_config = late("spark_lance.table.versions.auto_cleanup", "auto_cleanup_config")
 
@@ -28,8 +31,8 @@ class ConfigMixin(DatasetBase):
     """Key-value pairs that a table carries; each change makes a new version."""
 
     def config(self) -> dict[str, str]:
-        """Return the table's settings."""
-        return dict(self.manifest.config)
+        """Return the table's settings, without the internal ones of this package."""
+        return visible_settings(self.manifest.config)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -44,9 +47,12 @@ class ConfigMixin(DatasetBase):
             replace: drop all other keys.
 
         Raises:
+            OptionError: a key is internal, as those that begin with `spark_lance.` are but for a few.
             IncompatibleConflictError: another writer has updated one of the keys meanwhile.
             CommitError: the commit failed; see its subclasses.
         """
+        damaged = has_damaged_record(self.manifest)
+        check_settings(key for key, value in values.items() if value is not None or not damaged)
         return self._update(config_updates=text_updates(values, replace=replace))
 
     def delete_config_keys(self: _Same, keys: Sequence[str]) -> _Same:

@@ -23,8 +23,11 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import spark_lance.LanceUnits;
 
@@ -32,6 +35,9 @@ public final class Bridge {
   private static final ObjectMapper MAPPER = new ObjectMapper();
   // Path and options of the store of the write that a thread is about to start.
   private static final ThreadLocal WRITING = new ThreadLocal();
+
+  private static final String[] TIMES = {"asof", "timestampAsOf", "startingTimestamp", "endingTimestamp"};
+  private static final String ZONE = "timeZone";
 
   private Bridge() {}
 
@@ -153,6 +159,20 @@ public final class Bridge {
       return (scala.collection.immutable.Map)
           told.updated("relationName", told.apply("relationName") + " (" + reason + ")");
     }
+  }
+
+  // The options of a read, with the session's zone for times that name none.
+  public static CaseInsensitiveStringMap zoned(CaseInsensitiveStringMap options) {
+    boolean needed = false;
+    for (int i = 0; i < TIMES.length; i++) {
+      needed = needed || options.containsKey(TIMES[i]);
+    }
+    if (!needed || options.containsKey(ZONE)) {
+      return options;
+    }
+    Map all = new HashMap(options.asCaseSensitiveMap());
+    all.put(ZONE, ((SQLConf) SQLConf$.MODULE$.get()).sessionLocalTimeZone());
+    return new CaseInsensitiveStringMap(all);
   }
 
   // Whether a class of Spark SQL whose name ends so stands among the callers.

@@ -46,7 +46,11 @@ public class DefaultSource extends PythonDataSourceV2 {
       // Spark's own way says what is wrong, as it does for every format of Python.
       described = null;
     }
-    return described == null ? super.inferSchema(options) : (StructType) call("schema", new Object[] {described});
+    if (described == null) {
+      Object zoned = call("zoned", new Object[] {options});
+      return super.inferSchema(zoned == null ? options : (CaseInsensitiveStringMap) zoned);
+    }
+    return (StructType) call("schema", new Object[] {described});
   }
 
   public Table getTable(StructType schema, Transform[] partitions, Map properties) {

@@ -235,7 +235,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   private Table table(Map question) {
-    return new LanceTable(question, (Map) Bridge.ask(question, null));
+    return LanceTable.of(question, (Map) Bridge.ask(question, null));
   }
 
   public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
@@ -296,12 +296,17 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     Map question = question("alter_table", identifier);
     List list = new ArrayList();
     question.put("changes", list);
+    question.put("evolves", Boolean.valueOf(Bridge.isCalledBy("SchemaEvolution")));
     for (int i = 0; i < changes.length; i++) {
-      Map told = new HashMap();
-      describe(changes[i], told);
-      list.add(told);
+      list.add(described(changes[i]));
     }
     return table(question);
+  }
+
+  static Map described(TableChange change) {
+    Map told = new HashMap();
+    describe(change, told);
+    return told;
   }
 
   private static void describe(TableChange change, Map told) {

@@ -28,13 +28,19 @@ public final class LancePaths {
   private LancePaths() {}
 
   // What a read sees: its columns as JSON (`schema`) and its version (`ref`); null if Spark's workers are to find out.
-  public static Map describe(CaseInsensitiveStringMap options) {
+  public static Map describe(CaseInsensitiveStringMap given) {
+    CaseInsensitiveStringMap options = Bridge.zoned(given);
     if (!LanceScan.plans(false)) {
       return null;
     }
     Map question = Bridge.question("describe_read");
     question.put("read", LanceScan.read(options, new StructType(), UUID.randomUUID().toString(), null));
     return (Map) Bridge.ask(question, null);
+  }
+
+  // For Spark's own way, too: see Bridge.
+  public static CaseInsensitiveStringMap zoned(CaseInsensitiveStringMap options) {
+    return Bridge.zoned(options);
   }
 
   public static StructType schema(Map described) {
@@ -65,7 +71,8 @@ public final class LancePaths {
       this.source = source;
     }
 
-    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+      CaseInsensitiveStringMap options = Bridge.zoned(given);
       ScanBuilder own = super.newScanBuilder(known(options));
       if (!LanceScan.plans(false)) {
         return own;

@@ -15,11 +15,14 @@
 
 package spark_lance;
 
+import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.util.Map;
 import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
 import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.analysis.Analyzer;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.Generate;
@@ -34,10 +37,12 @@ import org.apache.spark.sql.execution.SparkStrategy;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
 import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.slf4j.LoggerFactory;
 
 public final class LanceStatements {
+  private static final String RELATIONS = "spark_lance.sql.LanceRelations";
   private static final String UNIT = "spark_lance.sql.LanceRowLevel";
   private static final String WRITE = "spark_lance.sql.LanceWrite$Planned";
   private static final String FEW_ROWS = "spark_lance.sql.LanceWriteRows";
@@ -61,6 +66,33 @@ public final class LanceStatements {
   public static final class Start implements BiConsumer {
     public void accept(Object session, Object asked) {
       enter(((SparkSession) session).extensions());
+      enter(((SparkSession) session).sessionState().analyzer());
+    }
+  }
+
+  // An analyzer that is older than the extensions keeps the rules that it was made with.
+  private static void enter(Analyzer analyzer) {
+    scala.collection.immutable.Seq rules = analyzer.hintResolutionRules();
+    for (int i = 0; i < rules.size(); i++) {
+      if (rules.apply(i) instanceof Naming) {
+        return;
+      }
+    }
+    Object[] value = {rules.appended(new Naming())};
+    boolean known = false;
+    for (Class type = analyzer.getClass(); type != null && !known; type = type.getSuperclass()) {
+      Field[] fields = type.getDeclaredFields();
+      for (int i = 0; i < fields.length && !known; i++) {
+        if (fields[i].getName().endsWith("hintResolutionRules")) {
+          try {
+            fields[i].setAccessible(true);
+            fields[i].set(analyzer, value[0]);
+          } catch (IllegalAccessException problem) {
+            throw new IllegalStateException(problem);
+          }
+          known = true;
+        }
+      }
     }
   }
 
@@ -69,6 +101,7 @@ public final class LanceStatements {
       if (ENTERED.put(extensions, Boolean.TRUE) == null) {
         extensions.injectOptimizerRule(new Rules());
         extensions.injectPlannerStrategy(new Strategies());
+        extensions.injectHintResolutionRule(new NameRules());
       }
     }
   }
@@ -82,6 +115,50 @@ public final class LanceStatements {
   public static final class Strategies extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
       return new Planning();
+    }
+  }
+
+  public static final class NameRules extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object session) {
+      return new Naming();
+    }
+  }
+
+  /** Resolves names of tables whose options say that something else than rows is read: see LanceRelations. */
+  public static final class Naming extends Rule {
+    public TreeNode apply(TreeNode plan) {
+      return ((LogicalPlan) plan).transformDownWithSubqueries(new Names());
+    }
+  }
+
+  private static final class Names extends scala.runtime.AbstractPartialFunction {
+    public boolean isDefinedAt(Object node) {
+      if (!(node instanceof UnresolvedRelation)) {
+        return false;
+      }
+      CaseInsensitiveStringMap options = ((UnresolvedRelation) node).options();
+      return isTrue(options.get("readChangeFeed")) || isTrue(options.get("readChangeData"));
+    }
+
+    private static boolean isTrue(String text) {
+      return text != null && (text.trim().equalsIgnoreCase("true") || text.trim().equals("1"));
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      try {
+        ClassLoader loader = Thread.currentThread().getContextClassLoader();
+        Class unit = Class.forName(RELATIONS, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
+        return unit.getMethod("changes", new Class[] {UnresolvedRelation.class}).invoke(null, new Object[] {node});
+      } catch (InvocationTargetException problem) {
+        Platform.throwException(problem.getCause());
+        return node;
+      } catch (ReflectiveOperationException problem) {
+        // A warning has told of it.
+        return node;
+      }
     }
   }
 

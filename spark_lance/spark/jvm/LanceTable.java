@@ -7,6 +7,7 @@
 
 package spark_lance.sql;
 
+import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -54,6 +55,8 @@ public class LanceTable
   };
   // Makes builders of scans that the driver plans; null where this unit does not fit.
   private static final Method PLANNED = planned();
+  // Makes tables that Spark asks which changes of the schema they support; null before Spark 4.3.
+  private static final Constructor EVOLVING = evolving();
   // What questions about the table have in common: the catalog, its options and the table's name.
   private final Map place;
   private final String shown;
@@ -84,6 +87,25 @@ public class LanceTable
     return null;
   }
 
+  private static Constructor evolving() {
+    try {
+      Class.forName("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
+      return Class.forName("spark_lance.sql.LanceEvolving").getConstructors()[0];
+    } catch (ClassNotFoundException olderSpark) {
+      return null;
+    }
+  }
+
+  // The table of a question and its answer.
+  public static LanceTable of(Map asked, Map answer) {
+    try {
+      return EVOLVING == null
+          ? new LanceTable(asked, answer) : (LanceTable) EVOLVING.newInstance(new Object[] {asked, answer});
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
   public LanceTable(Map asked, Map answer) {
     this.place = new HashMap();
     this.place.put("catalog", asked.get("catalog"));
@@ -99,7 +121,15 @@ public class LanceTable
     this.writable = ((Boolean) answer.get("writable")).booleanValue();
   }
 
-  private Map question(String verb) {
+  // The table of the changes that a read with these options is about.
+  LanceTable changes(CaseInsensitiveStringMap given, boolean streams) {
+    Map question = question("load_changes");
+    question.put("given", new HashMap(Bridge.zoned(given).asCaseSensitiveMap()));
+    question.put("streams", Boolean.valueOf(streams));
+    return new LanceTable(question, (Map) Bridge.ask(question, null));
+  }
+
+  final Map question(String verb) {
     Map question = Bridge.question(verb);
     question.putAll(place);
     return question;
@@ -163,8 +193,9 @@ public class LanceTable
     return found;
   }
 
-  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    check(options, "read");
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+    check(given, "read");
+    CaseInsensitiveStringMap options = Bridge.zoned(given);
     ScanBuilder own = new Reading(this, options);
     if (PLANNED == null) {
       return own;

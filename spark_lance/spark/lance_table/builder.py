@@ -21,6 +21,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.reserved_names import check_settings
 from spark_lance.table.writing.compression import compressed
 
 if TYPE_CHECKING:
@@ -127,7 +128,12 @@ class TableBuilder(Generic[Table]):
         return self
 
     def property(self, key: str, value: str) -> TableBuilder[Table]:
-        """Set one of the table's settings, such as `lance.auto_cleanup.interval`."""
+        """Set one of the table's settings, such as `lance.auto_cleanup.interval`.
+
+        Raises:
+            OptionError: the setting is internal.
+        """
+        check_settings([key])
         self._properties[key] = value
         return self
 

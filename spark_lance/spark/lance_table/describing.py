@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
 from spark_lance.spark.lance_table.base import TableBase
+from spark_lance.spark.options.moments import SESSION_ZONE, in_zone
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.versions.branches import branch_root
 from spark_lance.table.versions.resolve import MAIN, Reference, version_at
@@ -128,7 +129,8 @@ class Describing(TableBase):
         """Make the content of the version that was the newest at a time the newest version.
 
         Args:
-            timestamp: a time, or its ISO 8601 text; without a zone it is in UTC.
+            timestamp: a time, or its ISO 8601 text; without a zone it is in the session's zone,
+                `spark.sql.session.timeZone`.
 
         Raises:
             VersionNotFoundError: every version is younger.
@@ -136,7 +138,8 @@ class Describing(TableBase):
             CommitError: the commit failed; see its subclasses.
         """
         dataset = self._dataset()
-        return self._restore(version_at(dataset.store, dataset.root, timestamp))
+        moment = in_zone(timestamp, self.spark.conf.get(SESSION_ZONE))
+        return self._restore(version_at(dataset.store, dataset.root, moment))
 
     def restoreToTag(self, tag: str) -> DataFrame:
         """Make the content of a tagged version of this line the newest version.
@@ -213,13 +216,14 @@ class Describing(TableBase):
 
     @property
     def config(self) -> dict[str, str]:
-        """The table's settings."""
+        """The table's settings, without the internal ones of this package."""
         return self._dataset().config()
 
     def setConfig(self, values: Mapping[str, str | None]) -> None:
         """Set settings of the table; None deletes one. Keys beginning with `lance.` belong to the format.
 
         Raises:
+            OptionError: a key is internal.
             IncompatibleConflictError: another writer has updated one of the keys meanwhile.
             CommitError: the commit failed; see its subclasses.
         """

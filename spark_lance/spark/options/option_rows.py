@@ -80,7 +80,8 @@ ROWS = (
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
-        "Read the latest version committed at or before this time; without a zone it is in UTC.",
+        "Read the latest version committed at or before this time; option `timeZone` is the zone of a time "
+        "without one.",
         ("timestampAsOf",),
     ),
     Option(
@@ -252,7 +253,8 @@ ROWS = (
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
-        "Begin with the first version that was committed at this time or later; without a zone it is in UTC.",
+        "Begin with the first version that was committed at this time or later; option `timeZone` is the "
+        "zone of a time without one.",
     ),
     Option(
         "endingVersion",
@@ -268,7 +270,17 @@ ROWS = (
         "a time such as 2026-01-31 12:00:00",
         None,
         "read",
-        "End with the last version that was committed at this time or before; without a zone it is in UTC.",
+        "End with the last version that was committed at this time or before; option `timeZone` is the zone "
+        "of a time without one.",
+    ),
+    Option(
+        "timeZone",
+        filled,
+        "a zone such as Europe/Berlin or +01:00",
+        None,
+        "read",
+        "Zone of the times in other options that name none. By default it is the session's, "
+        "`spark.sql.session.timeZone`; without `enable` it is not known, and such a time is refused.",
     ),
     Option(
         "maxFilesPerTrigger",

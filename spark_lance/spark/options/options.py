@@ -13,9 +13,11 @@ from typing import Any
 from spark_lance.errors import OptionError
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
+from spark_lance.spark.options.moments import in_zone
 from spark_lance.spark.options.option_rows import ROWS, Option
 from spark_lance.spark.options.option_values import BlobHandling
 from spark_lance.spark.options.projection import Projection
+from spark_lance.table.reserved_names import check_settings
 
 __all__ = [
     "OPTIONS",
@@ -38,6 +40,9 @@ _BY_NAME = {name.lower(): option for option in ROWS for name in (option.name, *o
 
 # How the names of options of columns end.
 _SUFFIXES = tuple(f".{option.name}" for option in COLUMN_OPTIONS)
+
+# Options whose values are times.
+_TIMES = ("asof", "startingTimestamp", "endingTimestamp")
 
 _SEARCHES = ("nearest", "full_text_query", "hybrid_search")
 
@@ -94,6 +99,7 @@ class ReadOptions:
     startingTimestamp: str | None
     endingVersion: int | None
     endingTimestamp: str | None
+    timeZone: str | None
     maxFilesPerTrigger: int
     maxBytesPerTrigger: int | None
     maxRowsPerTrigger: int | None
@@ -192,6 +198,9 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     for name in ("readChangeFeed", "fragments"):
         if searches and values[name] != OPTIONS[name].default:
             raise OptionError(f"option {name!r} does not go with option {searches[0]!r}")
+    for name in _TIMES:
+        if values[name] is not None:
+            values[name] = in_zone(values[name], values["timeZone"]).isoformat()
     return ReadOptions(**{name: values[name] for name in names}, storage=storage)
 
 
@@ -314,6 +323,7 @@ def _check_unknown(key: str, text: str) -> None:
 
     Others are ignored because Spark adds its own (`owner`, `provider`, ...).
     """
+    check_settings([key])
     names = {name: option.name for name, option in _BY_NAME.items()}
     problem = advice(key, text, names, _SUFFIXES)
     if problem is not None:

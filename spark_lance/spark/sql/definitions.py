@@ -21,6 +21,7 @@ from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
 from spark_lance.spark.sql.properties import PRIMARY_KEY, TABLE_OPTIONS, key_options
 from spark_lance.spark.sql.tables import check_no_branch, load_table
+from spark_lance.table.reserved_names import check_settings
 
 __all__ = ["abort_staged", "commit_staged", "create_table", "stage_table"]
 
@@ -195,7 +196,11 @@ def _describe(question: Question, uri: str) -> None:
 
 
 def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options of the write among TBLPROPERTIES, and the settings of the table."""
+    """Return the options of the write among TBLPROPERTIES, and the settings of the table.
+
+    Raises:
+        OptionError: a setting is internal.
+    """
     options: dict[str, str] = {}
     settings: dict[str, str] = {}
     for key, value in properties.items():
@@ -205,6 +210,7 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
             continue
         column_option = "." in key and any(mark in key for mark in (".lance.", ".lance-", ".arrow."))
         (options if key in TABLE_OPTIONS or column_option else settings)[key] = value
+    check_settings(settings)
     return options, settings
 
 

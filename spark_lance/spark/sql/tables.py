@@ -7,13 +7,13 @@ t.history          a metadata table of t              `/data/t`        the table
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pyspark.sql.types as st
+from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_lance.catalog.names import Name, shown
 from spark_lance.datasets.dataset import LanceDataset, dataset
@@ -32,10 +32,14 @@ from spark_lance.spark.scan import rows as read
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import system_field
 from spark_lance.spark.schema.string_types import declared_schema
+from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
+from spark_lance.spark.sql.evolution import check_evolution, fields_along, is_supported, parse_type
 from spark_lance.spark.sql.properties import fixed_properties, is_fixed
+from spark_lance.table.commits.idempotent_writes import has_damaged_record
 from spark_lance.table.metadata import METADATA_TABLES
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reserved_names import check_settings
 
 __all__ = [
     "alter_table",
@@ -44,9 +48,11 @@ __all__ = [
     "delete_where",
     "drop_table",
     "list_tables",
+    "load_changes",
     "load_table",
     "rename_table",
     "resolve_table",
+    "supports_change",
     "table_at",
     "truncate_table",
 ]
@@ -90,6 +96,35 @@ def load_table(question: Question) -> dict[str, Any]:
         moment = datetime.fromtimestamp(question.asked["asof"] / 1e6, timezone.utc)
         travel = {"asof": moment.isoformat()}
     return answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
+
+
+def load_changes(question: Question) -> dict[str, Any]:
+    """Return the Java side's view of the changes of a table; `given` are the options of the read.
+
+    Raises:
+        OptionError: an option is unknown, or names one version.
+        UnsupportedFormatError: the name is that of a metadata table.
+    """
+    catalog, name = question.catalog, question.name
+    given = {key: text for key, text in question.asked["given"].items() if not key.startswith("__")}
+    check_known(given)
+    always, table = resolve_table(catalog, name)
+    if table:
+        raise UnsupportedFormatError(f"{shown(name)} is a metadata table: it has no change feed")
+    options = read_options(CaseInsensitiveDict({**always, **given}))
+    place, schema = read_kind(options).describe(options, None)
+    # A stream goes on with later versions; a DataFrame always has the changes up to the same version.
+    ends = question.asked["streams"] or options.endingVersion or options.endingTimestamp
+    return {
+        "shown": f"{catalog.name}.{shown(name)}",
+        "schema": schema.json(),
+        "declared": schema.json(),
+        "hidden": st.StructType().json(),
+        "properties": {},
+        "always": always,
+        "pinned": {} if ends else {"endingVersion": str(place.version)},
+        "writable": False,
+    }
 
 
 def check_options(question: Question) -> None:
@@ -203,10 +238,17 @@ def delete_where(question: Question) -> None:
 def alter_table(question: Question) -> dict[str, Any]:
     """Carry out the changes of an ALTER TABLE, one after the other, and return the table as it is then."""
     table = table_at(question)
+    if question.asked["evolves"]:
+        check_evolution(table._dataset().manifest, question.asked["changes"])
     _check_changes(table, question.asked["changes"])
     for change in question.asked["changes"]:
         _CHANGES[change["kind"]](table, change)
     return load_table(question)
+
+
+def supports_change(question: Question) -> bool:
+    """Return whether a statement WITH SCHEMA EVOLUTION may make a change of the schema."""
+    return is_supported(table_at(question)._dataset().manifest, question.asked["change"])
 
 
 def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> None:
@@ -215,7 +257,12 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
     Raises:
         UnsupportedFormatError, SchemaError, LanceError: a change cannot be made.
     """
+    manifest = table._dataset().manifest
     for change in changes:
+        if change["kind"] == "set_property" or (
+            change["kind"] == "remove_property" and not has_damaged_record(manifest)
+        ):
+            check_settings([change["property"]])
         if change["kind"].endswith("_property") and is_fixed(change["property"]):
             raise UnsupportedFormatError(
                 f"property {change['property']!r} says how the table was made and stays: make a new "
@@ -229,7 +276,7 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
             _check_added(change)
     whole = [change["column"] for change in changes if change["kind"] == "drop_column"]
     dropped = {path[0] for path in whole if len(path) == 1}
-    if dropped and dropped >= {field.name for field in table._dataset().lance_schema.fields}:
+    if dropped and dropped >= {field.name for field in manifest.schema.fields}:
         raise UnsupportedFormatError(
             "ALTER TABLE cannot drop or replace all columns, as their values would be lost: make the table "
             "anew, by CREATE OR REPLACE TABLE ... AS SELECT"
@@ -246,30 +293,22 @@ def _check_added(change: Mapping[str, Any]) -> None:
         raise SchemaError(
             f"column {'.'.join(change['column'])} is new, so it is null in all rows: drop NOT NULL"
         )
-    new_field(st.StructField(change["column"][-1], _spark_type(change["type"]), True), {})
+    new_field(st.StructField(change["column"][-1], parse_type(change["type"]), True), {})
 
 
-def _along(table: LanceTable, parts: Sequence[str]) -> list[Field | None]:
-    """Return the fields that Spark's names lead to; the items of a list, `element` there, have names here."""
-    found: list[Field | None] = []
-    children = table._dataset().lance_schema.fields
-    for part in parts:
-        items = children[:1] if found and found[-1] is not None and found[-1].kind == "list" else ()
-        named = [child for child in items or children if items or child.name == part]
-        found.append(named[0] if named else None)
-        children = named[0].children if named else ()
-    return found
+def _fields(table: LanceTable, parts: Sequence[str]) -> list[Field | None]:
+    return fields_along(table._dataset().lance_schema.fields, parts)
 
 
 def _path(table: LanceTable, parts: Sequence[str]) -> str:
     """Return the path of a column or field as `LanceTable` takes it."""
-    fields = zip(parts, _along(table, parts), strict=True)
+    fields = zip(parts, _fields(table, parts), strict=True)
     return ".".join(part if field is None else field.name for part, field in fields)
 
 
 def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
-    added = st.StructField(change["column"][-1], _spark_type(change["type"]), True)
-    outer = _along(table, change["column"])[:-1]
+    added = st.StructField(change["column"][-1], parse_type(change["type"]), True)
+    outer = _fields(table, change["column"])[:-1]
     for name, field in zip(change["column"][-2::-1], reversed(outer), strict=True):
         # The struct, or the list of structs, that gets the field has its name again.
         is_list = field is not None and field.kind == "list"
@@ -281,16 +320,12 @@ def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
         table.alterColumn(_path(table, change["column"]), comment=change["comment"])
 
 
-def _spark_type(text: str) -> st.DataType:
-    return st._parse_datatype_json_value(json.loads(text))
-
-
 def _drop(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.dropColumns(_path(table, change["column"]))
 
 
 def _type(table: LanceTable, change: Mapping[str, Any]) -> None:
-    table.alterColumn(_path(table, change["column"]), type=_spark_type(change["type"]))
+    table.alterColumn(_path(table, change["column"]), type=parse_type(change["type"]))
 
 
 _CHANGES: dict[str, Any] = {

@@ -21,6 +21,8 @@ UNITS = (
     "LanceCatalog",
     "LanceConditions",
     "LanceTable",
+    "LanceEvolving",
+    "LanceRelations",
     "LanceProcedures",
     "LanceMessage",
     "LanceRing",

@@ -34,15 +34,14 @@ from dataclasses import dataclass, field
 from spark_lance.errors import AlreadyCommittedError, FormatError, OptionError
 from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.reserved_names import APPLIED_WRITES
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions
 
-__all__ = ["APPLIED_WRITES", "AppliedWrites", "IdempotentWrite", "carried", "pair_of"]
+__all__ = ["APPLIED_WRITES", "AppliedWrites", "IdempotentWrite", "carried", "has_damaged_record", "pair_of"]
 
 logger = logging.getLogger(__name__)
 
-# The config key of the record. (`lance.` is reserved by the format.)
-APPLIED_WRITES = "spark_lance.transactions"
 _MOST_APPLICATIONS = 1000
 _READ_AT_ONCE = 8
 
@@ -208,6 +207,15 @@ class AppliedWrites:
         return max(floor, other.through)
 
 
+def has_damaged_record(manifest: Manifest) -> bool:
+    """Return whether the record of a version cannot be read, so that it has to be deleted."""
+    try:
+        AppliedWrites.parse(manifest)
+    except FormatError:
+        return True
+    return False
+
+
 def carried(latest: Manifest) -> dict[str, str]:
     """Return the config of the version after `latest`, as far as the record goes, if it brings no pair.
 
@@ -219,7 +227,7 @@ def carried(latest: Manifest) -> dict[str, str]:
     try:
         record = AppliedWrites.parse(latest)
     except FormatError:
-        return {APPLIED_WRITES: latest.config[APPLIED_WRITES]}
+        return {}
     if record.through == latest.version:
         record.through += 1
     return {APPLIED_WRITES: record.text()}

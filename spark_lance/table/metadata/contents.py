@@ -19,6 +19,7 @@ from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, Metadata
 from spark_lance.table.paths import TRANSACTIONS_DIR
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reserved_names import visible_settings
 from spark_lance.table.rowids import row_id_bounds
 
 __all__ = ["CONFIG", "FILES", "FRAGMENTS", "SCHEMA"]
@@ -288,7 +289,7 @@ def _config(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
     """Yield (scope, key, value) of all settings and of the metadata of the table and its schema."""
     manifest = snapshot.manifest
     scopes = {
-        "config": manifest.config,
+        "config": visible_settings(manifest.config),
         "table metadata": manifest.table_metadata,
         "schema metadata": manifest.schema.metadata,
     }

@@ -9,6 +9,7 @@ from spark_lance.table.features import feature_names
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reserved_names import visible_settings
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.versions import list_versions
 
@@ -90,7 +91,7 @@ def table_detail(snapshot: Snapshot) -> TableDetail:
         stable_row_ids=manifest.uses_stable_row_ids,
         primary_key=tuple(field.name for field in primary_key(manifest.schema)),
         indices=tuple(sorted({entry.name for entry in manifest.indices if entry.fields})),
-        properties=dict(manifest.config),
+        properties=visible_settings(manifest.config),
         reader_features=feature_names(message.reader_feature_flags),
         writer_features=feature_names(message.writer_feature_flags),
     )

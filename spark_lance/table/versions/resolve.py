@@ -13,7 +13,7 @@ branches. (Lance table format, branches and tags.)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from typing import Union
 
 from spark_lance.errors import OptionError, VersionNotFoundError
@@ -110,8 +110,12 @@ def version_at(store: Store, root: str, moment: datetime | str) -> int:
     raise VersionNotFoundError(f"{root} has no version as old as {limit}; its oldest is of {oldest}")
 
 
-def parse_moment(moment: datetime | str) -> datetime:
-    """Return a time with a zone, from a time or its ISO 8601 text; without a zone it is in UTC.
+def parse_moment(moment: datetime | str, zone: tzinfo | None = timezone.utc) -> datetime:
+    """Return a time from a time or its ISO 8601 text.
+
+    Args:
+        moment: the time.
+        zone: the zone of times without one; None leaves them without.
 
     Raises:
         OptionError: the text is not a time.
@@ -122,4 +126,4 @@ def parse_moment(moment: datetime | str) -> datetime:
             moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
         except ValueError:
             raise OptionError(f"{moment!r} is not a valid time: write it as 2026-01-31 12:00:00") from None
-    return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
+    return moment.replace(tzinfo=zone) if moment.tzinfo is None else moment

@@ -210,7 +210,7 @@ def test_times_choose_versions(path: Path) -> None:
     ("options", "error", "message"),
     [
         ({}, OptionError, "needs one of the options startingVersion and startingTimestamp"),
-        ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, OptionError, "needs one of"),
+        ({"startingVersion": "1", "startingTimestamp": "2026-01-01T00:00:00Z"}, OptionError, "needs one of"),
         ({"startingVersion": "latest"}, OptionError, "for streams"),
         ({"startingVersion": "7"}, VersionNotFoundError, "no version 7 yet; its newest is 6"),
         ({"startingVersion": "1", "endingVersion": "9"}, VersionNotFoundError, "no version 9 yet"),

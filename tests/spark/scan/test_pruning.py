@@ -346,9 +346,9 @@ def test_tags_branches_and_times(spark: SparkSession, path: str) -> None:
     assert load(spark, path, branch="dev").count() == 28
     assert load(spark, path, branch="dev", version=1).count() == 25
     assert load(spark, path, branch="main").count() == ROWS
-    assert load(spark, path, asof="2100-01-01").count() == ROWS
+    assert load(spark, path, asof="2100-01-01T00:00:00Z").count() == ROWS
     with pytest.raises(Exception, match="no version as old"):
-        load(spark, path, timestampAsOf="2001-01-01")
+        load(spark, path, timestampAsOf="2001-01-01T00:00:00Z")
     with pytest.raises(Exception, match="branch 'none'"):
         load(spark, path, branch="none")
     with pytest.raises(Exception, match="one of the options"):

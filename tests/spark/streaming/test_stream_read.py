@@ -319,7 +319,7 @@ def test_another_table_in_the_place_stops_the_stream(path: str) -> None:
     [
         ({"endingVersion": 3}, "'endingVersion' is for batches"),
         ({"version": 1}, "names one version"),
-        ({"startingVersion": 1, "startingTimestamp": "2026-01-01"}, "give one of the options"),
+        ({"startingVersion": 1, "startingTimestamp": "2026-01-01T00:00:00Z"}, "give one of the options"),
     ],
 )
 def test_options_of_batches_are_refused(path: str, options: dict[str, Any], message: str) -> None:

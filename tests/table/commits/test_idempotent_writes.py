@@ -60,7 +60,7 @@ def values(path: str) -> list[int]:
 
 
 def record(path: str) -> Any:
-    return json.loads(spark_lance.dataset(path).config()[APPLIED_WRITES])
+    return json.loads(spark_lance.dataset(path).manifest.config[APPLIED_WRITES])
 
 
 @pytest.fixture

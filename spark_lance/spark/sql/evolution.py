@@ -1,0 +1,120 @@
+"""WITH SCHEMA EVOLUTION: the changes of a table's schema that a source of rows may cause.
+
+A source may add columns and fields, and widen the type of a column so that no stored value changes:
+
+    TINYINT, SMALLINT, INT -> a wider integer          DATE -> TIMESTAMP_NTZ
+    FLOAT -> DOUBLE                                     DECIMAL -> DECIMAL with no fewer digits on either side
+
+Every other difference of types is left to Spark, which casts the source's values by its rules of store
+assignment. So are columns with an index, columns of the primary key, vectors, and what is inside a map.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as st
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.file.schema import Field
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reserved_names import MEM_WAL
+from spark_lance.table.schema.keys import primary_key
+
+__all__ = ["check_evolution", "fields_along", "is_supported", "parse_type"]
+
+_INTEGERS: tuple[tuple[pa.DataType, type[st.DataType]], ...] = (
+    (pa.int8(), st.ByteType),
+    (pa.int16(), st.ShortType),
+    (pa.int32(), st.IntegerType),
+    (pa.int64(), st.LongType),
+)
+
+
+def check_evolution(manifest: Manifest, changes: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a change of types that evolution must not make.
+
+    Spark 4.3 asks before and leaves such changes out. Older releases demand all of them.
+
+    Raises:
+        UnsupportedFormatError: a column would get a type that cannot hold its values, or cannot be widened.
+    """
+    for change in changes:
+        if is_supported(manifest, change):
+            continue
+        name = ".".join(change["column"])
+        if change["kind"] != "column_type":
+            raise UnsupportedFormatError(f"schema evolution cannot add field {name!r}: it is inside a map")
+        fields = fields_along(manifest.schema.fields, change["column"])
+        present = "its type" if fields[-1] is None else str(fields[-1].arrow_type())
+        raise UnsupportedFormatError(
+            f"schema evolution would change column {name!r} from {present} to "
+            f"{parse_type(change['type']).simpleString()}, and this release of Spark cannot leave that out: "
+            "cast the source's column to the type of the table's column, use "
+            "LanceTable.merge(...).withSchemaEvolution(), or Spark 4.3"
+        )
+
+
+def is_supported(manifest: Manifest, change: Mapping[str, Any]) -> bool:
+    """Return whether evolution may make a change: add a column or field, or widen a column.
+
+    Args:
+        manifest: the version of the table.
+        change: the change as the SQL catalog describes it.
+    """
+    fields = fields_along(manifest.schema.fields, change["column"])
+    outer = [None if field is None else field.kind for field in fields[:-1]]
+    if any(kind not in ("struct", "list") for kind in outer):
+        return False
+    if change["kind"] == "add_column":
+        return True
+    field = fields[-1]
+    if field is None or change["kind"] != "column_type":
+        return False
+    return _widens(field.arrow_type(), parse_type(change["type"])) and not _is_fixed(manifest, fields)
+
+
+def _is_fixed(manifest: Manifest, fields: Sequence[Field | None]) -> bool:
+    """Return whether a field keeps its type: it, or a column around it, has an index or is of a key."""
+    ids = {field.id for field in fields if field is not None}
+    keys = {field.id for field in primary_key(manifest.schema)}
+    return bool(ids & keys) or any(
+        index.name == MEM_WAL or ids.intersection(index.fields) for index in manifest.indices
+    )
+
+
+def _widens(stored: pa.DataType, kind: st.DataType) -> bool:
+    """Return whether every value of a stored type is the same value in another type."""
+    if isinstance(kind, st.DoubleType):
+        return bool(stored == pa.float32())
+    if isinstance(kind, st.TimestampNTZType):
+        return bool(stored == pa.date32())
+    if isinstance(kind, st.DecimalType):
+        return (
+            pa.types.is_decimal(stored)
+            and kind.scale >= stored.scale
+            and kind.precision - kind.scale >= stored.precision - stored.scale
+        )
+    arrow = [one for one, _ in _INTEGERS]
+    spark = [one for _, one in _INTEGERS]
+    return stored in arrow and type(kind) in spark and spark.index(type(kind)) > arrow.index(stored)
+
+
+def fields_along(fields: Sequence[Field], parts: Sequence[str]) -> list[Field | None]:
+    """Return the fields that Spark's names lead to; the items of a list, `element` there, have names here."""
+    path: list[Field | None] = []
+    children = fields
+    for part in parts:
+        items = children[:1] if path and path[-1] is not None and path[-1].kind == "list" else ()
+        named = [child for child in items or children if items or child.name == part]
+        path.append(named[0] if named else None)
+        children = named[0].children if named else ()
+    return path
+
+
+def parse_type(text: str) -> st.DataType:
+    """Return the Spark type that a JSON text describes."""
+    return st._parse_datatype_json_value(json.loads(text))

@@ -1,0 +1,280 @@
+"""WITH SCHEMA EVOLUTION adds columns and widens types; it never narrows a column that has values."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import spark_lance
+
+RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
+needs_inserts = pytest.mark.skipif(
+    RELEASE < (4, 3), reason="Spark asks tables for supported changes from 4.3 on"
+)
+needs_merges = pytest.mark.skipif(RELEASE < (4, 1), reason="Spark tells catalogs of new columns from 4.1 on")
+
+COLUMNS = """
+    id BIGINT, d DOUBLE, ts TIMESTAMP, s STRING, n STRUCT<a: DOUBLE, b: BIGINT>, l ARRAY<BIGINT>,
+    m MAP<STRING, BIGINT>, x DECIMAL(20, 4)
+"""
+ROW = """
+    1, 123456789.123, timestamp'2020-01-01 10:11:12', 'a', named_struct('a', 1.1d, 'b', 9876543210),
+    array(9876543210), map('k', 9876543210), 1234567890123456.7891
+"""
+NARROW = """
+    SELECT 2 AS id, CAST(1.5 AS FLOAT) AS d, date'2020-02-03' AS ts, 7 AS s,
+    named_struct('a', CAST(2.5 AS FLOAT), 'b', 3) AS n, array(4) AS l, map('z', 5) AS m, 6.5 AS x
+"""
+# What is inserted by the target's types.
+INSERTED = "2 1.5 2020-02-03 00:00:00 7 Row(a=2.5, b=3) [4] {'z': 5} 6.5000"
+
+
+@pytest.fixture
+def session(spark: SparkSession, tmp_path: Path) -> SparkSession:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path / "lance"))
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    return session
+
+
+def types_of(session: SparkSession, table: str) -> str:
+    return session.table(table).schema.simpleString()
+
+
+def texts(session: SparkSession, query: str) -> list[str]:
+    return sorted(" ".join(map(str, row)) for row in session.sql(query).collect())
+
+
+@needs_inserts
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"INSERT WITH SCHEMA EVOLUTION INTO lance.t {NARROW}",
+        f"INSERT WITH SCHEMA EVOLUTION INTO lance.t BY NAME {NARROW}",
+        f"MERGE WITH SCHEMA EVOLUTION INTO lance.t USING ({NARROW}) AS s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+    ],
+    ids=["insert", "by name", "merge"],
+)
+def test_narrower_sources_are_cast(session: SparkSession, statement: str) -> None:
+    session.sql(f"CREATE TABLE lance.t ({COLUMNS})").collect()
+    session.sql(f"INSERT INTO lance.t VALUES ({ROW})").collect()
+    types, stored = types_of(session, "lance.t"), texts(session, "SELECT * FROM lance.t")
+    session.sql(statement).collect()
+    assert types_of(session, "lance.t") == types
+    assert texts(session, "SELECT * FROM lance.t WHERE id = 1") == stored
+    assert texts(session, "SELECT * FROM lance.t WHERE id = 2") == [INSERTED]
+
+
+@needs_merges
+def test_types_are_widened_and_columns_added(session: SparkSession) -> None:
+    session.sql(
+        "CREATE TABLE lance.t (id INT, f FLOAT, n STRUCT<a: SMALLINT>, l ARRAY<TINYINT>, x DECIMAL(5, 2), "
+        "day DATE)"
+    ).collect()
+    session.sql(
+        "INSERT INTO lance.t VALUES (1, 1.5, named_struct('a', 2S), array(3Y), 4.25, date'2020-01-01')"
+    ).collect()
+    session.sql(
+        "MERGE WITH SCHEMA EVOLUTION INTO lance.t USING (SELECT 5000000000 AS id, 0.1d AS f, "
+        "named_struct('a', 70000, 'more', 'x') AS n, array(300S) AS l, "
+        "CAST(123456.125 AS DECIMAL(9, 3)) AS x, timestamp_ntz'2020-01-01 10:00:00' AS day, "
+        "'new' AS fresh) AS s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT *"
+    ).collect()
+    assert types_of(session, "lance.t") == (
+        "struct<id:bigint,f:double,n:struct<a:int,more:string>,l:array<smallint>,x:decimal(9,3),"
+        "day:timestamp_ntz,fresh:string>"
+    )
+    assert texts(session, "SELECT * FROM lance.t") == [
+        "1 1.5 Row(a=2, more=None) [3] 4.250 2020-01-01 00:00:00 None",
+        "5000000000 0.1 Row(a=70000, more='x') [300] 123456.125 2020-01-01 10:00:00 new",
+    ]
+
+
+@needs_inserts
+@pytest.mark.parametrize(
+    ("columns", "prepare", "source"),
+    [
+        ("id INT, v DOUBLE", None, "SELECT 2 AS id, 7.5 AS v"),
+        ("id INT, v STRING", None, "SELECT 2 AS id, 7 AS v"),
+        ("id INT, v INT", "CALL lance.system.create_index('t', 'id', 'BTREE')", "SELECT 2L AS id, 7 AS v"),
+        ("id INT, v INT", "CALL lance.system.create_index('t', 'v', 'BITMAP')", "SELECT 2 AS id, 7L AS v"),
+        ("id INT, v MAP<STRING, INT>", None, "SELECT 2 AS id, map('a', 7L) AS v"),
+        ("id INT, v CHAR(3)", None, "SELECT 2 AS id, 'x' AS v"),
+        ("id INT, v STRING COLLATE UTF8_LCASE", None, "SELECT 2 AS id, 'x' AS v"),
+        ("id INT, v TIMESTAMP", None, "SELECT 2 AS id, date'2020-01-01' AS v"),
+        ("id INT, v DECIMAL(20, 2)", None, "SELECT 2 AS id, CAST(1 AS DECIMAL(20, 10)) AS v"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("verb", ["INSERT", "MERGE"])
+def test_what_works_without_evolution_works_with_it(
+    session: SparkSession, verb: str, columns: str, prepare: str | None, source: str
+) -> None:
+    answers = []
+    for number, words in enumerate(("", "WITH SCHEMA EVOLUTION")):
+        table = f"lance.t{number}"
+        session.sql(f"CREATE TABLE {table} ({columns})").collect()
+        session.sql(f"INSERT INTO {table} VALUES (1, NULL)").collect()
+        if prepare:
+            session.sql(prepare.replace("'t'", f"'t{number}'")).collect()
+        types = types_of(session, table)
+        if verb == "INSERT":
+            session.sql(f"INSERT {words} INTO {table} {source}").collect()
+        else:
+            session.sql(
+                f"MERGE {words} INTO {table} AS t USING ({source}) AS s ON t.id = s.id "
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            ).collect()
+        assert types_of(session, table) == types
+        answers.append(texts(session, f"SELECT * FROM {table}"))
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 2
+
+
+@needs_inserts
+def test_vectors_and_keys_keep_their_types(session: SparkSession) -> None:
+    session.sql(
+        "CREATE TABLE lance.t (id INT NOT NULL, v ARRAY<FLOAT>) TBLPROPERTIES "
+        "('v.arrow.fixed-size-list.size' = '2', 'primary_key' = 'id')"
+    ).collect()
+    session.sql("INSERT INTO lance.t VALUES (1, array(1f, 2f))").collect()
+    for source in ("SELECT 2L AS id, array(1.5d, 2.5d) AS v", "SELECT 2S AS id, array(1.5f, 2.5f) AS v"):
+        session.sql(
+            f"MERGE WITH SCHEMA EVOLUTION INTO lance.t USING ({source}) AS s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        ).collect()
+    assert types_of(session, "lance.t") == "struct<id:int,v:array<float>>"
+    assert texts(session, "SELECT * FROM lance.t") == ["1 [1.0, 2.0]", "2 [1.5, 2.5]"]
+
+
+@needs_inserts
+def test_values_that_do_not_fit_are_refused(session: SparkSession) -> None:
+    session.sql(
+        "CREATE TABLE lance.t (id INT NOT NULL, v INT) TBLPROPERTIES ('primary_key' = 'id')"
+    ).collect()
+    session.sql("INSERT INTO lance.t VALUES (1, 1)").collect()
+    with pytest.raises(PySparkException, match="CAST_OVERFLOW"):
+        session.sql("INSERT WITH SCHEMA EVOLUTION INTO lance.t SELECT 5000000000 AS id, 7 AS v").collect()
+    assert texts(session, "SELECT id, v FROM lance.t") == ["1 1"]
+
+
+@pytest.mark.skipif(
+    RELEASE not in ((4, 1), (4, 2)), reason="other releases leave such changes out, or have none"
+)
+def test_older_releases_refuse_to_narrow(session: SparkSession) -> None:
+    session.sql("CREATE TABLE lance.t (id BIGINT, d DOUBLE)").collect()
+    session.sql("INSERT INTO lance.t VALUES (1, 123456789.123)").collect()
+    with pytest.raises(PySparkException, match="would change column 'd' from double to float"):
+        session.sql(
+            "MERGE WITH SCHEMA EVOLUTION INTO lance.t USING (SELECT 2L AS id, 1.5f AS d, 1 AS fresh) AS s "
+            "ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
+        ).collect()
+    assert texts(session, "SELECT * FROM lance.t") == ["1 123456789.123"]
+
+
+# Type -> values of it. Spark's store assignment casts between many of them.
+KINDS = {
+    "TINYINT": ["1Y", "-7Y", "NULL"],
+    "SMALLINT": ["2S", "300S", "NULL"],
+    "INT": ["3", "70000", "NULL"],
+    "BIGINT": ["4L", "5000000000", "NULL"],
+    "FLOAT": ["1.5f", "0.1f", "NULL"],
+    "DOUBLE": ["2.5d", "123456789.123d", "NULL"],
+    "DECIMAL(6,2)": ["CAST(1.25 AS DECIMAL(6,2))", "NULL"],
+    "DECIMAL(12,4)": ["CAST(12345678.1234 AS DECIMAL(12,4))", "NULL"],
+    "STRING": ["'a'", "'12'", "NULL"],
+    "DATE": ["date'2020-01-01'", "NULL"],
+    "TIMESTAMP": ["timestamp'2020-01-01 10:11:12.123456'", "NULL"],
+    "TIMESTAMP_NTZ": ["timestamp_ntz'2020-01-01 10:11:12.123456'", "NULL"],
+    "BOOLEAN": ["true", "false", "NULL"],
+}
+ORDER = ["TINYINT", "SMALLINT", "INT", "BIGINT"]
+
+
+def evolved(target: str, source: str) -> str:
+    """Return the type that a column has after evolution: the model."""
+    if target in ORDER and source in ORDER:
+        return max(target, source, key=ORDER.index)
+    wider = {("FLOAT", "DOUBLE"), ("DECIMAL(6,2)", "DECIMAL(12,4)"), ("DATE", "TIMESTAMP_NTZ")}
+    return source if (target, source) in wider else target
+
+
+def wrapped(shape: str, kind: str) -> str:
+    return {"plain": kind, "struct": f"STRUCT<f: {kind}>", "array": f"ARRAY<{kind}>"}.get(
+        shape, f"MAP<INT, {kind}>"
+    )
+
+
+def value(shape: str, text: str) -> str:
+    return {"plain": text, "struct": f"named_struct('f', {text})", "array": f"array({text})"}.get(
+        shape, f"map(1, {text})"
+    )
+
+
+def condition_of(session: SparkSession, statement: str) -> str | None:
+    """Run a statement; return the condition of the error that Spark refuses it with."""
+    try:
+        session.sql(statement).collect()
+    except PySparkException as error:
+        return str(error.getCondition() or error)
+    return None
+
+
+@needs_inserts
+def test_random_sources_against_store_assignment(
+    session: SparkSession, spark: SparkSession, tmp_path: Path
+) -> None:
+    # As much as is cheap: each example is five statements.
+    chance = random.Random(20260131)
+    control = spark.newSession()
+    control.conf.set("spark.sql.session.timeZone", "UTC")
+    outcomes = {"stored": 0, "refused": 0, "widened": 0}
+    for example in range(24):
+        shapes = [chance.choice(("plain", "plain", "struct", "array", "map")) for _ in range(3)]
+        targets = [chance.choice(list(KINDS)) for _ in shapes]
+        # Half of the sources have a type of the same family.
+        sources = [
+            chance.choice(ORDER if kind in ORDER and chance.random() < 0.7 else list(KINDS))
+            for kind in targets
+        ]
+        models = [
+            kind if shape == "map" else evolved(kind, source)
+            for shape, kind, source in zip(shapes, targets, sources, strict=True)
+        ]
+        ours, theirs = f"lance.t{example}", f"spark_catalog.default.evolved_{tmp_path.name.replace('-', '_')}"
+        columns = [f"c{i} {wrapped(*each)}" for i, each in enumerate(zip(shapes, targets, strict=True))]
+        model = [f"c{i} {wrapped(*each)}" for i, each in enumerate(zip(shapes, models, strict=True))]
+        first = ", ".join(
+            f"CAST({value(shape, chance.choice(KINDS[kind]))} AS {wrapped(shape, kind)})"
+            for shape, kind in zip(shapes, targets, strict=True)
+        )
+        rows = ", ".join(
+            f"CAST({value(shape, chance.choice(KINDS[kind]))} AS {wrapped(shape, kind)}) AS c{i}"
+            for i, (shape, kind) in enumerate(zip(shapes, sources, strict=True))
+        )
+        session.sql(f"CREATE TABLE {ours} ({', '.join(columns)})").collect()
+        session.sql(f"INSERT INTO {ours} SELECT {first}").collect()
+        control.sql(f"CREATE TABLE {theirs} ({', '.join(model)}, fresh INT) USING parquet").collect()
+        try:
+            control.sql(f"INSERT INTO {theirs} SELECT {first}, NULL").collect()
+            expected = condition_of(control, f"INSERT INTO {theirs} SELECT {rows}, 8 AS fresh")
+            statement = f"INSERT WITH SCHEMA EVOLUTION INTO {ours} SELECT {rows}, 8 AS fresh"
+            assert condition_of(session, statement) == expected, (columns, rows)
+            outcomes["stored" if expected is None else "refused"] += 1
+            outcomes["widened"] += models != targets
+            names = ", ".join(f"c{i}" for i in range(len(shapes)))
+            assert session.sql(f"SELECT {names} FROM {ours}").schema.simpleString() == (
+                control.sql(f"SELECT {names} FROM {theirs}").schema.simpleString()
+            ), (columns, rows)
+            assert texts(session, f"SELECT {names} FROM {ours}") == (
+                texts(control, f"SELECT {names} FROM {theirs}")
+            ), (columns, rows)
+        finally:
+            control.sql(f"DROP TABLE {theirs}").collect()
+    assert min(outcomes.values()) > 2, outcomes
