@@ -94,9 +94,9 @@ def _widens(stored: pa.DataType, kind: st.DataType) -> bool:
         return bool(stored == pa.date32())
     if isinstance(kind, st.DecimalType):
         return (
-            pa.types.is_decimal(stored)
-            and kind.scale >= stored.scale
-            and kind.precision - kind.scale >= stored.precision - stored.scale
+            bool(pa.types.is_decimal(stored))
+            and kind.scale >= int(stored.scale)
+            and kind.precision - kind.scale >= int(stored.precision) - int(stored.scale)
         )
     arrow = [one for one, _ in _INTEGERS]
     spark = [one for _, one in _INTEGERS]
