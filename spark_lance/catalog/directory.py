@@ -18,9 +18,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,8 @@ from spark_lance.io.cache import ByteCache
 from spark_lance.io.store import Store, join, open_store
 from spark_lance.io.stored_names import check_path
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.paths import VERSIONS_DIR
+from spark_lance.table.versions.drop import drop_table, dropping_folders, is_hidden_folder
 
 __all__ = ["DirectoryCatalog"]
 
@@ -164,8 +165,9 @@ class DirectoryCatalog:
         if entry is not None and entry.kind == _TABLE:
             uri = self._inside(self._checked(entry))
             return TableEntry(name, uri, entry.properties, declared=self._is_declared(uri))
-        if len(name) == 1 and can_be_part(name[0]) and not self._is_listed(name[0] + _SUFFIX, entries):
-            uri = self._inside(name[0] + _SUFFIX)
+        folder = name[0] + _SUFFIX if len(name) == 1 and can_be_part(name[0]) else None
+        if folder and not self._is_listed(folder, entries) and folder not in self._dropping():
+            uri = self._inside(folder)
             if self._has_versions(uri):
                 return TableEntry(name, uri)
             if self._is_declared(uri):
@@ -185,8 +187,10 @@ class DirectoryCatalog:
                 return uri
         self._check_free(name, entries)
         # The folder of a table that was renamed still has its old name.
-        if len(name) == 1 and not self._is_listed(name[0] + _SUFFIX, entries):
-            uri = self._inside(name[0] + _SUFFIX)
+        # A folder whose table is being dropped is not used again before that is done.
+        folder = name[0] + _SUFFIX if len(name) == 1 else None
+        if folder and not self._is_listed(folder, entries) and folder not in self._dropping():
+            uri = self._inside(folder)
             if self._has_versions(uri):
                 raise TableExistsError(f"there is a table {shown(name)} in {self.root} already")
             return uri
@@ -215,12 +219,18 @@ class DirectoryCatalog:
         return uri
 
     def register(self, name: Name, location: str, properties: Mapping[str, str]) -> str:
-        """Give a name to a location below the root, be there a table or not, and return its path."""
+        """Give a name to a location below the root, be there a table or not, and return its path.
+
+        Raises:
+            OptionError: the location leads out of the root, is or holds the catalog's own list or another
+                table, or is inside of one; a drop of the name would delete these.
+        """
         _check_new(name)
         entries = self._entries()
         self._check_namespace(name[:-1], entries)
         self._check_free(name, entries)
         uri = self._inside(location)
+        self._check_unused(location, entries)
         self._insert(name, _TABLE, location, properties)
         return uri
 
@@ -259,18 +269,17 @@ class DirectoryCatalog:
         entry = self.table(name)
         entries = self._entries()
         location = self._location(entry.uri)
-        if name in entries:
-            self._list().delete(_is(name))
+        row = f"{_is(name)} AND location = {_quoted(location)}"
+
+        def forget() -> None:
+            if name in entries:
+                self._list().delete(row)
+
         if any(other.location == location for key, other in entries.items() if key != name):
-            return
-        store, path = self._open(entry.uri)
-        # Without its versions nobody takes what is left of a table that is being deleted for a damaged one.
-        objects = sorted(
-            store.list_objects(path, recursive=True), key=lambda found: "/_versions/" not in found.path
-        )
-        store.delete_many([found.path for found in objects])
-        if store.is_local:
-            shutil.rmtree(path, ignore_errors=True)
+            forget()
+        else:
+            self._check_droppable(location, entries)
+            drop_table(*self._open(entry.uri), forget)
 
     def _open(self, uri: str) -> tuple[Store, str]:
         return open_store(uri, self.storage_options)
@@ -303,6 +312,64 @@ class DirectoryCatalog:
                 )
         return uri
 
+    def _check_unused(self, location: str, entries: Mapping[Name, _Entry]) -> None:
+        """Refuse to register a location at, above or inside of which the catalog has something else.
+
+        Raises:
+            OptionError: a drop of the table would delete that.
+        """
+        self._check_own(location)
+        locations = {entry.location: shown(key) for key, entry in entries.items() if entry.location}
+        folders = {folder: shown((folder[: -len(_SUFFIX)],)) for folder in self._folders()}
+        place = self._real(location)
+        for other, name in {**folders, **locations}.items():
+            if _overlap(place, self._real(other)):
+                raise OptionError(
+                    f"location {location!r} of the catalog {self.root} overlaps with table {name} at "
+                    f"{other!r}: register a folder of its own, or rename the table"
+                )
+
+    def _check_own(self, location: str) -> None:
+        """Refuse a location that is not a folder that a table has for itself.
+
+        Raises:
+            OptionError: a drop of the table would delete something else.
+        """
+        parts = location.split("/")
+        if parts[0] == _LIST or is_hidden_folder(parts[0]):
+            raise OptionError(
+                f"location {location!r} belongs to the catalog {self.root} itself: a table needs a folder of "
+                "its own"
+            )
+        store, root = self._open(self.root)
+        for end in range(1, len(parts)):
+            if store.list(join(root, *parts[:end], VERSIONS_DIR)):
+                raise OptionError(
+                    f"location {location!r} is inside of the table at {'/'.join(parts[:end])!r}: a table "
+                    "needs a folder of its own"
+                )
+
+    def _check_droppable(self, location: str, entries: Mapping[Name, _Entry]) -> None:
+        """Refuse to delete a location that holds something else: other programs write the list, too.
+
+        Raises:
+            OptionError: it does.
+        """
+        self._check_own(location)
+        for name, entry in entries.items():
+            if entry.location and entry.location != location and _overlap(entry.location, location):
+                raise OptionError(
+                    f"location {location!r} overlaps with table {shown(name)} at {entry.location!r}, so its "
+                    "files are not deleted: take the name away and leave the files (deregister_table)"
+                )
+
+    def _real(self, location: str) -> str:
+        """Return the location of a folder without links on the way, where links can be seen."""
+        store, path = self._open(join(self.root, location))
+        if not store.is_local:
+            return path
+        return os.path.realpath(path)
+
     def _location(self, uri: str) -> str:
         head = self.root.rstrip("/") + "/"
         if not uri.startswith(head):
@@ -322,10 +389,18 @@ class DirectoryCatalog:
         store, path = self._open(uri)
         return _DECLARED in store.list(path) and not store.list(join(path, "_versions"))
 
+    def _dropping(self) -> Collection[str]:
+        """Return the names of the folders of the root whose tables are being dropped."""
+        return dropping_folders(*self._open(self.root))
+
     def _folders(self) -> list[str]:
         """Return the names of the folders of the root that tables have."""
         store, root = self._open(self.root)
-        return [name for name in store.list_directories(root) if name.endswith(_SUFFIX) and name != _SUFFIX]
+        folders = [
+            name for name in store.list_directories(root) if name.endswith(_SUFFIX) and name != _SUFFIX
+        ]
+        dropping = dropping_folders(store, root) if folders else ()
+        return [name for name in folders if name not in dropping]
 
     def _list(self) -> LanceDataset:
         return dataset(join(self.root, _LIST), storage_options=self.storage_options)
@@ -426,14 +501,21 @@ def _check_new(name: Name) -> None:
         raise OptionError(f"{_LIST!r} is the catalog's own list of tables: choose another name")
 
 
+def _overlap(place: str, other: str) -> bool:
+    return f"{place}/".startswith(f"{other}/") or f"{other}/".startswith(f"{place}/")
+
+
 def _id(name: Name) -> str:
     return SEPARATOR.join(name)
 
 
 def _is(name: Name) -> str:
     """Return the condition on the list's rows that a name meets."""
-    text = _id(name).replace("'", "''")
-    return f"object_id = '{text}'"
+    return f"object_id = {_quoted(_id(name))}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _is_in(name: Name, parent: Name, entry: _Entry, kind: str) -> bool:

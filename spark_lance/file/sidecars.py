@@ -78,7 +78,7 @@ class Sidecars:
         self._open.clear()
         for path in self._finished:
             try:
-                self._store.delete(path)
+                self._store.delete(path, self._data_file.rpartition("/")[0])
             except OSError as error:
                 logger.warning("could not delete the uncommitted file %s: %s", path, error)
         self._finished.clear()

@@ -31,12 +31,12 @@ def new_segment(store: Store, root: str, number: uuid.UUID | None = None) -> Ite
         Exception: whatever the block raises.
     """
     segment = number or uuid.uuid4()
-    with discarding(partial(_empty, store, index_directory(root, segment)), Exception):
+    with discarding(partial(_empty, store, root, index_directory(root, segment)), Exception):
         yield segment
 
 
-def _empty(store: Store, directory: str) -> None:
-    store.delete_many([f"{directory}/{name}" for name in store.list(directory)])
+def _empty(store: Store, root: str, directory: str) -> None:
+    store.delete_many([found.path for found in store.list_to_delete(directory, root)], root)
 
 
 def commit_segments(
@@ -62,8 +62,9 @@ def commit_segments(
 
 def delete_segments(store: Store, root: str, entries: Iterable[table_pb2.IndexMetadata]) -> None:
     """Delete the files of segments that no version names."""
-    store.delete_many(
+    paths = [
         f"{index_directory(root, uuid.UUID(bytes=entry.uuid.uuid))}/{file.path}"
         for entry in entries
         for file in entry.files
-    )
+    ]
+    store.delete_many(paths, root)

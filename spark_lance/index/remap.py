@@ -85,7 +85,8 @@ class _Written:
 
     def delete(self) -> None:
         directory = index_directory(self.root, self.number)
-        self.store.delete_many(found.path for found in self.store.list_objects(directory))
+        objects = self.store.list_to_delete(directory, self.root)
+        self.store.delete_many((found.path for found in objects), self.root)
 
 
 def _movable(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]:

@@ -11,6 +11,7 @@ says what to do; secrets are left out.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ import pyarrow as pa
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
 from spark_lance.io.counters import count_read
+from spark_lance.io.deletion import check_inside, delete_file, files_to_delete, remove_empty_folders
 from spark_lance.io.drivers import file_system
 from spark_lance.io.failures import Kind, is_transient, kind_of, local_failure, presentable, translated
 from spark_lance.io.held import let_go
@@ -59,6 +61,8 @@ Result = TypeVar("Result")
 # The end of the name of a directory bucket of S3, which lists names in no order.
 _UNORDERED_BUCKET = "--x-s3"
 _PARALLEL_REQUESTS = 16
+# Neither a link nor a pipe in place of a hint may be written to.
+_HINT = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _MAKING = frozenset({"writing", "creating"})
 
 
@@ -380,12 +384,18 @@ class Store:
         """Write a small object that may be wrong at any time; readers may even see part of two.
 
         On a disk this is many times cheaper than `put`: a file system that is about to rename a new file over
-        an old one first brings its content to the disk.
+        an old one first brings its content to the disk. A link is replaced; the file that it leads to stays.
         """
         if not self.is_local:
             self.put(path, data)
             return
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(path, _HINT, 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            self.put(path, data)
+            return
         try:
             os.write(descriptor, data)
             if os.fstat(descriptor).st_size > len(data):
@@ -419,26 +429,66 @@ class Store:
         else:
             self._call("copying", source, lambda fs: fs.cp_file(source, target))
 
-    def delete(self, path: str) -> None:
-        """Delete an object; one that does not exist is fine."""
+    def list_to_delete(self, directory: str, root: str, recursive: bool = False) -> Sequence[StoredObject]:
+        """Return the objects in a directory that can be deleted; none if it does not exist.
+
+        As `list_objects`, but links of this machine are listed as links, and none is followed on the way from
+        the root to the directory or below it; see `spark_lance.io.deletion`.
+
+        Args:
+            directory: the root, or a directory below it.
+            root: the path that nothing is deleted outside of.
+            recursive: whether to list its subdirectories, too.
+
+        Raises:
+            StoreError: a directory cannot be listed, or it is not below the root.
+        """
+        if self.is_local:
+            return files_to_delete(directory, root, recursive)
+        if directory != root:
+            check_inside(directory, root)
+        return self.list_objects(directory, recursive)
+
+    def delete(self, path: str, root: str) -> None:
+        """Delete an object below a root; one that does not exist is fine.
+
+        Of a link of this machine the link goes. None is followed on the way from the root to the object.
+
+        Raises:
+            StoreError: it is not below the root, the way leads over a link, or it cannot be deleted.
+        """
         if self.is_local:
             let_go()
+            with contextlib.suppress(FileNotFoundError):
+                delete_file(path, root)
+            return
+        check_inside(path, root)
         with contextlib.suppress(FileNotFoundError):
             self._call("deleting", path, lambda fs: fs.rm_file(path))
 
-    def delete_many(self, paths: Iterable[str]) -> None:
-        """Delete objects, many in a request where the store can; those that do not exist are fine.
+    def delete_many(self, paths: Iterable[str], root: str) -> None:
+        """Delete objects below a root, many in a request where the store can; see `delete`.
 
         Raises:
             StoreError: some could not be deleted; others are gone.
         """
-        asked = list(paths)
+        doomed = list(paths)
         if self.protocol not in S3:
             with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
-                list(pool.map(self.delete, asked))
+                list(pool.map(lambda path: self.delete(path, root), doomed))
             return
-        for start in range(0, len(asked), DELETES_PER_REQUEST):
-            delete_objects(self._s3, asked[start : start + DELETES_PER_REQUEST])
+        for path in doomed:
+            check_inside(path, root)
+        for start in range(0, len(doomed), DELETES_PER_REQUEST):
+            delete_objects(self._s3, doomed[start : start + DELETES_PER_REQUEST])
+
+    def remove_empty(self, directory: str, root: str) -> None:
+        """Remove a directory below a root, and those in it, as far as they are empty; no links are followed.
+
+        Object stores have no directories of their own.
+        """
+        if self.is_local:
+            remove_empty_folders(directory, root)
 
     def create(self, path: str) -> OutputFile:
         """Start writing a new object, which becomes visible when it is closed."""

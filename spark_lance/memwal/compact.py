@@ -16,13 +16,11 @@ and garbage collection.)
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -311,8 +309,8 @@ def collect_wal(
         found = found.and_also(its)
     found = found.and_also(_left_by_tasks(latest, limit))
     if not dry_run:
-        snapshot.store.delete_many(found.paths)
-        _remove_empty(snapshot.store, found.paths)
+        snapshot.store.delete_many(found.paths, latest.root)
+        _remove_empty(snapshot.store, found.paths, latest.root)
     return found
 
 
@@ -330,7 +328,7 @@ def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollect
         # A flush that is under way has not named its SSTable yet.
         if generation is None or name in listed or generation >= manifest.current_generation:
             continue
-        files = store.list_objects(paths.sstable(name), recursive=True)
+        files = store.list_to_delete(paths.sstable(name), paths.root, recursive=True)
         if files and (generation <= reached or name not in listed) and all(_is_old(f, limit) for f in files):
             gone += files
             sstables += 1
@@ -348,7 +346,7 @@ def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollect
 
 def _left_by_tasks(at: Snapshot, limit: datetime) -> WalCollection:
     """Return what tasks left for shards whose job never came to an end."""
-    staged = at.store.list_objects(join(at.root, STAGING_DIR), recursive=True)
+    staged = at.store.list_to_delete(join(at.root, STAGING_DIR), at.root, recursive=True)
     gone = [found for found in staged if found.name.endswith(".arrow") and _is_old(found, limit)]
     return WalCollection(
         bytes_removed=sum(found.size for found in gone), paths=tuple(found.path for found in gone)
@@ -363,7 +361,7 @@ def _old_entries(store: Store, paths: ShardPaths, flushed: int, limit: datetime)
     """Return the entries whose rows are in SSTables, but for the last file of the log."""
     files = {
         numbers[0]: found
-        for found in store.list_objects(paths.entries)
+        for found in store.list_to_delete(paths.entries, paths.root)
         if (numbers := numbers_in([found.name]))
     }
     highest = max(files, default=0)
@@ -378,17 +376,16 @@ def _old_manifests(store: Store, paths: ShardPaths, limit: datetime) -> list[Sto
     """Return the manifests of a shard but for some of the newest."""
     files = {
         numbers[0]: found
-        for found in store.list_objects(paths.manifests)
+        for found in store.list_to_delete(paths.manifests, paths.root)
         if (numbers := numbers_in([found.name]))
     }
     return [files[version] for version in sorted(files)[:-_KEPT_MANIFESTS] if _is_old(files[version], limit)]
 
 
-def _remove_empty(store: Store, paths: Iterable[str]) -> None:
+def _remove_empty(store: Store, paths: Iterable[str], root: str) -> None:
     """Remove directories of this machine in which nothing is left."""
-    if not store.is_local:
-        return
-    folders = {Path(path).parent for path in paths}
-    for folder in sorted({*folders, *(folder.parent for folder in folders)}, key=lambda f: -len(f.parts)):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+    folders = {path.rpartition("/")[0] for path in paths}
+    folders |= {folder.rpartition("/")[0] for folder in folders}
+    for folder in sorted(folders, key=len, reverse=True):
+        if folder.startswith(f"{root}/"):
+            store.remove_empty(folder, root)

@@ -6,7 +6,6 @@ No feature flag and no other file goes with it. (MemWAL, index entry.)
 
 from __future__ import annotations
 
-import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -161,7 +160,7 @@ def drop_mem_wal(snapshot: Snapshot, *, delete_shards: bool = False) -> Manifest
         manifest = commit_operation(snapshot.store, snapshot.root, operation, read_version=manifest.version)
     for shard in shards:
         place = join(snapshot.root, MEM_WAL_DIR, str(shard))
-        snapshot.store.delete_many(found.path for found in snapshot.store.list_objects(place, recursive=True))
-        if snapshot.store.is_local:
-            shutil.rmtree(place, ignore_errors=True)
+        objects = snapshot.store.list_to_delete(place, snapshot.root, recursive=True)
+        snapshot.store.delete_many((found.path for found in objects), snapshot.root)
+        snapshot.store.remove_empty(place, snapshot.root)
     return manifest

@@ -12,12 +12,10 @@ again.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -274,23 +272,22 @@ def record_epoch(store: Store, root: str, once: Once) -> None:
     directory = _record_directory(root, once.query)
     store.put(join(directory, f"{once.epoch:020d}.done"), b"")
     earlier = [epoch for epoch in _epochs(store, root, once.query) if epoch < once.epoch]
-    store.delete_many(join(directory, f"{epoch:020d}.done") for epoch in earlier)
+    store.delete_many((join(directory, f"{epoch:020d}.done") for epoch in earlier), root)
 
 
 def delete_staged(store: Store, root: str, job: str) -> None:
     """Delete what the tasks of a job left."""
     directory = join(root, STAGING_DIR, job)
-    _delete(store, [found.path for found in store.list_objects(directory)], {directory})
+    _delete(store, root, [found.path for found in store.list_to_delete(directory, root)], {directory})
 
 
-def delete_pieces(store: Store, pieces: Iterable[StagedPiece]) -> None:
+def delete_pieces(store: Store, root: str, pieces: Iterable[StagedPiece]) -> None:
     """Delete pieces, which are in the logs now."""
     paths = [piece.path for piece in pieces]
-    _delete(store, paths, {path.rpartition("/")[0] for path in paths})
+    _delete(store, root, paths, {path.rpartition("/")[0] for path in paths})
 
 
-def _delete(store: Store, paths: Sequence[str], directories: Iterable[str]) -> None:
-    store.delete_many(paths)
-    for directory in directories if store.is_local else ():
-        with contextlib.suppress(OSError):  # not empty, or not there
-            Path(directory).rmdir()
+def _delete(store: Store, root: str, paths: Sequence[str], directories: Iterable[str]) -> None:
+    store.delete_many(paths, root)
+    for directory in directories:
+        store.remove_empty(directory, root)

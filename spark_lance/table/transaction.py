@@ -165,4 +165,4 @@ def write_transaction(store: Store, root: str, transaction: Transaction) -> None
 
 def delete_transaction(store: Store, root: str, transaction: Transaction) -> None:
     """Delete the file of a transaction that no manifest names and none can come to name."""
-    store.delete(join(root, TRANSACTIONS_DIR, transaction.file_name))
+    store.delete(join(root, TRANSACTIONS_DIR, transaction.file_name), root)

@@ -55,10 +55,10 @@ def test_deleting_lets_go_of_all(files: HeldOpen[str], tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     store, root = open_store(str(tmp_path))
     files.give("a", "a")
-    store.delete(f"{root}/x")
+    store.delete(f"{root}/x", root)
     assert files.take("a") is None
     files.give("a", "a")
-    store.delete_many([f"{root}/x"])
+    store.delete_many([f"{root}/x"], root)
     assert files.take("a") is None
     files.give("a", "a")
     let_go()

@@ -78,7 +78,7 @@ def test_writes_outlive_faults(fault: object_store.Fault, server: Server, place:
     server.fault(fault, "GET", "list-type", times=1)
     assert store.list(root) == ["x"]
     server.fault(fault, "POST", r"\?delete", times=1)
-    store.delete_many([join(root, "x")])
+    store.delete_many([join(root, "x")], root)
     assert store.list(root) == []
 
 
@@ -204,7 +204,7 @@ def test_listings_are_not_remembered(server: Server, place: tuple[Store, str]) -
     other.put(join(root, "b"), b"1")
     assert store.exists(join(root, "b"))
     assert sorted(store.list(root)) == ["a", "b"]
-    other.delete(join(root, "a"))
+    other.delete(join(root, "a"), root)
     assert not store.exists(join(root, "a"))
 
 

@@ -37,7 +37,7 @@ class StoreTests:
         missing = join(root, "nothing")
         assert not store.exists(missing)
         assert store.list(join(root, "no-folder")) == []
-        store.delete(missing)
+        store.delete(missing, root)
         with pytest.raises(FileNotFoundError):
             store.read(missing)
         with pytest.raises(FileNotFoundError):
@@ -83,8 +83,8 @@ class StoreTests:
         paths = [join(root, f"{i}") for i in range(30)]
         for path in paths:
             store.put(path, b"1")
-        store.delete_many([*paths[:20], join(root, "missing")])
-        store.delete_many([])
+        store.delete_many([*paths[:20], join(root, "missing")], root)
+        store.delete_many([], root)
         assert sorted(store.list(root)) == sorted(path.rpartition("/")[2] for path in paths[20:])
 
     def test_ranges_come_back_in_the_asked_order(self, place: tuple[Store, str]) -> None:

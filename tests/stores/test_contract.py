@@ -56,9 +56,9 @@ def test_names_with_special_characters(place: tuple[Store, str]) -> None:
         assert store.read(copy) == data
         with pytest.raises(FileExistsError):
             store.put_if_absent(path, b"")
-        store.delete(path)
+        store.delete(path, root)
         assert not store.exists(path)
-        store.delete_many([copy])
+        store.delete_many([copy], root)
         assert not store.exists(copy)
         store.put_if_absent(copy, data)
         assert store.read(copy) == data
@@ -66,7 +66,7 @@ def test_names_with_special_characters(place: tuple[Store, str]) -> None:
         out.write(data)
         out.close()
         assert store.read(path) == data
-        store.delete_many([path, copy])
+        store.delete_many([path, copy], root)
 
 
 def test_folders_with_special_characters(place: tuple[Store, str]) -> None:
@@ -101,7 +101,7 @@ def test_listings_of_several_pages(service: Service, place: tuple[Store, str]) -
     requests = service.server.count("GET", "list-type|comp=list|/o[?]")
     assert requests >= 2, "the listing came in one page"
     assert len(store.list_objects(root, recursive=True)) == len(names)
-    store.delete_many([join(root, name) for name in names])
+    store.delete_many([join(root, name) for name in names], root)
     assert store.list(root) == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
@@ -37,6 +36,7 @@ from spark_lance.errors import OptionTypeError, TableNotFoundError
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE as LANCE_COMMIT_MESSAGE_KEY
 from spark_lance.table.commits.commit_options import commit_options
+from spark_lance.table.versions.drop import drop_table
 
 __all__ = [
     "LANCE_COMMIT_MESSAGE_KEY",
@@ -172,7 +172,7 @@ class LanceDataset(Reading, Changes):
         storage_options: Mapping[str, str] | None = None,
         ignore_not_found: bool | None = None,
     ) -> None:
-        """Delete a table with all its files."""
+        """Delete a table with all its files; of a place that is a link, the link goes and the table stays."""
         store, root = open_store(base_uri, storage_options)
         try:
             values.dataset(base_uri, storage_options=storage_options)
@@ -180,10 +180,7 @@ class LanceDataset(Reading, Changes):
             if ignore_not_found:
                 return
             raise
-        files = [found.path for found in store.list_objects(root, recursive=True)]
-        store.delete_many(files)
-        if store.is_local:
-            shutil.rmtree(root, ignore_errors=True)  # The folders, which hold nothing any more.
+        drop_table(store, root)
 
     @staticmethod
     def commit(

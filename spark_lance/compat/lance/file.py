@@ -376,7 +376,7 @@ class LanceFileSession:
 
     def delete_file(self, path: str) -> None:
         """Delete a file."""
-        self._store.delete(self._path(path))
+        self._store.delete(self._path(path), self._root)
 
     def upload_file(self, local_path: str | os.PathLike[str], remote_path: str) -> None:
         """Copy a local file into the folder."""

@@ -82,7 +82,7 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
         """Write the fragment anew and delete the sign of its writing."""
         self._store.put(self._path(fragment, ".json"), json.dumps(fragment.to_json()).encode())
-        self._store.delete(self._path(fragment, self.PROGRESS_EXT))
+        self._store.delete(self._path(fragment, self.PROGRESS_EXT), self._root)
 
     def _path(self, fragment: FragmentMetadata, suffix: str) -> str:
         return join(self._root, f"fragment_{fragment.id}{suffix}")

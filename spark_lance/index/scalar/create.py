@@ -282,7 +282,7 @@ def merge_parts(snapshot: Snapshot, number: uuid.UUID) -> table_pb2.IndexMetadat
     if not segments:
         raise IndexNotFoundError(f"there are no parts of an index {number} to merge")
     merged = _merged(snapshot, segments, number)
-    snapshot.store.delete_many(objects)
+    snapshot.store.delete_many(objects, snapshot.root)
     return merged
 
 

@@ -123,8 +123,8 @@ class Attempt:
         """Delete all data files of this attempt, which was not committed."""
         folder = join(self.root, DATA_DIR)
         try:
-            ours = [join(folder, name) for name in self.store.list(folder) if self.operation in name]
-            self.store.delete_many(ours)
+            objects = self.store.list_to_delete(folder, self.root)
+            self.store.delete_many([f.path for f in objects if self.operation in f.name], self.root)
         except OSError as error:
             logger.warning("files of a failed change of %s stay behind: %s", self.root, error)
 

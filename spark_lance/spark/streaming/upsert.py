@@ -252,7 +252,7 @@ if DataSourceStreamArrowWriter is not None:
                 if not has_epoch(at.store, at.root, once):
                     append_pieces(at, self._staging.router, pieces, once)
                     record_epoch(at.store, at.root, once)
-                delete_pieces(at.store, pieces)
+                delete_pieces(at.store, at.root, pieces)
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             """Delete what the tasks left: what of it is in logs stays there."""
@@ -260,4 +260,4 @@ if DataSourceStreamArrowWriter is not None:
             delete_staged(at.store, at.root, self._staging.job)
             for message in messages:
                 if isinstance(message, UpsertMessage):
-                    delete_pieces(at.store, message.pieces)
+                    delete_pieces(at.store, at.root, message.pieces)

@@ -20,7 +20,6 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -212,12 +211,11 @@ class JobRecords:
 
     def clear(self) -> None:
         """Delete the records."""
-        self.store.delete_many(found.path for found in self.store.list_objects(self.folder))
-        if self.store.is_local:
-            # Only a disk has folders of their own. Another job may have its records beside ours.
-            for folder in (self.folder, join(self.root, COLUMN_JOBS_DIR)):
-                with suppress(OSError):
-                    self.store.fs.rmdir(folder)
+        objects = self.store.list_to_delete(self.folder, self.root)
+        self.store.delete_many((found.path for found in objects), self.root)
+        # Another job may have its records beside these.
+        for folder in (self.folder, join(self.root, COLUMN_JOBS_DIR)):
+            self.store.remove_empty(folder, self.root)
 
 
 def _finished(record: dict[str, Any]) -> Finished:

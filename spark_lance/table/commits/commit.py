@@ -31,6 +31,7 @@ from spark_lance.errors import (
     LanceError,
     RetriesExhaustedError,
     StoreError,
+    VersionNotFoundError,
 )
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
@@ -294,7 +295,11 @@ def _pace(seconds: float, retry: RetryPolicy) -> float:
 
 
 def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
-    """Put a version in place; None if that did not plainly succeed, with the reason in `commit.doubt`."""
+    """Put a version in place; None if that did not plainly succeed, with the reason in `commit.doubt`.
+
+    Raises:
+        VersionNotFoundError: see `_check_restored`.
+    """
     transaction = commit.transaction
     packed = transaction.pack()
     data = pack_manifest(candidate.message, candidate.index_section, packed)
@@ -302,6 +307,7 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
     if commit.recorded is not transaction:
         write_transaction(commit.store, commit.root, transaction)
         commit.recorded = transaction
+    _check_restored(commit)
     try:
         publish(commit.store, commit.root, candidate.version, candidate.path, data)
     except LockReleaseError as error:
@@ -317,6 +323,23 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
     with only_logged(f"version {candidate.version} of {commit.root} was committed, but is not cached"):
         remember(commit.store, candidate.path, data, candidate.as_read(packed))
     return Landed(candidate)
+
+
+def _check_restored(commit: PendingCommit) -> None:
+    """Raise if a version to restore is gone, now that clean-ups can see the transaction.
+
+    Raises:
+        VersionNotFoundError: a clean-up deleted it since it was read.
+    """
+    restored = commit.restored
+    if restored is None or commit.store.exists(restored.path):
+        return
+    if commit.doubt is None:
+        delete_transaction(commit.store, commit.root, commit.transaction)
+    raise VersionNotFoundError(
+        f"version {restored.version} of {commit.root} was deleted by a clean-up while it was restored: "
+        "restore another version"
+    )
 
 
 def _may_land(commit: PendingCommit) -> bool:

@@ -17,13 +17,13 @@ from dataclasses import replace
 
 from google.protobuf.message import Message
 
-from spark_lance.errors import CommitOutcomeUnknownError, UnsupportedFormatError
+from spark_lance.errors import CommitOutcomeUnknownError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.pending import SYSTEM_ENV, CommitEnv, PendingCommit
 from spark_lance.table.commits.proposal import build_on, builder_of, propose_next
 from spark_lance.table.manifest import Manifest, pack_manifest
-from spark_lance.table.paths import Naming, detached_path, is_detached
+from spark_lance.table.paths import Naming, detached_path, is_detached, manifest_path
 from spark_lance.table.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
@@ -88,6 +88,7 @@ def commit_detached(
             f"the store did not say whether {made.path} was written: {error}. Nothing was deleted; look "
             "whether it is there before a retry"
         ) from error
+    _check_sources(commit, built, made)
     logger.info("committed detached version %d of %s (%s)", made.version, root, transaction.name)
     return made
 
@@ -102,6 +103,27 @@ def _built(commit: PendingCommit) -> Manifest:
         return proposal
     base = load_version(commit.store, commit.root, commit.transaction.read_version)
     return build_on(commit, build, base)
+
+
+def _check_sources(commit: PendingCommit, built: Manifest, made: Manifest) -> None:
+    """Take the version back if a clean-up has deleted the one that it shares files with.
+
+    Raises:
+        RetryableConflictError: it has, and may not have seen the new version.
+    """
+    store, root = commit.store, commit.root
+    read_version = commit.transaction.read_version
+    base = read_version if is_detached(read_version) else built.version - 1
+    paths = [detached_path(root, base) if is_detached(base) else manifest_path(root, base, built.naming)]
+    paths += [] if commit.restored is None else [commit.restored.path]
+    gone = [path for path in paths if not store.exists(path)]
+    if not gone:
+        return
+    store.delete(made.path, root)
+    delete_transaction(store, root, commit.transaction)
+    raise RetryableConflictError(
+        f"a clean-up deleted {gone[0]} while a version was made of it: repeat the commit"
+    )
 
 
 def _renumbered(built: Manifest, root: str) -> Manifest:

@@ -7,6 +7,7 @@ any other exception                   the same, for it may come from anywhere, a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,14 +15,17 @@ from spark_lance.errors import CommitOutcomeUnknownError, LanceError
 
 __all__ = ["discarding"]
 
+logger = logging.getLogger(__name__)
+
 
 @contextmanager
 def discarding(discard: Callable[[], object], *also: type[Exception]) -> Iterator[None]:
     """Discard what was made for a commit if the commit, inside the block, fails for sure.
 
     Args:
-        discard: deletes the files; called after an error that says that nothing was committed. Every
-            LanceError but CommitOutcomeUnknownError says so, and every OSError.
+        discard: deletes the files; called after an error that says that nothing was committed. What it
+            cannot delete is logged and stays. Every LanceError but CommitOutcomeUnknownError says so, and
+            every OSError.
         also: further errors that say so here; `Exception` for work that commits nothing.
 
     Raises:
@@ -34,5 +38,8 @@ def discarding(discard: Callable[[], object], *also: type[Exception]) -> Iterato
     except CommitOutcomeUnknownError:
         raise
     except certain:
-        discard()
+        try:
+            discard()
+        except OSError as error:
+            logger.warning("files of a failed commit stay behind: %s", error)
         raise

@@ -130,7 +130,7 @@ class RowChanges:
             if path in used:
                 continue
             try:
-                self.source.store.delete(path)
+                self.source.store.delete(path, self.source.root)
             except OSError as error:
                 logger.warning("the unused deletion file %s stays behind: %s", path, error)
 

@@ -51,8 +51,9 @@ class IndexRemap(Protocol):
 
 def delete_rewritten(store: Store, root: str, rewritten: Iterable[RewrittenIndex]) -> None:
     """Delete the files of segments that no version will name."""
-    store.delete_many(
+    paths = [
         join(root, INDICES_DIR, str(uuid.UUID(bytes=new.new_id.uuid)), file.path)
         for new in rewritten
         for file in new.new_index_files
-    )
+    ]
+    store.delete_many(paths, root)

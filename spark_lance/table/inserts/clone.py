@@ -80,6 +80,7 @@ def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Mani
         raise TableExistsError(
             f"{root} holds files of a branch {branch!r} that is not known: delete that branch first"
         ) from None
+    # A clean-up that has not seen the branch has deleted the version before this look.
     source = find_version(store, ref.root, ref.version)
     branches.record(branch, ref.branch, ref.version, store.size(source.path))
     return first

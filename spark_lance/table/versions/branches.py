@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -101,15 +103,20 @@ class Branches:
             "metadata": content.get("metadata", {}),
         }
 
+    def exists(self, branch: str) -> bool:
+        """Whether there is a branch of this name."""
+        return self.store.exists(self._path(branch))
+
     def check_new(self, branch: str) -> None:
         """Raise if a branch of this name cannot be created.
 
         Raises:
             BranchExistsError: it exists.
-            OptionError: the name cannot be used.
+            OptionError: the name cannot be used, or is another branch's on a disk that ignores case.
         """
-        if self.store.exists(self._path(branch)):
+        if self.exists(branch):
             raise BranchExistsError(f"branch {branch!r} of {self.main} exists already")
+        self._check_alone(branch, self._names())
 
     def record(self, branch: str, parent: str | None, version: int, manifest_size: int) -> None:
         """Make a branch known whose first version is in place.
@@ -133,6 +140,10 @@ class Branches:
             self.store.put_if_absent(self._path(branch), pack_ref(content))
         except FileExistsError:
             raise BranchExistsError(f"branch {branch!r} of {self.main} exists already") from None
+        # Whoever deletes the parent and has not seen the new branch has taken the parent's name before this.
+        if parent is not None and not self.exists(parent):
+            self.store.delete(self._path(branch), self.main)
+            raise self._missing(parent)
 
     def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
         """Replace the metadata of a branch.
@@ -155,21 +166,51 @@ class Branches:
         """
         path = self._path(branch)
         root = branch_root(self.main, branch)
-        known = self.store.exists(path)
-        if not known and not self.store.list(join(root, VERSIONS_DIR)):
+        names = self._names()
+        if branch not in names and not self.store.list(join(root, VERSIONS_DIR)):
             raise self._missing(branch)
+        self._check_alone(branch, names)
+        self._check_unused(branch)
+        # The name goes first: a branch that can be named is whole. A tag or branch that came meanwhile brings
+        # it back; one that comes later finds it gone.
+        if branch in names:
+            content = self.store.read(path)
+            self.store.delete(path, self.main)
+            try:
+                self._check_unused(branch)
+            except BranchInUseError:
+                self.store.put(path, content)
+                raise
+        # The directory may hold those of other branches (feat and feat/x, even feat/data), so only files of
+        # the table's own directories go.
+        for part in (VERSIONS_DIR, TRANSACTIONS_DIR, DATA_DIR, DELETIONS_DIR, INDICES_DIR):
+            folder = join(root, part)
+            objects = self.store.list_to_delete(folder, self.main, recursive=True)
+            self.store.delete_many(_outside_tables(folder, [found.path for found in objects]), self.main)
+
+    def _check_unused(self, branch: str) -> None:
+        """Refuse to delete a branch that tags or other branches stand on."""
         users = [f"branch {name}" for name, b in self.list().items() if b["parent_branch"] == branch]
         tags = list_tags(self.store, self.main)
         users += [f"tag {name}" for name, tag in tags.items() if tag["branch"] == branch]
         if users:
             raise BranchInUseError(f"branch {branch!r} is in use by {', '.join(users)}: delete these first")
-        # The name goes first: a branch that can be named is whole. Its directory may hold those of other
-        # branches (feat and feat/x), so only a table's own directories go.
-        if known:
-            self.store.delete(path)
-        for part in (VERSIONS_DIR, TRANSACTIONS_DIR, DATA_DIR, DELETIONS_DIR, INDICES_DIR):
-            objects = self.store.list_objects(join(root, part), recursive=True)
-            self.store.delete_many(found.path for found in objects)
+
+    def _check_alone(self, branch: str, names: Iterable[str]) -> None:
+        """Refuse a name that leads to the folder of another branch, as on a disk that ignores case.
+
+        Raises:
+            OptionError: it does.
+        """
+        place = Path(branch_root(self.main, branch))
+        if not self.store.is_local or not place.exists():
+            return
+        for other in names:
+            its = Path(branch_root(self.main, other))
+            if other != branch and its.exists() and its.samefile(place):
+                raise OptionError(
+                    f"{branch!r} is another name of branch {other!r} on this disk: use {other!r}"
+                )
 
     def _path(self, branch: str) -> str:
         fault = _fault(branch)
@@ -200,6 +241,20 @@ class Branches:
         )
 
 
+def _outside_tables(folder: str, paths: Sequence[str]) -> list[str]:
+    """Return the paths of a branch's own directory that are not in the directory of another branch there."""
+    others = set()
+    for path in paths:
+        before, found, _ = path.removeprefix(f"{folder}/").rpartition(f"{VERSIONS_DIR}/")
+        if found and (not before or before.endswith("/")):
+            others.add(f"{folder}/{before}")
+    return [
+        path
+        for path in paths
+        if "/" not in path.removeprefix(f"{folder}/") or not any(path.startswith(other) for other in others)
+    ]
+
+
 def _fault(branch: str) -> str | None:
     """Return what is wrong with a name, None if it is a name of a branch."""
     if branch == "main":
@@ -208,6 +263,8 @@ def _fault(branch: str) -> str | None:
         return "slashes stand between parts of the name"
     if ".." in branch or branch.endswith(".lock"):
         return "two dots in a row and '.lock' at the end are not allowed"
+    if "." in branch.split("/"):
+        return "a dot is not a part of a name"
     # Letters of any alphabet, as for pylance; only in tags they are plain ones.
     if not branch or not all(mark.isalnum() or mark in ".-_/" for mark in branch):
         return "use letters, digits, '.', '-', '_' and '/'"

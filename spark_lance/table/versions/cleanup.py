@@ -14,6 +14,12 @@ What an interrupted local write leaves has a name of its own that ends like the 
 left alone. Files are told apart by their unique names, so it does not matter how a branch writes the path of
 its parent. Manifests go first: a version that is listed is whole. What one run
 does not finish is left to a later one. (Lance table format, clean-up.)
+
+Other writers go on meanwhile. After each batch of manifests, and before any other file goes, the table is
+read once more: new versions and branches keep their files, and a version that got a tag or a branch, or that
+a restore has begun to bring back, gets its manifest back. A writer that names an old version (`tags`,
+`clone`, `detached`, `commit`) checks afterwards that its manifest still exists. So one of the two sees the
+other.
 """
 
 from __future__ import annotations
@@ -22,16 +28,17 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+
+from google.protobuf.message import DecodeError
 
 from spark_lance.errors import OptionError
 from spark_lance.io.progress import report
 from spark_lance.io.store import Store, StoredObject, join
-from spark_lance.proto import table_pb2
+from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.features import check_readable, check_writable
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.paths import (
@@ -59,6 +66,8 @@ DEFAULT_AGE = timedelta(days=14)
 _UNVERIFIED_AGE = timedelta(days=7)
 _READERS = 16
 _DELETES_AT_ONCE = 1000
+# Bytes of deleted manifests that a clean-up can put back.
+_DELETED_BYTES = 256 << 20
 
 # What is in a table's directories: (directory, path below it, kind). The group is the file's key: the name by
 # which manifests know it.
@@ -236,12 +245,19 @@ def cleanup(
     files = [file for file in files if not line.is_kept(file)]
     if dry_run:
         return CleanupStats.of(files, show=True)
+    pace = _Pace(store, main_root(root, manifest), delete_rate_limit, len(files))
     manifests = [file for file in files if file.kind == "manifest"]
-    deleted = list(_delete(store, manifests, delete_rate_limit, 0, len(files)))
-    line.hold({file.path for file in manifests} - {file.path for file in deleted})
-    rest = [file for file in files if file.kind != "manifest" and not line.is_kept(file)]
-    deleted += _delete(store, rest, delete_rate_limit, len(manifests), len(files))
-    failed = len(manifests) + len(rest) - len(deleted)
+    deleted = line.delete_versions(manifests, pace)
+    line.look_again()
+    rest = [file for file in files if file.kind != "manifest"]
+    # No version that is gone can be named again. A file that no version names can be committed at any time.
+    for part in pace.parts([file for file in rest if not file.unverified]):
+        deleted += pace.delete([file for file in part if not line.is_kept(file)])
+    for part in pace.parts([file for file in rest if file.unverified]):
+        line.look_again()
+        deleted += pace.delete([file for file in part if not line.is_kept(file)])
+    deleted = [file for file in deleted if file.kind != "manifest" or not line.is_kept(file)]
+    failed = pace.failed
     logger.info("cleaned up %s: %d files, %d failed", root, len(deleted), failed)
     return CleanupStats.of(deleted, failed)
 
@@ -273,10 +289,13 @@ class _Line:
         self._from = start
         self._policy = policy
         self._now = now
-        self._seen: set[str] = set()
+        self._seen: set[tuple[object, ...]] = set()
         self._kept = _Named()
         self._gone = _Named()
         self._gone_files: dict[int, VersionFile] = {}
+        # Manifests that were deleted, as long as they fit into memory.
+        self._deleted: dict[int, bytes] = {}
+        self._room = _DELETED_BYTES
         self._oldest_kept = now
         self._tagged_versions: set[int] = set()
 
@@ -307,21 +326,64 @@ class _Line:
         self._look_elsewhere()
 
     def look_again(self) -> None:
-        """Keep what others have begun to use since the first look: new versions, tags and branches."""
+        """Keep what others have begun to use since the last look: new versions, tags, branches, restores.
+
+        Manifests that are deleted already come back, where a tag, a branch or a restore needs them.
+        """
         files = list_versions(self._store, self._root)
-        for manifest in self._read(file for file in files if file.path not in self._seen):
+        for manifest in self._read(file for file in files if (file.path,) not in self._seen):
             self._keep(manifest)
-        again = [v for v in self._tagged() | self._branched() if v in self._gone_files]
-        for manifest in self._read([self._gone_files.pop(version) for version in again]):
+        users = self._tagged() | self._branched() | self._restored()
+        again = [self._gone_files.pop(version) for version in sorted(users) if version in self._gone_files]
+        for file in again:
+            self._put_back(file)
+        for manifest in self._read(again):
             self._keep(manifest)
         self._look_elsewhere()
 
-    def hold(self, paths: Collection[str]) -> None:
-        """Keep the files of versions whose manifests, at these paths, could not be deleted."""
-        for file in [file for file in self._gone_files.values() if file.path in paths]:
-            # Its deletion may have taken place although it was said to have failed.
-            with suppress(FileNotFoundError):
-                self._keep(next(self._read([file])))
+    def delete_versions(self, manifests: list[CleanupFile], pace: _Pace) -> list[CleanupFile]:
+        """Delete manifests and return those that are gone. A version whose manifest stays keeps its files."""
+        by_path = {file.path: version for version, file in self._gone_files.items()}
+        gone = []
+        for part in pace.parts(manifests):
+            unused = [file for file in part if not self.is_kept(file)]
+            self._remember({by_path[file.path]: file.path for file in unused})
+            removed = pace.delete(unused)
+            gone += removed
+            failed = {file.path for file in unused} - {file.path for file in removed}
+            # A deletion may have taken place although it was said to have failed.
+            self._keep_all(self._gone_files[by_path[path]] for path in failed)
+            self.look_again()
+        return gone
+
+    def _keep_all(self, files: Iterable[VersionFile]) -> None:
+        for manifest in self._read(files):
+            self._keep(manifest)
+
+    def _remember(self, paths: Mapping[int, str]) -> None:
+        """Read the manifests of versions that are about to be deleted."""
+
+        def read(path: str) -> bytes:
+            try:
+                return self._store.read(path)
+            except FileNotFoundError:
+                return b""  # another clean-up was faster
+
+        with ThreadPoolExecutor(_READERS) as pool:
+            for version, data in zip(paths, pool.map(read, paths.values()), strict=True):
+                if data:
+                    self._deleted[version] = data
+                    self._room -= len(data)
+        for version in list(self._deleted):
+            if self._room >= 0 or version in paths:
+                break
+            self._room += len(self._deleted.pop(version))
+
+    def _put_back(self, file: VersionFile) -> None:
+        data = self._deleted.get(file.version)
+        if data is not None and not self._store.exists(file.path):
+            self._store.put(file.path, data)
+            logger.info("version %d of %s is in use again: it stays", file.version, self._root)
 
     def doomed(self) -> Iterator[CleanupFile]:
         """Yield the files that go, manifests first."""
@@ -329,7 +391,7 @@ class _Line:
         for directory in dict.fromkeys([VERSIONS_DIR, *(place for place, _, _ in _PLACES)]):
             prefix = join(self._root, directory) + "/"
             recursive = directory in (DATA_DIR, INDICES_DIR, COLUMN_JOBS_DIR)
-            for found in self._store.list_objects(prefix[:-1], recursive=recursive):
+            for found in self._store.list_to_delete(prefix[:-1], self._main, recursive=recursive):
                 if found.path in manifests:
                     yield CleanupFile(found.path, "manifest", found.size, unverified=False)
                     continue
@@ -374,20 +436,23 @@ class _Line:
         for file in found:
             folder, _, name = file.path.rpartition("/")
             parsed = parse_manifest_name(name)
-            if not folder.endswith(f"/{VERSIONS_DIR}") or file.path in self._seen:
+            if not folder.endswith(f"/{VERSIONS_DIR}") or _identity(file.path, file) in self._seen:
                 continue
             if _DETACHED.fullmatch(name):
-                files.append(VersionFile(0, file.path, Naming.V2))
+                files.append(VersionFile(0, file.path, Naming.V2, file))
             elif parsed is not None and folder != join(self._root, VERSIONS_DIR):
-                files.append(VersionFile(parsed[0], file.path, parsed[1]))
+                files.append(VersionFile(parsed[0], file.path, parsed[1], file))
         for manifest in self._read(files):
             self._kept.add(manifest)
 
     def _read(self, files: Iterable[VersionFile]) -> Iterator[Manifest]:
-        """Read manifests, some at a time, and check that they can be understood."""
+        """Read manifests, some at a time, and check that they can be understood; those gone are left out."""
 
-        def read(file: VersionFile) -> Manifest:
-            manifest = read_manifest(self._store, file.path, file.naming)
+        def read(file: VersionFile) -> Manifest | None:
+            try:
+                manifest = read_manifest(self._store, file.path, file.naming)
+            except FileNotFoundError:
+                return None  # deleted since it was listed: a branch, or by another clean-up
             check_readable(manifest.message, file.path)
             check_writable(manifest.message, file.path)
             return manifest
@@ -396,8 +461,8 @@ class _Line:
         with ThreadPoolExecutor(_READERS) as pool:
             for start in range(0, len(wanted), _READERS):
                 part = wanted[start : start + _READERS]
-                yield from pool.map(read, part)
-                self._seen.update(file.path for file in part)
+                yield from (manifest for manifest in pool.map(read, part) if manifest is not None)
+                self._seen.update(_identity(file.path, file.listed) for file in part)
                 report("reading versions", start + len(part), len(wanted), "versions")
 
     def _tagged(self) -> set[int]:
@@ -411,29 +476,79 @@ class _Line:
         branches = Branches(self._store, self._main).list().values()
         return {b["parent_version"] for b in branches if _same(b["parent_branch"], self._branch)}
 
+    def _restored(self) -> set[int]:
+        """Return the versions that are being restored; a restore writes its transaction first."""
+        if not self._deleted:
+            return set()
+        versions = set()
+        for found in self._store.list_objects(join(self._root, TRANSACTIONS_DIR)):
+            known = any(names.names("transaction", found.name) for names in (self._kept, self._gone))
+            if known or _identity(found.path, found) in self._seen or not found.name.endswith(".txn"):
+                continue
+            self._seen.add(_identity(found.path, found))
+            try:
+                transaction = transaction_pb2.Transaction.FromString(self._store.read(found.path))
+            except (FileNotFoundError, DecodeError):
+                continue  # withdrawn since, or not a transaction
+            if transaction.HasField("restore"):
+                versions.add(transaction.restore.version)
+        return versions
+
 
 def _same(branch: str | None, other: str | None) -> bool:
     return (branch or "main") == (other or "main")
 
 
-def _delete(
-    store: Store, files: list[CleanupFile], rate: int | None, done: int, of: int
-) -> Iterator[CleanupFile]:
-    """Delete files, at most `rate` a second, and yield those that are gone; `done` of all were dealt with."""
-    step = min(rate or _DELETES_AT_ONCE, _DELETES_AT_ONCE)
-    for start in range(0, len(files), step):
-        if rate is not None and done + start:
-            time.sleep(step / rate)
-        part = files[start : start + step]
-        report("deleting", done + start, of, "files")
+def _identity(path: str, listed: StoredObject | None) -> tuple[object, ...]:
+    """Return what tells a manifest from a later one of the same name, as of a branch that was made again."""
+    return (path,) if listed is None else (path, listed.size, listed.modified, listed.tag)
+
+
+class _Pace:
+    """Deletes files in parts, as fast as is allowed.
+
+    Args:
+        store, root: nothing outside of this root is deleted.
+        rate: files in a second at most.
+        total: number of files, for reports of progress.
+
+    Attributes:
+        failed: files that could not be deleted.
+    """
+
+    def __init__(self, store: Store, root: str, rate: int | None, total: int) -> None:
+        self._store = store
+        self._root = root
+        self._rate = rate
+        self._total = total
+        self._done = 0
+        self.failed = 0
+
+    def parts(self, files: list[CleanupFile]) -> Iterator[list[CleanupFile]]:
+        """Yield files in parts that are deleted together, each when its time has come."""
+        step = min(self._rate or _DELETES_AT_ONCE, _DELETES_AT_ONCE)
+        for start in range(0, len(files), step):
+            if self._rate is not None and self._done:
+                time.sleep(step / self._rate)
+            part = files[start : start + step]
+            report("deleting", self._done, self._total, "files")
+            yield part
+            self._done += len(part)
+
+    def delete(self, files: list[CleanupFile]) -> list[CleanupFile]:
+        """Delete files, and return those that are gone."""
         try:
-            store.delete_many(file.path for file in part)
-            yield from part
+            self._store.delete_many((file.path for file in files), self._root)
         except OSError as error:
-            logger.info("deleting %d files together failed, now one by one: %s", len(part), error)
-            for file in part:
-                try:
-                    store.delete(file.path)
-                    yield file
-                except OSError as failure:
-                    logger.warning("could not delete %s: %s", file.path, failure)
+            logger.info("deleting %d files together failed, now one by one: %s", len(files), error)
+            return [file for file in files if self._is_deleted(file.path)]
+        return files
+
+    def _is_deleted(self, path: str) -> bool:
+        try:
+            self._store.delete(path, self._root)
+        except OSError as failure:
+            logger.warning("could not delete %s: %s", path, failure)
+            self.failed += 1
+            return False
+        return True

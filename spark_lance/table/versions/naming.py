@@ -22,5 +22,5 @@ def migrate_names(store: Store, root: str) -> int:
             old.append((parsed[0], f"{directory}/{name}"))
     for version, path in sorted(old):
         store.copy(path, manifest_path(root, version, Naming.V2))
-        store.delete(path)
+        store.delete(path, root)
     return len(old)

@@ -98,7 +98,7 @@ def _through(manifests: ManifestStore, store: Store, root: str, version: int, pa
         # A request that was repeated on its way loses against itself.
         chosen = manifests.get(root, version)
         if chosen is None or chosen.path != staged.path:
-            _discard(store, staged.path)
+            _discard(store, root, staged.path)
             if chosen is not None:
                 _finish(manifests, store, root, chosen)
                 _check_there(manifests, store, root, version, path)
@@ -148,7 +148,7 @@ def _finish(manifests: ManifestStore, store: Store, root: str, entry: ManifestEn
             "version %d of %s is committed, but its row still staged: %s", entry.version, root, error
         )
         return
-    _discard(store, staged)
+    _discard(store, root, staged)
 
 
 def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes) -> None:
@@ -181,8 +181,8 @@ def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes)
         raise failure
 
 
-def _discard(store: Store, path: str) -> None:
+def _discard(store: Store, root: str, path: str) -> None:
     try:
-        store.delete(path)
+        store.delete(path, root)
     except OSError as error:
         logger.debug("a staged manifest stays behind at %s: %s", path, error)

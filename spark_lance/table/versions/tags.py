@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from spark_lance.errors import TagExistsError
+from spark_lance.errors import TagExistsError, VersionNotFoundError
 from spark_lance.io.store import Store
+from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.ref_files import format_time, pack_ref
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
 from spark_lance.table.versions.tag_files import TAGS_DIR, list_tags, no_tag, read_tag, tag_path
@@ -64,19 +65,24 @@ class Tags:
         """
         path = tag_path(self.main, tag)
         now = format_time(time.time_ns())
-        target = self._target(reference)
-        content = {
-            "branch": target["branch"],
-            "version": target["version"],
+        ref = self._ref(reference)
+        content: dict[str, Any] = {
+            "branch": ref.branch,
+            "version": ref.version,
             "createdAt": now,
             "updatedAt": now,
-            "manifestSize": target["manifestSize"],
+            "manifestSize": self._manifest_size(ref),
             "metadata": {},
         }
         try:
             self.store.put_if_absent(path, pack_ref(content))
         except FileExistsError:
             raise TagExistsError(f"tag {tag!r} exists already: update or delete it") from None
+        try:
+            self._manifest_size(ref)
+        except VersionNotFoundError:
+            self.store.delete(path, self.main)
+            raise
 
     def update(self, tag: str, reference: Reference | None = None) -> None:
         """Move a tag to another version; its metadata and the time of its creation stay.
@@ -90,9 +96,16 @@ class Tags:
             VersionNotFoundError: the version does not exist.
             FormatError: the tag is damaged.
         """
-        content = read_tag(self.store, self.main, tag)
-        content |= {**self._target(reference), "updatedAt": format_time(time.time_ns())}
-        self.store.put(tag_path(self.main, tag), pack_ref(content))
+        path = tag_path(self.main, tag)
+        before = read_tag(self.store, self.main, tag)
+        ref = self._ref(reference)
+        target = {"branch": ref.branch, "version": ref.version, "manifestSize": self._manifest_size(ref)}
+        self.store.put(path, pack_ref(before | target | {"updatedAt": format_time(time.time_ns())}))
+        try:
+            self._manifest_size(ref)
+        except VersionNotFoundError:
+            self.store.put(path, pack_ref(before))
+            raise
 
     def delete(self, tag: str) -> None:
         """Delete a tag; its version stays.
@@ -103,13 +116,22 @@ class Tags:
         path = tag_path(self.main, tag)
         if not self.store.exists(path):
             raise no_tag(self.store, self.main, tag)
-        self.store.delete(path)
+        self.store.delete(path, self.main)
 
-    def _target(self, reference: Reference | None) -> dict[str, Any]:
-        """Return what a tag says of the version to name."""
-        ref = self.here
-        if reference is not None:
-            ref = resolve(self.store, self.main, reference, self.here.branch)
-        file = find_version(self.store, ref.root, ref.version)
-        size = self.store.size(file.path)
-        return {"branch": ref.branch, "version": ref.version, "manifestSize": size}
+    def _ref(self, reference: Reference | None) -> VersionRef:
+        if reference is None:
+            return self.here
+        return resolve(self.store, self.main, reference, self.here.branch)
+
+    def _manifest_size(self, ref: VersionRef) -> int:
+        """Return the size of a version's manifest, which shows that the version exists.
+
+        It is looked up before and after a tag is written: a clean-up keeps the versions that have tags once
+        their manifests are deleted, and what it deletes before is missing at the second look.
+
+        Raises:
+            VersionNotFoundError: the version does not exist.
+        """
+        if ref.branch is not None and not Branches(self.store, self.main).exists(ref.branch):
+            raise VersionNotFoundError(f"branch {ref.branch!r} of {self.main} does not exist")
+        return self.store.size(find_version(self.store, ref.root, ref.version).path)

@@ -97,7 +97,7 @@ def write_fragments(
     except BaseException:
         if writer is not None:
             writer.abort()
-        _delete(written)
+        _delete(written, root)
         raise
     return fragments
 
@@ -142,7 +142,7 @@ def delete_fragment_files(
     places = bases or Bases(store, root)
     known = {base.id for base in places.others}
     files = [file for data in fragments for file in table_pb2.DataFragment.FromString(data).files]
-    _delete([places.data_file(f) for f in files if not f.HasField("base_id") or f.base_id in known])
+    _delete([places.data_file(f) for f in files if not f.HasField("base_id") or f.base_id in known], root)
 
 
 def delete_operation_files(store: Store, root: str, operation: str) -> None:
@@ -152,20 +152,22 @@ def delete_operation_files(store: Store, root: str, operation: str) -> None:
     """
     folder = join(root, DATA_DIR)
     try:
-        names = [name for name in store.list(folder) if operation in name and name.endswith(".lance")]
+        objects = store.list_to_delete(folder, root)
     except OSError as error:
         logger.warning("could not look for uncommitted files in %s: %s", folder, error)
         return
-    _delete([(store, join(folder, name)) for name in names])
+    names = [found.name for found in objects if operation in found.name and found.name.endswith(".lance")]
+    _delete([(store, join(folder, name)) for name in names], root)
 
 
-def _delete(files: Iterable[tuple[Store, str]]) -> None:
+def _delete(files: Iterable[tuple[Store, str]], root: str) -> None:
     for store, path in files:
-        folder = sidecar_folder(path)
+        # The folder of a base path is one that the caller of the write named.
+        top = root if path.startswith(f"{root}/") else path.rpartition("/")[0]
         try:
-            for name in store.list(folder):
-                store.delete(join(folder, name))
-            store.delete(path)
+            sidecars = store.list_to_delete(sidecar_folder(path), top)
+            store.delete_many((found.path for found in sidecars), top)
+            store.delete(path, top)
         except FileNotFoundError:
             continue
         except OSError as error:

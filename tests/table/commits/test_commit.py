@@ -621,7 +621,7 @@ def test_a_flag_found_while_rebasing_stops_the_commit(root: str) -> None:
 def test_history_that_was_cleaned_up_cannot_be_checked(root: str) -> None:
     for version in (1, 2, 3):
         append_with(root=root, read_version=version)
-    PLAIN.delete(manifest_path(root, 2, Naming.V2))
+    PLAIN.delete(manifest_path(root, 2, Naming.V2), root)
     with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* was cleaned up"):
         append_with(root=root)
     assert append_with(root=root, read_version=2).version == 5
@@ -740,7 +740,7 @@ def test_a_creation_in_doubt_after_which_a_rival_creates() -> None:
 
 def test_a_table_whose_first_version_was_cleaned_up_still_exists(root: str) -> None:
     append_with(root=root)
-    PLAIN.delete(manifest_path(root, 1, Naming.V2))
+    PLAIN.delete(manifest_path(root, 1, Naming.V2), root)
     with pytest.raises(TableExistsError):
         create_with(root=root)
 

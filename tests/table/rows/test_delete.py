@@ -348,7 +348,7 @@ def test_files_that_cannot_be_discarded_do_not_undo_a_commit(tmp_path: Path) -> 
     lance.dataset(str(path)).delete("a = 1")
 
     class Undeletable(Store):
-        def delete(self, path: str) -> None:
+        def delete(self, path: str, root: str) -> None:
             raise PermissionError(path)
 
     store = Undeletable(stale.store.protocol, stale.store.options)

@@ -295,11 +295,13 @@ def test_sidecars_go_with_their_data_file(tmp_path: Path) -> None:
 
 @contextmanager
 def just_before_deleting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
-    """Let another writer act after a clean-up has listed the files."""
+    """Let another writer act once, after a clean-up has listed the files."""
     look_again = module._Line.look_again
+    acts = iter([act])
 
     def acted(line: module._Line) -> None:
-        act()
+        for once in acts:
+            once()
         look_again(line)
 
     with monkeypatch.context() as patch:
@@ -340,14 +342,16 @@ def test_files_that_cannot_be_deleted_are_counted(tmp_path: Path, monkeypatch: p
     busy_table(path)
     delete = Store.delete
 
-    def refuse(store: Store, file: str) -> None:
+    def refuse(store: Store, file: str, root: str) -> None:
         if file.endswith(".txn"):
             raise PermissionError(file)
-        delete(store, file)
+        delete(store, file, root)
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "delete", refuse)
-        patch.setattr(Store, "delete_many", lambda store, paths: [store.delete(path) for path in paths])
+        patch.setattr(
+            Store, "delete_many", lambda store, paths, root: [store.delete(path, root) for path in paths]
+        )
         stats = dataset(path).cleanup_old_versions(older_than=NOW)
     assert (stats.old_versions, stats.transaction_files_removed) == (10, 0)
     assert stats.failed_deletes > 0

@@ -112,9 +112,9 @@ class Dying(Store):
             # Not by way of self.put, which may be the one to fail.
             Store("file").copy(source, target)
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, root: str) -> None:
         with self._around("delete"):
-            super().delete(path)
+            super().delete(path, root)
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def stage(store: Store, root: str, version: int) -> str:
     final = manifest_path(root, version, Naming.V2)
     staged = f"{final}-{uuid.uuid4()}"
     store.put(staged, store.read(final))
-    store.delete(final)
+    store.delete(final, root)
     assert store.manifests is not None
     store.manifests.put_if_exists(root, ManifestEntry(version, staged, store.size(staged)))
     return staged
@@ -261,7 +261,7 @@ def test_readers_finish_at_the_same_time(uri: str, options: Options) -> None:
 def test_a_lost_manifest_is_told(uri: str, options: Options) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     store, root = open_store(uri, options)
-    store.delete(stage(store, root, 1))
+    store.delete(stage(store, root, 1), root)
     with pytest.raises(FormatError, match="version 1 is lost"):
         load_latest(store, root)
 
@@ -279,7 +279,7 @@ def test_rows_that_make_no_sense(name: str, uri: str, options: Options) -> None:
 def test_rows_of_a_deleted_table_are_in_the_way(uri: str, options: Options) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     store, root = open_store(uri, options)
-    store.delete(manifest_path(root, 1, Naming.V2))
+    store.delete(manifest_path(root, 1, Naming.V2), root)
     with pytest.raises(FormatError, match="delete its rows as well"):
         write_dataset(ROWS, uri, storage_options=options)
     assert store.manifests is not None

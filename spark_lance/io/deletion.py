@@ -1,0 +1,205 @@
+"""Deleting files of this machine below a root, without following links.
+
+A table can be made by anybody, and any folder in it can be a symbolic link to a folder elsewhere. So both
+listing and deleting begin at the table's root and open one folder after the other by its name in the folder
+above it; a link is not opened. The root may be reached by links: its path is the caller's choice. A file that
+is a link goes, the file that it leads to stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from spark_lance.errors import StoreError
+from spark_lance.io.failures import local_failure
+from spark_lance.io.stored_object import StoredObject
+
+__all__ = ["check_inside", "delete_file", "files_to_delete", "remove_empty_folders"]
+
+logger = logging.getLogger(__name__)
+
+# Windows opens no folders, so paths are compared there.
+_BY_DESCRIPTOR = os.open in os.supports_dir_fd and os.scandir in os.supports_fd
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class LinkedFolderError(StoreError):
+    """A folder below the root is a link, or leads out of the root by one."""
+
+
+def check_inside(path: str, root: str) -> str:
+    """Return the rest of a path that begins with a root.
+
+    Raises:
+        StoreError: the path does not begin with the root.
+    """
+    head = root.rstrip("/") + "/"
+    if not path.startswith(head):
+        raise StoreError(f"{path} is not below {root}, so it is not deleted")
+    return path[len(head) :]
+
+
+def _parts(path: str, root: str) -> list[str]:
+    """Return the parts of a path below a root of this machine; errors as `check_inside`."""
+    parts = check_inside(path, root).split("/")
+    if {"", ".", ".."} & set(parts):
+        raise StoreError(f"{path} is not below {root}, so it is not deleted")
+    return parts
+
+
+def delete_file(path: str, root: str) -> None:
+    """Delete a file, or a link, below a root.
+
+    Raises:
+        FileNotFoundError: there is none.
+        StoreError: the way to it leads over a link, or it cannot be deleted.
+    """
+    *folders, name = _parts(path, root)
+    try:
+        with _opened(root, folders) as folder:
+            if folder is None:
+                Path(path).unlink()
+            else:
+                os.unlink(name, dir_fd=folder)
+    except LinkedFolderError:
+        raise
+    except NotADirectoryError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+    except OSError as error:
+        raise local_failure(error, f"deleting {path}") from None
+
+
+def files_to_delete(directory: str, root: str, recursive: bool) -> list[StoredObject]:
+    """Return the files and links in a folder below a root, with those of the folders in it if asked for.
+
+    A link is an entry of its own, with its own size, whatever it leads to; its time is the later one of the
+    link and the file. None if the folder does not exist. A folder that is a link is logged, and has none.
+
+    Raises:
+        StoreError: a folder cannot be listed.
+    """
+    folders = _parts(directory, root) if directory != root else []
+    try:
+        with _opened(root, folders) as folder:
+            return list(_walk(folder, directory, recursive))
+    except LinkedFolderError as error:
+        logger.warning("%s", error)
+        return []
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except StoreError:
+        raise
+    except OSError as error:
+        raise local_failure(error, f"listing {directory}") from None
+
+
+def remove_empty_folders(directory: str, root: str) -> None:
+    """Remove a folder below a root with all folders in it, as far as they are empty; links stay."""
+    with contextlib.suppress(OSError):
+        with _opened(root, _parts(directory, root)) as folder:
+            _prune(folder, directory)
+        *folders, name = _parts(directory, root)
+        with _opened(root, folders) as parent:
+            if parent is None:
+                Path(directory).rmdir()
+            else:
+                os.rmdir(name, dir_fd=parent)
+
+
+@contextlib.contextmanager
+def _opened(root: str, folders: Sequence[str]) -> Iterator[int | None]:
+    """Open a folder below a root; None where folders have no descriptors and only paths can be checked.
+
+    Raises:
+        LinkedFolderError: one of the folders is a link.
+    """
+    path = "/".join([root.rstrip("/"), *folders])
+    if not _BY_DESCRIPTOR:
+        if os.path.realpath(path) != os.path.join(os.path.realpath(root), *folders):  # noqa: PTH118
+            raise _linked(path)
+        yield None
+        return
+    descriptor = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+    try:
+        for number, name in enumerate(folders, 1):
+            inner = _open_folder(name, descriptor, "/".join([root.rstrip("/"), *folders[:number]]))
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_folder(name: str, parent: int, path: str) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                    raise _linked(path) from None
+        raise
+
+
+def _linked(path: str) -> LinkedFolderError:
+    return LinkedFolderError(
+        f"{path} is a link: files behind a link are not deleted; make it a folder of the table, or delete "
+        "the files in the folder that it leads to by hand"
+    )
+
+
+def _walk(folder: int | None, path: str, recursive: bool) -> Iterator[StoredObject]:
+    inside = []
+    with os.scandir(path if folder is None else folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                inside.append(entry.name)
+                continue
+            # It may be deleted while the folder is listed.
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                seconds = status.st_mtime
+                if entry.is_symlink():
+                    with contextlib.suppress(OSError):  # it may lead nowhere
+                        seconds = max(seconds, entry.stat().st_mtime)
+                modified = datetime.fromtimestamp(seconds, timezone.utc)
+                yield StoredObject(f"{path}/{entry.name}", status.st_size, modified)
+    for name in inside if recursive else ():
+        try:
+            if folder is None:
+                yield from _walk(None, f"{path}/{name}", recursive)
+                continue
+            inner = _open_folder(name, folder, f"{path}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # deleted since, or a file in its place now
+        except PermissionError as error:
+            raise local_failure(error, f"listing {path}/{name}") from None
+        try:
+            yield from _walk(inner, f"{path}/{name}", recursive)
+        finally:
+            os.close(inner)
+
+
+def _prune(folder: int | None, path: str) -> None:
+    """Remove the empty folders in a folder."""
+    with os.scandir(path if folder is None else folder) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in names:
+        with contextlib.suppress(OSError):
+            if folder is None:
+                _prune(None, f"{path}/{name}")
+                Path(path, name).rmdir()
+                continue
+            inner = _open_folder(name, folder, f"{path}/{name}")
+            try:
+                _prune(inner, f"{path}/{name}")
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=folder)
