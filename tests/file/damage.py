@@ -39,7 +39,7 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import encodings20_pb2, encodings21_pb2, file2_pb2, file_pb2
 
-__all__ = ["Damage", "damages", "read_everything", "run"]
+__all__ = ["Damage", "FileParts", "damages", "read_everything", "run"]
 
 HUGE = (0, 1, 2**16, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1)
 # Beyond what the process has when it begins.
@@ -123,34 +123,58 @@ def damages(data: bytes, rng: random.Random) -> Iterator[Damage]:
             yield Damage("metadata", 0, changed)
 
 
-def metadata_damages(data: bytes) -> Iterator[bytes]:
-    """Yield the file (2.0 and newer) with each number of its metadata replaced, in messages that parse."""
-    footer = Footer.parse(data[-FOOTER_SIZE:])
-    position, size = _PAIR.unpack_from(data, footer.global_table_start)
-    end = position
-    descriptor = file_pb2.FileDescriptor.FromString(data[position : position + size])
-    columns = []
-    for i in range(footer.num_columns):
-        at, length = _PAIR.unpack_from(data, footer.column_table_start + i * _PAIR.size)
-        columns.append(data[at : at + length])
+@dataclass(frozen=True)
+class FileParts:
+    """The metadata of a data file (2.0 and newer), which can be replaced.
 
-    def rebuilt(new_descriptor: bytes, new_columns: Sequence[bytes]) -> bytes:
-        out = bytearray(data[:end])
+    Attributes:
+        data: the whole file.
+        descriptor: its first global buffer.
+        columns: the metadata of each column.
+    """
+
+    data: bytes
+    descriptor: bytes
+    columns: tuple[bytes, ...]
+
+    @classmethod
+    def parse(cls, data: bytes) -> FileParts:
+        """Parse the tables at the end of a file."""
+        footer = Footer.parse(data[-FOOTER_SIZE:])
+        position, size = _PAIR.unpack_from(data, footer.global_table_start)
+        columns = []
+        for i in range(footer.num_columns):
+            offset, length = _PAIR.unpack_from(data, footer.column_table_start + i * _PAIR.size)
+            columns.append(data[offset : offset + length])
+        return cls(data, data[position : position + size], tuple(columns))
+
+    def rebuilt(self, descriptor: bytes, columns: Sequence[bytes]) -> bytes:
+        """Return the file with other metadata behind its bytes; other global buffers stay where they are."""
+        footer = Footer.parse(self.data[-FOOTER_SIZE:])
+        first = footer.global_table_start + _PAIR.size
+        others = self.data[first : first + (footer.num_global_buffers - 1) * _PAIR.size]
+        out = bytearray(self.data)
         places = []
-        for block in (new_descriptor, *new_columns):
+        for block in (descriptor, *columns):
             places.append(_PAIR.pack(len(out), len(block)))
             out += block
         column_table = len(out)
         out += b"".join(places[1:])
         global_table = len(out)
-        out += places[0]
-        out += Footer(end, column_table, global_table, 1, len(new_columns), footer.major, footer.minor).pack()
+        out += places[0] + others
+        numbers = (footer.num_global_buffers, len(columns), footer.major, footer.minor)
+        out += Footer(len(self.data), column_table, global_table, *numbers).pack()
         return bytes(out)
 
-    yield from (rebuilt(changed, columns) for changed in _changed(descriptor))
+
+def metadata_damages(data: bytes) -> Iterator[bytes]:
+    """Yield the file (2.0 and newer) with each number of its metadata replaced, in messages that parse."""
+    parts = FileParts.parse(data)
+    descriptor, columns = file_pb2.FileDescriptor.FromString(parts.descriptor), parts.columns
+    yield from (parts.rebuilt(changed, columns) for changed in _changed(descriptor))
     for i, block in enumerate(columns):
         for changed in _changed(file2_pb2.ColumnMetadata.FromString(block)):
-            yield rebuilt(descriptor.SerializeToString(), [*columns[:i], changed, *columns[i + 1 :]])
+            yield parts.rebuilt(parts.descriptor, [*columns[:i], changed, *columns[i + 1 :]])
 
 
 _KINDS: dict[str, Callable[[], Message]] = {
