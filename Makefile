@@ -35,7 +35,7 @@ EXTRAS_release := release
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-near test-pure test-python smoke-python coverage test-slow test-s3 test-stores test-tpc test-spark-sql test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -69,6 +69,11 @@ smoke-python: ## see that another Python runs the package at all, in a minute: P
 # What runs in Spark's workers and in other processes that tests start is not counted.
 coverage: $(VENV)/.installed-test ## print how much of the package the tests run in their own processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term-missing $(ARGS)
+
+# Fresh seeds belong here: make test has fixed ones. Findings go to fuzz-findings/, and the exit code is not 0.
+MINUTES ?= 10
+fuzz: $(VENV)/.installed-test ## mutate stored objects and run random tests with fresh seeds: MINUTES=10 SEED=1
+	$(BIN)/python -m tests.fuzz.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-slow: $(VENV)/.installed-test ## run only the slow tests
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "slow or reference_full or cluster" $(ARGS)
@@ -220,7 +225,7 @@ release-check: $(VENV)/.installed-release ## build wheel and sdist, install them
 	$(BIN)/python release/check.py $(ARGS)
 
 clean: ## remove what these commands made, the environment included
-	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* fuzz-findings
 	rm -rf demo-output benchmark-output spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

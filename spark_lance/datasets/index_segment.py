@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pyroaring import BitMap
 
 from spark_lance.proto import table_pb2
+from spark_lance.table.coverage import covered_ids
 
 __all__ = ["Index", "IndexFile"]
 
@@ -62,7 +63,7 @@ class Index:
             message.name,
             list(message.fields),
             message.dataset_version,
-            set(BitMap.deserialize(message.fragment_bitmap)) if message.fragment_bitmap else set(),
+            covered_ids(message) or set(),
             message.index_version,
             None if made is None else datetime.fromtimestamp(made, timezone.utc),
             message.base_id if message.HasField("base_id") else None,

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.columns import owned_columns
 from spark_lance.file.footer import FOOTER_SIZE, Footer
+from spark_lance.file.limits import decoding
 from spark_lance.file.metadata import ColumnMetadata, parse_column
 from spark_lance.file.pages import PAGE_FORMATS, FieldReader, RowReader
 from spark_lance.file.schema import Field, Schema
@@ -254,7 +255,8 @@ def read_field(reader: FieldReader, field: Field, path: str, start: int, stop: i
         FormatError, UnsupportedFormatError: with the path and the column's name.
     """
     try:
-        array = reader.read(start, stop)
+        with decoding(path):
+            array = reader.read(start, stop)
         if len(array) != stop - start:
             raise FormatError(f"rows {start} to {stop} decoded to {len(array)} rows")
         return array
@@ -269,7 +271,8 @@ def take_field(reader: RowReader, field: Field, path: str, rows: npt.NDArray[np.
         FormatError, UnsupportedFormatError: with the path and the column's name.
     """
     try:
-        array = reader.take(rows)
+        with decoding(path):
+            array = reader.take(rows)
         if len(array) != len(rows):
             raise FormatError(f"{len(rows)} rows decoded to {len(array)}")
         return array

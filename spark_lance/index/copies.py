@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.file.arrays import one_array
 from spark_lance.file.version import FileVersion
 from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.row_sets import RowSet
 from spark_lance.io.store import Store
 
 __all__ = ["RowAddressMap", "copy_file", "copy_renumbered", "new_numbers"]
 
 Numbers = npt.NDArray[np.uint64]
-# Row numbers as an index has them -> where these rows are, and which of them are still there.
-RowAddressMap = Callable[[Numbers], tuple[Numbers, npt.NDArray[np.bool_]]]
+
+
+class RowAddressMap(Protocol):
+    """Where the rows are that a segment names."""
+
+    def __call__(self, numbers: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        """Return where rows are, and which of them are still there."""
+        ...
+
+    @property
+    def possible(self) -> Mapping[int, BitMap]:
+        """The rows that the segment can name, by fragment."""
+        ...
+
+    def bounded(self, rows: RowSet) -> RowSet:
+        """Return the rows of a set that the segment can name.
+
+        Raises:
+            FormatError: a fragment has fewer rows.
+        """
+        ...
+
 
 _PIECE_BYTES = 32 << 20
 _MIN_ROWS = 4096

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError, IndexExistsError, OptionError, UnsupportedFormatError
+from spark_lance.errors import IndexExistsError, OptionError, UnsupportedFormatError
 from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.features import check_writable
 from spark_lance.table.index_kinds import kind_of, label_of
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
@@ -91,10 +92,7 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
             continue
         if field is not None and list(entry.fields) != [field]:
             continue
-        try:
-            covered = BitMap.deserialize(entry.fragment_bitmap) & present
-        except (ValueError, IndexError) as error:
-            raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
+        covered = (covered_fragments(entry) or BitMap()) & present
         place, directory = snapshot.bases.index_dir(entry)
         if _is_outdated(entry, place, directory):
             logger.info("index %s has files of an old kind and is not used", entry.name)

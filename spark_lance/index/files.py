@@ -87,6 +87,8 @@ class IndexFile:
     def _reader(self) -> FileReader | LegacyFileReader:
         try:
             return FileReader(self.store, self.path, size=self.size)
+        except FileNotFoundError:
+            raise FormatError("a file of an index is missing", self.path) from None
         except UnsupportedFormatError:
             # Before Lance 0.21, scalar indices were legacy files.
             opened = open_file(self.store, self.path, size=self.size)

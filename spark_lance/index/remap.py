@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from spark_lance.index.building import SegmentTarget
 from spark_lance.index.copies import Numbers, RowAddressMap
 from spark_lance.index.entries import Segment, index_directory, segments_of
 from spark_lance.index.resolve import Moves, RowResolver
+from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.remap import remap_vectors
@@ -59,7 +60,7 @@ class SegmentRemap:
                 directory = index_directory(snapshot.root, number)
                 target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version)
                 try:
-                    files = write(target, _row_address_map(resolver, segment.covered, moves))
+                    files = write(target, _RowAddressMap(resolver, segment.covered, moves))
                 except UnsupportedFormatError as error:
                     logger.warning("index %s loses the rows that are compacted: %s", segment.name, error)
                     written.delete()
@@ -106,17 +107,27 @@ def _vectors(segment: Segment) -> _Write:
     return lambda target, remap: remap_vectors(segment, target.store, target.directory, target.version, remap)
 
 
-def _row_address_map(resolver: RowResolver, covered: BitMap, moves: Moves) -> RowAddressMap:
-    """Return what tells where rows of a segment are after all moves, those of the past included."""
+@dataclass(frozen=True)
+class _RowAddressMap:
+    """Where the rows of a segment are after all moves, those of the past included."""
 
-    def remap(numbers: Numbers) -> tuple[Numbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-        before, counts = resolver.addresses(numbers, covered, are_addresses=True)
-        after, moved = moves(before)
+    resolver: RowResolver
+    covered: BitMap
+    moves: Moves
+
+    def __call__(self, numbers: Numbers) -> tuple[Numbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+        before, counts = self.resolver.addresses(numbers, self.covered, are_addresses=True)
+        after, moved = self.moves(before)
         there = counts & moved
         # A row that does not count must not come to stand for one that does.
         return np.where(there, after, before), there
 
-    return remap
+    @property
+    def possible(self) -> Mapping[int, BitMap]:
+        return self.resolver.possible
+
+    def bounded(self, rows: RowSet) -> RowSet:
+        return self.resolver.bounded(rows)
 
 
 def _entry(segment: Segment, number: uuid.UUID, files: dict[str, int]) -> RewrittenIndex:

@@ -12,7 +12,7 @@ format, fragment reuse.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,6 +29,7 @@ from spark_lance.table.addresses import (
     fragments_of,
     offsets_of,
     row_addresses,
+    rows_by_fragment,
     split_address,
 )
 from spark_lance.table.deletion import read_deletions
@@ -38,6 +39,9 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import addresses_of
 
 __all__ = ["Moves", "RowResolver"]
+
+# Rows of one group of a compaction; a bitmap of a few bytes can hold 2^32.
+_MOST_MOVED = 1 << 26
 
 Mask = npt.NDArray[np.bool_]
 
@@ -105,6 +109,14 @@ def _group(group: table_pb2.FragmentReuseIndexDetails.Group) -> _Group:
         treemap = BitMap64.deserialize(group.changed_row_addrs)
     except (ValueError, IndexError) as error:
         raise FormatError(f"undecodable addresses in the record of moved rows: {error}") from error
+    rows = sum(digest.physical_rows for digest in group.new_fragments)
+    if rows != len(treemap) or rows > _MOST_MOVED:
+        raise FormatError(
+            f"the record of moved rows has {len(treemap)} old addresses for {rows} new ones "
+            f"({_MOST_MOVED} at most)"
+        )
+    if any(digest.id >= FRAGMENT_ROWS for digest in (*group.old_fragments, *group.new_fragments)):
+        raise FormatError("the record of moved rows has a fragment id above 2^32 - 1")
     ascending = np.array(treemap.to_array(), dtype=np.uint64)
     old = np.array([digest.id for digest in group.old_fragments], dtype=np.uint64)
     parts = [ascending[fragments_of(ascending) == number] for number in old]
@@ -185,6 +197,41 @@ class RowResolver:
         for number, here in rows.items():
             if here and number in self._fragments and here.max() >= self._end(number):
                 raise FormatError(f"an index has row {here.max()} of fragment {number}, which has fewer")
+
+    @cached_property
+    def possible(self) -> Mapping[int, BitMap]:
+        """The rows that an index by address can name, by fragment: those of the version, and moved ones."""
+        rows = {number: BitMap() for number in self._fragments}
+        for number, here in rows.items():
+            here.add_range(0, self._end(number))
+        for group in self._moves.groups:
+            for number, here in rows_by_fragment(group.survivors).items():
+                rows[number] = rows.get(number, BitMap()) | here
+        return rows
+
+    def bounded(self, rows: RowSet, *, are_addresses: bool = True) -> RowSet:
+        """Return the rows of a set that an index can name; a few bytes can hold 2^32 others.
+
+        Args:
+            rows: of the index.
+            are_addresses: they are addresses, not stable row ids.
+
+        Raises:
+            FormatError: a fragment has fewer rows.
+        """
+        if are_addresses:
+            self.check(rows)
+            possible = self.possible
+        else:
+            possible = {}
+            for upper in rows:
+                possible[upper] = ids = BitMap()
+                ids.add_range(0, min(max(self._scan.manifest.next_row_id - (upper << 32), 0), FRAGMENT_ROWS))
+        return {
+            number: here if here is None else here & possible[number]
+            for number, here in rows.items()
+            if number in possible
+        }
 
     def _end(self, number: int) -> int:
         # Old tables do not tell how many rows a fragment has.

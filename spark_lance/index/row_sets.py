@@ -11,16 +11,16 @@ Numbers are little-endian. (Lance index format, row address tree map. The 64-bit
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap
+from pyroaring import BitMap, BitMap64
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.table.addresses import addresses_of_rows, rows_by_fragment
+from spark_lance.table.addresses import address_of, addresses_of_rows, rows_by_fragment
 
-__all__ = ["RowSet", "pack_rows", "pack_sorted", "row_numbers", "unpack_rows"]
+__all__ = ["RowSet", "pack_rows", "pack_sorted", "row_numbers", "treemap_numbers", "unpack_rows"]
 
 _COUNT = struct.Struct("<I")
 _ENTRY = struct.Struct("<II")
@@ -67,14 +67,34 @@ def unpack_rows(data: bytes | memoryview) -> dict[int, BitMap | None]:
     return rows
 
 
-def row_numbers(data: bytes | memoryview) -> npt.NDArray[np.uint64]:
+def treemap_numbers(data: BitMap64, possible: Mapping[int, BitMap]) -> npt.NDArray[np.uint64]:
+    """Return the row numbers of a 64-bit Roaring bitmap that can exist, ascending.
+
+    Args:
+        data: the bitmap; a few bytes can hold 2^32 numbers.
+        possible: fragment -> its rows.
+    """
+    allowed = BitMap64()
+    for fragment, rows in possible.items():
+        if rows:
+            allowed.add_range(address_of(fragment, 0), address_of(fragment, rows.max() + 1))
+    return np.array((data & allowed).to_array(), dtype=np.uint64)
+
+
+def row_numbers(
+    data: bytes | memoryview, bounded: Callable[[RowSet], RowSet] = lambda rows: rows
+) -> npt.NDArray[np.uint64]:
     """Return the row numbers of a stored set, ascending.
+
+    Args:
+        data: the set.
+        bounded: leaves the rows that can exist; a few bytes can hold 2^32 others.
 
     Raises:
         FormatError: the bytes are damaged.
         UnsupportedFormatError: the set has all rows of a fragment, which it does not list.
     """
-    found = unpack_rows(data)
+    found = bounded(unpack_rows(data))
     rows = {fragment: offsets for fragment, offsets in found.items() if offsets is not None}
     if len(rows) < len(found):
         raise UnsupportedFormatError("a set of rows that names a fragment as a whole")

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_lance.errors import WalEntryError, WalHoleError
+from spark_lance.errors import FormatError, WalEntryError, WalHoleError
 from spark_lance.file.arrays import join
+from spark_lance.file.limits import check_arrow_stream
 from spark_lance.file.schema import Field, Schema
 from spark_lance.io.store import Store
 from spark_lance.memwal.names import ShardPaths, numbers_in
@@ -155,6 +156,7 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
     path = paths.entry(position)
     data = store.read(path)
     try:
+        check_arrow_stream(data)
         with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
             rows = reader.read_all()
         # Arrow takes the end of the bytes for the end of a stream; a whole one says so itself.
@@ -164,7 +166,7 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
         metadata = dict(rows.schema.metadata or {})
         epoch = int(metadata[EPOCH])
         generation = int(metadata[GENERATION]) if GENERATION in metadata else None
-    except WalEntryError as error:
+    except FormatError as error:
         raise _damaged(error, path, position) from None
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise _damaged(error, path, position) from error

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.limits import check_arrow_file
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
@@ -29,6 +30,8 @@ __all__ = ["MAX_ARROW_ROWS", "keep_mask", "pack_deletions", "read_deletions"]
 UInt32Array = npt.NDArray[np.uint32]
 
 MAX_ARROW_ROWS = 5000
+# A bitmap of a few bytes can hold 2^32 rows, which take 16 GiB as numbers.
+_MAX_ROWS = 1 << 27
 _MAX_U32 = 2**32 - 1
 _COLUMN = pa.field("row_id", pa.uint32(), nullable=False)
 
@@ -128,6 +131,7 @@ def _pack_arrow(offsets: UInt32Array) -> bytes:
 
 
 def _parse_arrow(data: bytes) -> UInt32Array:
+    check_arrow_file(data)
     try:
         with pa.ipc.open_file(pa.BufferReader(data)) as reader:
             if reader.num_record_batches != 1:
@@ -152,4 +156,6 @@ def _parse_bitmap(data: bytes, rows: int) -> UInt32Array:
         raise FormatError(f"undecodable deletion bitmap: {error}") from error
     if len(bitmap) > rows:
         raise FormatError(f"{len(bitmap)} deleted rows in a fragment of {rows}")
+    if len(bitmap) > _MAX_ROWS:
+        raise FormatError(f"{len(bitmap)} deleted rows of one fragment, and {_MAX_ROWS} at most are read")
     return np.asarray(bitmap.to_array(), np.uint32)

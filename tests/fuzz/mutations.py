@@ -181,16 +181,18 @@ def _messages(message: Message) -> Iterator[Message]:
             yield from _messages(inner)
 
 
-def _is_repeated(field: FieldDescriptor) -> bool:
+def _is_repeated(field: Any) -> bool:
     # Releases of protobuf before 6.31 have the label only, and those from 7 on the property only.
     known: bool | None = getattr(field, "is_repeated", None)
-    return field.label == FieldDescriptor.LABEL_REPEATED if known is None else known
+    return bool(field.label == FieldDescriptor.LABEL_REPEATED if known is None else known)
 
 
 def mutate_message(message: Message, rng: random.Random) -> None:
     """Change a few fields of a message in place."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        sites = [(inner, field) for inner in _messages(message) for field, _ in inner.ListFields()]
+        sites: list[tuple[Message, Any]] = [
+            (inner, field) for inner in _messages(message) for field, _ in inner.ListFields()
+        ]
         if not sites or rng.random() < 0.15:
             inner = rng.choice(list(_messages(message)))
             sites = [(inner, field) for field in inner.DESCRIPTOR.fields]
@@ -224,7 +226,7 @@ def _mutate_field(message: Any, field: FieldDescriptor, rng: random.Random) -> N
 
 def _mutate_map(pairs: Any, rng: random.Random) -> None:
     key = rng.choice(sorted(pairs)) if pairs and rng.random() < 0.8 else rng.choice(TEXTS)
-    value = pairs[key] if key in pairs else ""
+    value = pairs.get(key, "")
     if isinstance(value, Message):
         mutate_message(value, rng)
     elif isinstance(value, bytes):

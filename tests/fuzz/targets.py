@@ -264,7 +264,7 @@ def wal_steps(path: Path, number: int, template: Path) -> Iterator[Step]:
         yield lambda: spark_lance.dataset(path).compact_wal()
     else:
         yield lambda: spark_lance.dataset(path).fresh(accept_loss=True).to_table()
-        yield lambda: spark_lance.dataset(path).mem_wal_stats()
+        yield lambda: spark_lance.dataset(path).mem_wal_shards()
 
 
 def replay(path: Path) -> None:

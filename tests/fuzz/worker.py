@@ -3,9 +3,9 @@
     python -m tests.fuzz.worker TARGET FOLDER SEED FIRST COUNT
     python -m tests.fuzz.worker FOLDER --replay
 
-FOLDER/template holds the valid object, FOLDER/mutated the bytes that are being tried, and FOLDER/at says where
-they belong, so that the parent can keep them when the process dies. The address space is limited, the CPU time
-of a mutation too, and the peak of the resident memory is measured for each.
+FOLDER/template holds the valid object, FOLDER/mutated the bytes that are being tried, and FOLDER/at says
+where they belong, so that the parent can keep them when the process dies. The address space of the process
+and the CPU time of a mutation are limited, and the peak of the resident memory is measured for each.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.limits import check_claim, most_bytes
 from spark_lance.file.v2_0.decoder import PageBuffer, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 
@@ -129,6 +130,7 @@ def decompress(stored: pa.Buffer, scheme: str) -> pa.Buffer:
     payload = stored.slice(prefix) if stored.size > prefix else pa.py_buffer(b"")
     if size > ratio * (payload.size + 1):
         raise FormatError(f"{payload.size} bytes of {scheme} cannot hold the {size} bytes that they claim")
+    check_claim(size, payload.size, f"{scheme} data")
     if size == 0:
         return pa.py_buffer(b"")
     try:
@@ -141,9 +143,11 @@ def decompress(stored: pa.Buffer, scheme: str) -> pa.Buffer:
 def _decompress_bare_zstd(stored: pa.Buffer) -> pa.Buffer:
     try:
         with pa.CompressedInputStream(pa.BufferReader(stored), "zstd") as stream:
-            return stream.read_buffer()
+            data = stream.read_buffer(most_bytes(stored.size) + 1)
     except OSError as error:
         raise FormatError(f"a zstd buffer cannot be decompressed: {error}") from error
+    check_claim(data.size, stored.size, "zstd data")
+    return data
 
 
 def compress(data: pa.Buffer, scheme: str) -> pa.Buffer:

@@ -166,7 +166,9 @@ def move_sets(file: IndexFile, target: SegmentTarget, remap: RowAddressMap, note
     with IndexFileWriter(target.store, f"{target.directory}/{FILE}", schema, target.version) as writer:
         for start in range(0, file.num_rows, _RUN_KEYS):
             table = file.read(schema.names, start, start + _RUN_KEYS)
-            sets = moved_sets([row_numbers(data) for data in table["bitmaps"].to_pylist()], remap)
+            sets = moved_sets(
+                [row_numbers(data, remap.bounded) for data in table["bitmaps"].to_pylist()], remap
+            )
             left = [number for number, rows in enumerate(sets) if len(rows)]
             if left:
                 keys = table["keys"].combine_chunks().take(pa.array(left))

@@ -58,7 +58,8 @@ class Covering:
     def numbers(self, stored: bytes) -> Iterator[Addresses]:
         """Yield the entries of a stored set of rows, in pieces."""
         physical = {fragment.id: fragment for fragment in self.snapshot.fragments}
-        for fragment, rows in unpack_rows(stored).items():
+        bounded = self.resolver.bounded(unpack_rows(stored), are_addresses=self.names_addresses)
+        for fragment, rows in bounded.items():
             if rows is None and fragment not in physical:
                 continue
             held = range(self.snapshot.physical_rows(physical[fragment])) if rows is None else rows

@@ -87,7 +87,7 @@ class LabelList(SetsByKey):
         """Write the sets of the elements that are still there, and of the null lists."""
         notes = {}
         if _NULLS in self._file.metadata:
-            absent = row_numbers(self._file.buffer(self._file.parsed(_NULLS, int)))
+            absent = row_numbers(self._file.buffer(self._file.parsed(_NULLS, int)), remap.bounded)
             notes[_NULLS] = pack_sorted(moved_sets([absent], remap)[0])
         return {FILE: move_sets(self._file, target, remap, notes)}
 

@@ -23,7 +23,7 @@ from spark_lance.errors import FormatError
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.row_sets import RowSet
+from spark_lance.index.row_sets import RowSet, treemap_numbers
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.text.tokenizer import folded
@@ -37,6 +37,9 @@ _NULLS = 0
 _BASE = 37
 _RUN_TOKENS = 1024
 _SCHEMA = pa.schema([pa.field("tokens", pa.uint32()), pa.field("posting_list", pa.binary(), False)])
+
+# An index that leaves more rows is of no help.
+_MOST_ROWS = 1 << 25
 
 
 class NGram(ScalarIndex):
@@ -69,7 +72,7 @@ class NGram(ScalarIndex):
         wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(_threes([text])[0] for text in needles)]))
         return self._with(wanted.tolist()) if len(wanted) else None
 
-    def _with(self, tokens: list[int]) -> RowSet:
+    def _with(self, tokens: list[int]) -> RowSet | None:
         sets = []
         for token in tokens:
             place = int(np.searchsorted(self._tokens, token))
@@ -78,6 +81,8 @@ class NGram(ScalarIndex):
             data = self._file.read(["posting_list"], place, place + 1)["posting_list"][0].as_py()
             sets.append(self._rows(data))
         common = reduce(lambda one, other: one & other, sets)
+        if len(common) > _MOST_ROWS:
+            return None
         return rows_by_fragment(np.array(common.to_array(), dtype=np.uint64))
 
     @classmethod
@@ -112,7 +117,7 @@ class NGram(ScalarIndex):
             for start in range(0, self._file.num_rows, _RUN_TOKENS):
                 table = self._file.read(_SCHEMA.names, start, start + _RUN_TOKENS)
                 stored = [self._rows(data) for data in table["posting_list"].to_pylist()]
-                sets = moved_sets([np.array(rows.to_array(), dtype=np.uint64) for rows in stored], remap)
+                sets = moved_sets([treemap_numbers(rows, remap.possible) for rows in stored], remap)
                 left = [number for number, rows in enumerate(sets) if len(rows)]
                 if left:
                     lists = [BitMap64(sets[number].tolist()).serialize() for number in left]

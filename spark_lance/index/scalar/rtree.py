@@ -248,7 +248,7 @@ class RTree(ScalarIndex):
             moved, there = remap(ids)
             boxes.append(some[there])
             numbers.append(moved[there])
-        nulls, there = remap(row_numbers(self._nulls()))
+        nulls, there = remap(row_numbers(self._nulls(), remap.bounded))
         return _write(np.concatenate(boxes), np.concatenate(numbers), nulls[there], target)
 
 

@@ -132,6 +132,10 @@ class TextPart:
 
     def unpacked(self, blocks: Sequence[bytes], count: int) -> tuple[Ints, Ints]:
         """Return the documents of a stored list, and how often each has the word; errors as of `postings`."""
+        if count > len(self.lengths):
+            raise FormatError(
+                f"a posting list of {count} documents, and there are {len(self.lengths)}", self.lists.path
+            )
         documents, frequencies = unpack_list(blocks, count, self.tail)
         if len(documents) and int(documents.max()) >= len(self.lengths):
             raise FormatError("a posting list names a document that does not exist", self.lists.path)

@@ -61,6 +61,8 @@ def _unpack_blocks(blocks: Sequence[bytes]) -> tuple[Ints, Ints]:
     parts: list[dict[int, list[tuple[int, bytes]]]] = [{}, {}]
     for number, data in enumerate(blocks):
         _, firsts[number], width = _HEADER.unpack_from(data)
+        if not width:
+            raise FormatError("a block of a posting list names one document 128 times")
         middle = _HEADER.size + 16 * width
         parts[0].setdefault(width, []).append((number, data[_HEADER.size : middle]))
         often = data[middle]

@@ -16,7 +16,9 @@ import numpy as np
 from google.protobuf.message import Message
 from pyroaring import BitMap
 
+from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.index_kinds import kind_of
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
@@ -191,11 +193,11 @@ def _moved_and_indexed(ours: pb.Rewrite, theirs: pb.CreateIndex) -> Verdict:
 
 def _deferred_and_indexed(ours: pb.Rewrite, theirs: pb.CreateIndex) -> Verdict:
     """J: their index keeps the old addresses, which ours can translate for groups that it covers wholly."""
-    groups = [{fragment.id for fragment in group.old_fragments} for group in ours.groups]
+    groups = [BitMap(fragment.id for fragment in group.old_fragments) for group in ours.groups]
     return _retry(any(_keeps_from_moving(entry, groups) for entry in theirs.new_indices))
 
 
-def _keeps_from_moving(entry: table_pb2.IndexMetadata, groups: Iterable[set[int]]) -> bool:
+def _keeps_from_moving(entry: table_pb2.IndexMetadata, groups: Iterable[BitMap]) -> bool:
     covered = _coverage(entry)
     if covered is None:
         return True
@@ -228,16 +230,14 @@ def _merged_and_logged(ours: Message, theirs: pb.CreateIndex) -> Verdict:
 def _indexes(index: pb.CreateIndex, fragments: set[int]) -> bool:
     """Whether a new index covers one of the fragments, or does not tell what it covers."""
     coverages = [_coverage(entry) for entry in index.new_indices]
-    return any(covered is None or covered & fragments for covered in coverages)
+    return any(covered is None or covered & BitMap(fragments) for covered in coverages)
 
 
-def _coverage(entry: table_pb2.IndexMetadata) -> set[int] | None:
+def _coverage(entry: table_pb2.IndexMetadata) -> BitMap | None:
     """Return the fragments that an entry names; None if it does not tell, or not so that it can be read."""
-    if not entry.fragment_bitmap:
-        return None
     try:
-        return set(BitMap.deserialize(entry.fragment_bitmap))
-    except (ValueError, IndexError):
+        return covered_fragments(entry)
+    except FormatError:
         return None
 
 

@@ -19,6 +19,7 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.index_kinds import kind_of, label_of
 from spark_lance.table.indices.fragment_reuse import read_history, with_present_coverage
 from spark_lance.table.manifest import Manifest
@@ -132,7 +133,7 @@ def _describe(
 ) -> IndexDescription:
     first = entries[0]
     present = {fragment.id: fragment for fragment in manifest.fragments}
-    segments = tuple(_segment(entry, frozenset(present)) for entry in entries)
+    segments = tuple(_segment(entry, BitMap(present)) for entry in entries)
     covered: set[int] | None = set()
     for segment in segments:
         covered = None if covered is None or segment.fragment_ids is None else covered | segment.fragment_ids
@@ -156,13 +157,9 @@ def _describe(
     )
 
 
-def _segment(entry: table_pb2.IndexMetadata, present: frozenset[int]) -> IndexSegment:
-    covered = None
-    if entry.fragment_bitmap:
-        try:
-            covered = frozenset(BitMap.deserialize(entry.fragment_bitmap)) & present
-        except (ValueError, IndexError) as error:
-            raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
+def _segment(entry: table_pb2.IndexMetadata, present: BitMap) -> IndexSegment:
+    fragments = covered_fragments(entry)
+    covered = None if fragments is None else frozenset(fragments & present)
     created = _EPOCH + timedelta(milliseconds=entry.created_at) if entry.HasField("created_at") else None
     return IndexSegment(
         uuid=str(uuid.UUID(bytes=entry.uuid.uuid)),

@@ -32,6 +32,7 @@ from spark_lance.io.store import join
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import ReuseEntry
 from spark_lance.table.paths import INDICES_DIR
@@ -209,10 +210,9 @@ def follow(index: table_pb2.IndexMetadata, steps: Sequence[tuple[BitMap, BitMap]
 
     A group that is covered only in part is not covered any more.
     """
-    try:
-        covered = BitMap.deserialize(index.fragment_bitmap)
-    except (ValueError, IndexError) as error:
-        raise FormatError(f"undecodable fragment bitmap of index {index.name!r}: {error}") from error
+    covered = covered_fragments(index)
+    if covered is None:
+        return None
     changed = False
     for old, new in steps:
         if covered.intersect(old):

@@ -17,6 +17,7 @@ from pyroaring import BitMap
 from spark_lance.errors import OptionError
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import table_pb2
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
@@ -219,11 +220,12 @@ def _candidate(
 
 def _coverage(manifest: Manifest) -> dict[bytes, BitMap]:
     """Return what each index segment covers; one that does not tell covers nothing as far as is known."""
-    return {
-        entry.uuid.uuid: BitMap.deserialize(entry.fragment_bitmap)
+    coverage = {
+        entry.uuid.uuid: covered_fragments(entry)
         for entry in manifest.indices
-        if entry.fragment_bitmap and entry.name not in (FRAGMENT_REUSE, MEM_WAL)
+        if entry.name not in (FRAGMENT_REUSE, MEM_WAL)
     }
+    return {uuid: covered for uuid, covered in coverage.items() if covered is not None}
 
 
 def _cut(run: Sequence[_Candidate], options: CompactionOptions) -> Iterator[list[_Candidate]]:

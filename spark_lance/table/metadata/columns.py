@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import FormatError, SchemaError
 from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.snapshot import Snapshot
 
@@ -116,10 +116,15 @@ def _table(columns: Sequence[Column], rows: Sequence[Any], compute: Callable[...
         # A table without columns has rows only if it is made so.
         return pa.table({"row": pa.nulls(len(rows))}).select([])
     values = list(compute(lambda row: [column.value(row) for column in columns], rows))
-    arrays = [
-        pa.array([_plain(row[place]) for row in values], column.type) for place, column in enumerate(columns)
-    ]
+    arrays = [_array(column, [_plain(row[place]) for row in values]) for place, column in enumerate(columns)]
     return pa.Table.from_arrays(arrays, schema=_schema(columns))
+
+
+def _array(column: Column, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values, column.type)
+    except (OverflowError, pa.ArrowInvalid) as error:
+        raise FormatError(f"a manifest has a value that is no {column.type}: {error}", column.name) from error
 
 
 def _plain(value: Any) -> Any:

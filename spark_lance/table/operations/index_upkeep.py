@@ -18,6 +18,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
+from spark_lance.table.coverage import covered_fragments
 
 __all__ = ["drop_indices_without_fields", "keep_relevant", "remove_fragments_from_bitmaps", "retain"]
 
@@ -40,7 +41,7 @@ def remove_fragments_from_bitmaps(
     for index in message.indices:
         if not fields.intersection(index.fields):
             continue
-        covered = _coverage(index)
+        covered = covered_fragments(index)
         if covered is not None and covered.intersect(gone):
             index.fragment_bitmap = (covered - gone).serialize()
             changed = True
@@ -77,7 +78,7 @@ def retain(section: bytes, fragments: Iterable[table_pb2.DataFragment]) -> bytes
     message = _parse(section)
     segments = defaultdict(list)
     for position, index in enumerate(message.indices):
-        covered = _coverage(index)
+        covered = covered_fragments(index)
         if covered is not None:
             segments[index.name].append((position, covered))
     shared = {name: parts for name, parts in segments.items() if len(parts) > 1}
@@ -129,14 +130,3 @@ def _parse(section: bytes) -> table_pb2.IndexSection:
         return table_pb2.IndexSection.FromString(section)
     except DecodeError as error:
         raise FormatError(f"undecodable index section: {error}") from error
-
-
-def _coverage(index: table_pb2.IndexMetadata) -> BitMap | None:
-    """Return the fragments that an entry names, None if it does not say."""
-    if not index.fragment_bitmap:
-        # Present but without a byte is not a bitmap: pylance takes it for absent.
-        return None
-    try:
-        return BitMap.deserialize(index.fragment_bitmap)
-    except ValueError as error:
-        raise FormatError(f"undecodable fragment bitmap of index {index.name!r}: {error}") from error

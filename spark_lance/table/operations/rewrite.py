@@ -23,6 +23,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.index_kinds import kind_of
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.mem_wal_marks import without_catchup
@@ -148,14 +149,11 @@ def _move_coverage(
         follows: whether a wholly covered group's new fragments are covered.
         complete: refuse a group that is covered in part; otherwise such a group loses its coverage.
     """
-    if not entry.fragment_bitmap:
+    covered = covered_fragments(entry)
+    if covered is None:
         return
-    try:
-        covered = set(BitMap.deserialize(entry.fragment_bitmap))
-    except (ValueError, IndexError) as error:
-        raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
-    before = frozenset(covered)
-    for old, new in groups:
+    before = BitMap(covered)
+    for old, new in ((BitMap(old), BitMap(new)) for old, new in groups):
         if not old & before:
             continue
         if complete and not old <= before:
@@ -164,7 +162,7 @@ def _move_coverage(
         if follows and old <= before:
             covered |= new
     if covered != before:
-        entry.fragment_bitmap = BitMap(covered).serialize()
+        entry.fragment_bitmap = covered.serialize()
 
 
 def _replace(entry: table_pb2.IndexMetadata, new: transaction_pb2.Transaction.Rewrite.RewrittenIndex) -> None:

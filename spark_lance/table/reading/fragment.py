@@ -20,6 +20,7 @@ import pyarrow as pa
 from spark_lance.errors import ExpressionError, FormatError, UnsupportedFormatError
 from spark_lance.file.arrays import join as join_arrays
 from spark_lance.file.arrays import pick_rows
+from spark_lance.file.limits import check_fixed_size
 from spark_lance.file.nested import has_lists, merge_paths
 from spark_lance.file.opening import DataFileReader
 from spark_lance.file.pages import FieldReader, RowReader
@@ -316,6 +317,7 @@ def _column(
     ignored: npt.NDArray[np.bool_] | None,
 ) -> pa.ChunkedArray:
     if not parts:
+        check_fixed_size(field.arrow_type(), rows)
         return pa.chunked_array([pa.nulls(rows, field.arrow_type())])
     if len(parts) == 1 and parts[0].field == field:
         return read(parts[0])

@@ -41,6 +41,7 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.buffers import as_bytes
+from spark_lance.file.limits import check_claim, most_bytes
 from spark_lance.file.v2_1.blocks import Block, Variable
 from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum
 from spark_lance.file.v2_1.codec import Resolver
@@ -131,13 +132,18 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
     none = np.zeros(0, dtype=np.int64)
     if len(pieces.starts) == 0:
         return none, pieces.data[:0]
+    stored = int(pieces.sizes.sum())
     bare = pieces.column(0, 4) == _ZSTD_MAGIC
     if bool(bare.any()):
         if not bool(bare.all()):
             raise FormatError("only some zstd frames of a page have a length prefix")
         view = pieces.data.data
         ends = (pieces.starts + pieces.sizes).tolist()
-        plain = [_stream(view[start:end]) for start, end in zip(pieces.starts.tolist(), ends, strict=True)]
+        plain, total = [], 0
+        for start, end in zip(pieces.starts.tolist(), ends, strict=True):
+            plain.append(_stream(view[start:end], most_bytes(stored) - total))
+            total += len(plain[-1])
+            check_claim(total, stored, "zstd data")
         return np.array([len(part) for part in plain], dtype=np.int64), as_bytes(b"".join(plain))
     sizes = pieces.column(0, 8)
     if bool((sizes > pieces.sizes * _ZSTD_RATIO).any()):
@@ -145,6 +151,7 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
     # zstd decodes frames that follow each other as one stream: one call for all chunks.
     frames = pieces.part(8, pieces.sizes - 8).concat()
     total = int(sizes.sum())
+    check_claim(total, stored, "zstd data")
     if total > _TRUSTED_SIZE + 64 * len(frames):
         data = as_bytes(_stream(frames.data, total))
         if len(data) != total:
@@ -155,10 +162,10 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
     return sizes, as_bytes(pa.Codec("zstd").decompress(frames, decompressed_size=total))
 
 
-def _stream(frame: memoryview, limit: int = -1) -> bytes:
-    """Decompress without trusting a size; with a limit, at most one byte more than that."""
+def _stream(frame: memoryview, limit: int) -> bytes:
+    """Decompress without trusting a size: one byte more than the limit at most."""
     with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as stream:
-        plain: bytes = stream.read() if limit < 0 else stream.read(limit + 1)
+        plain: bytes = stream.read(limit + 1)
         return plain
 
 
@@ -166,6 +173,7 @@ def _lz4(pieces: Ranges) -> tuple[Ints, Bytes]:
     sizes = pieces.column(0, 4)
     if bool((sizes > pieces.sizes * _LZ4_RATIO).any()):
         raise FormatError("lz4 data claims an impossible size")
+    check_claim(int(sizes.sum()), int(pieces.sizes.sum()), "lz4 data")
     ends = pieces.starts + pieces.sizes
     if len(sizes) >= _FRAMED_FROM and int(sizes.min()) > 0 and int(pieces.sizes.min()) > 4:
         most = max(int(sizes.max()), int(pieces.sizes.max()) - 4)

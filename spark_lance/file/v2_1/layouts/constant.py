@@ -36,6 +36,7 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.buffers import as_bytes
+from spark_lance.file.limits import check_fixed_size
 from spark_lance.file.v2_1.blocks import AllNull, Block, FixedWidth, Variable
 from spark_lance.file.v2_1.chunks import Bytes, Chunks
 from spark_lance.file.v2_1.codec import Resolver
@@ -54,8 +55,9 @@ __all__ = [
     "scalar_page",
 ]
 
-_MAX_LEVELS = 1 << 32
-_MAX_BYTES = 1 << 34
+# Of what is made from no bytes at all.
+_MAX_LEVELS = 1 << 28
+_MAX_BYTES = 1 << 30
 
 
 def is_uniform(layout: pb.ConstantLayout, num_buffers: int) -> bool:
@@ -86,6 +88,7 @@ def decode(layout: pb.ConstantLayout, page: PageBytes, resolver: Resolver) -> De
         return DecodedPage(levels, _repeat_fixed(layout.inline_value, count))
     if len(page.buffers) in (1, 3):
         return DecodedPage(levels, _repeat_scalar(page.buffer(0), count, page.arrow))
+    check_fixed_size(page.arrow, count)
     return DecodedPage(levels, AllNull(count))
 
 
@@ -105,7 +108,7 @@ def _levels(
 
 def _repeat_fixed(value: bytes, count: int) -> FixedWidth:
     if len(value) * count > _MAX_BYTES:
-        raise FormatError(f"{count} values of {len(value)} bytes in one page")
+        raise FormatError(f"{count} values of {len(value)} bytes in one page: read fewer rows")
     return FixedWidth(len(value) * 8, count, np.tile(as_bytes(value), count))
 
 

@@ -1,0 +1,220 @@
+"""How much memory the bytes of a file may ask for.
+
+A few bytes can claim gigabytes: a compressed frame, a fixed-size type, the length prefix of an Arrow buffer.
+Claims are checked here before anything is allocated. What still does not fit into memory while it is decoded is
+a `FormatError` that names the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from spark_lance.errors import FormatError
+
+__all__ = [
+    "check_arrow_file",
+    "check_arrow_stream",
+    "check_claim",
+    "check_fixed_size",
+    "decoding",
+    "most_bytes",
+]
+
+# Claims below `_FREE` bytes are allowed; larger ones need one stored byte for each `_RATIO`. Real data that
+# compresses better than that is a few values repeated, and its pages are small.
+_FREE = 1 << 28
+_RATIO = 1000
+# Values below this size are batched by the number of their rows.
+_LARGE_VALUE = 1 << 20
+_MOST_BYTES = 1 << 29
+
+
+def most_bytes(stored: int) -> int:
+    """Return how many bytes may be decoded from so many stored bytes."""
+    return max(_FREE, _RATIO * stored)
+
+
+def check_claim(claim: int, stored: int, what: str) -> None:
+    """Refuse bytes that claim to stand for far more bytes than they can.
+
+    Args:
+        claim: bytes that are about to be allocated.
+        stored: bytes that they are decoded from.
+        what: the data, for the message.
+
+    Raises:
+        FormatError: the claim is too large.
+    """
+    if claim > most_bytes(stored):
+        raise FormatError(f"{stored} bytes of {what} claim to be {claim} bytes")
+
+
+def check_fixed_size(kind: pa.DataType, rows: int, stored: int = 0) -> None:
+    """Refuse to make rows of a type whose values are huge, unless the file is large itself.
+
+    Args:
+        kind: the type of a column.
+        rows: how many are about to be made.
+        stored: bytes of the file that has them.
+
+    Raises:
+        FormatError: they would take too much memory.
+    """
+    width = _fixed_bytes(kind)
+    if width > _LARGE_VALUE and width * rows > max(_MOST_BYTES, _RATIO * stored):
+        raise FormatError(
+            f"{rows} values of {kind} take {width * rows} bytes, and the file has {stored}: read fewer rows"
+        )
+
+
+def _fixed_bytes(kind: pa.DataType) -> int:
+    """Return how many bytes a null or empty value of a type takes at least."""
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * max(1, _fixed_bytes(kind.value_type))
+    if pa.types.is_struct(kind):
+        return sum(_fixed_bytes(field.type) for field in kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _fixed_bytes(kind.storage_type)
+    try:
+        return (int(kind.bit_width) + 7) // 8
+    except ValueError:
+        return 1  # values of any length
+
+
+@contextmanager
+def decoding(path: str) -> Iterator[None]:
+    """Turn a lack of memory while a file is decoded into a `FormatError`.
+
+    Args:
+        path: the file, for the message.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise FormatError(
+            f"decoding needs more memory than there is: the file is damaged, or read fewer rows at once "
+            f"({str(error) or 'out of memory'})",
+            path=path,
+        ) from error
+
+
+def check_arrow_stream(data: bytes | memoryview) -> None:
+    """Refuse an Arrow stream whose compressed buffers claim far more bytes than it has.
+
+    Raises:
+        FormatError: the claims are too large, or the stream is damaged.
+    """
+    view, position, claim = memoryview(data), 0, 0
+    while (message := _message(view, position)) is not None:
+        body = position + message[0]
+        claim += _claim_of(view, message[1], body)
+        position = body + message[2]
+    check_claim(claim, len(view), "an Arrow stream")
+
+
+def check_arrow_file(data: bytes | memoryview) -> None:
+    """Refuse an Arrow file whose compressed buffers claim far more bytes than it has.
+
+    Raises:
+        FormatError: the claims are too large, or the file is damaged.
+    """
+    view = memoryview(data)
+    claim = 0
+    try:
+        (size,) = struct.unpack_from("<i", view, len(view) - 10)
+        footer = _Table.root(view[len(view) - 10 - size : len(view) - 10])
+        for field in (2, 3):  # dictionaries, record batches
+            for place in footer.structs(field, 24):
+                offset, before_body = struct.unpack_from("<qi", footer.view, place)
+                message = _message(view, offset)
+                if message is not None:
+                    claim += _claim_of(view, message[1], offset + before_body)
+    except (struct.error, ValueError, IndexError) as error:
+        raise FormatError(f"the footer of an Arrow file is damaged: {error}") from error
+    check_claim(claim, len(view), "an Arrow file")
+
+
+def _message(view: memoryview, position: int) -> tuple[int, memoryview, int] | None:
+    """Return of a message the bytes before its body, its description and the bytes of its body."""
+    try:
+        (size,) = struct.unpack_from("<i", view, position)
+        prefix = 4
+        if size == -1:
+            (size,) = struct.unpack_from("<i", view, position + 4)
+            prefix = 8
+        if size <= 0:
+            return None
+        description = view[position + prefix : position + prefix + size]
+        (length,) = struct.unpack("<q", _Table.root(description).scalar(3, 8) or bytes(8))
+    except (struct.error, ValueError, IndexError):
+        return None  # Arrow says what is wrong with it
+    return (prefix + size, description, length) if length >= 0 else None
+
+
+def _claim_of(view: memoryview, description: memoryview, body: int) -> int:
+    """Return the bytes that the compressed buffers of a message claim."""
+    try:
+        message = _Table.root(description)
+        header = message.scalar(1, 1)
+        batch = message.table(2)
+        if header == b"\2" and batch is not None:  # a dictionary has a batch inside
+            batch = batch.table(1)
+        if header not in (b"\2", b"\3") or batch is None or batch.table(3) is None:
+            return 0
+        claim = 0
+        for place in batch.structs(2, 16):
+            offset, length = struct.unpack_from("<qq", batch.view, place)
+            if length >= 8 and offset >= 0:
+                (size,) = struct.unpack_from("<q", view, body + offset)
+                claim += max(size, 0)
+        return claim
+    except (struct.error, ValueError, IndexError) as error:
+        raise FormatError(f"a message of Arrow is damaged: {error}") from error
+
+
+class _Table:
+    """A table of FlatBuffers, which describes a message of Arrow: fields by number, found by offsets."""
+
+    def __init__(self, view: memoryview, position: int) -> None:
+        self.view, self._position = view, position
+        (back,) = struct.unpack_from("<i", view, position)
+        self._fields = position - back
+        if self._fields < 0:
+            raise ValueError("a table begins before its message")
+        (self._size,) = struct.unpack_from("<H", view, self._fields)
+
+    @classmethod
+    def root(cls, view: memoryview) -> _Table:
+        return cls(view, *struct.unpack_from("<I", view))
+
+    def _place(self, number: int) -> int | None:
+        entry = 4 + 2 * number
+        if entry + 2 > self._size:
+            return None
+        (offset,) = struct.unpack_from("<H", self.view, self._fields + entry)
+        return self._position + offset if offset else None
+
+    def scalar(self, number: int, size: int) -> bytes:
+        place = self._place(number)
+        return b"" if place is None else bytes(self.view[place : place + size])
+
+    def table(self, number: int) -> _Table | None:
+        place = self._place(number)
+        if place is None:
+            return None
+        return _Table(self.view, place + struct.unpack_from("<I", self.view, place)[0])
+
+    def structs(self, number: int, size: int) -> range:
+        """Return the positions of the structs of a vector, of so many bytes each."""
+        place = self._place(number)
+        if place is None:
+            return range(0)
+        start = place + struct.unpack_from("<I", self.view, place)[0]
+        (count,) = struct.unpack_from("<I", self.view, start)
+        if start + 4 + count * size > len(self.view):
+            raise ValueError("a vector ends behind its message")
+        return range(start + 4, start + 4 + count * size, size)
