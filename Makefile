@@ -20,6 +20,8 @@ SMOKE_TESTS ?= tests/compatibility/test_python.py tests/io
 OLD := $(patsubst python%,%,$(notdir $(PYTHON)))
 VENV := .venv
 BIN := $(VENV)/bin
+# Sets of strings have the same order in each run.
+export PYTHONHASHSEED ?= 0
 
 EXTRAS_demo := demo
 EXTRAS_test := test,demo

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import shutil
 import sys
+import time
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -39,17 +42,22 @@ MEMORY, ROOM = Path("/dev/shm"), 12 << 30
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
-# Shared machines make single examples slow at random: a deadline would fail tests for nothing.
-settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
+# Every run draws the same examples: fresh ones belong to make fuzz, whose failures print a reproducer. Shared
+# machines make single examples slow at random, so a deadline or a check of the speed would fail tests by chance.
+OF_THE_MACHINE = frozenset({HealthCheck.too_slow})
+settings.register_profile(
+    "local", deadline=None, derandomize=True, print_blob=True, suppress_health_check=OF_THE_MACHINE
+)
 # For a second Python: what differs between Pythons shows in the first examples.
-settings.register_profile("quick", settings.get_profile("ci"))
+settings.register_profile("quick", settings.get_profile("local"))
 settings.register_profile("full", settings.get_profile("local"))
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "local")
+settings.register_profile("fuzz", settings.get_profile("local"), derandomize=False)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or "local"
 settings.load_profile(PROFILE)
-# The share of its examples that a random test gets; make test-slow and make test-all give it all of them.
-SHARES = {"local": 0.25, "ci": 0.25, "quick": 0.1, "full": 1.0}
+# The share of its examples that a random test gets; make test-slow, make test-all and make fuzz give it all.
+SHARES = {"local": 0.25, "quick": 0.1, "full": 1.0, "fuzz": 1.0}
 FEWEST = 5
+_STARTED = time.monotonic()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,6 +70,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the seconds of each file to durations.json",
     )
+    parser.addoption("--random", action="store_true", help="run only the tests that draw random examples")
+    parser.addoption("--minutes", type=float, help="begin no test after this time")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,7 +98,10 @@ def module_needs_reference(path: Path) -> bool:
 def shared(asked: settings, profile: str = PROFILE) -> settings:
     """Return the settings of a random test with the share of its examples that a run gets."""
     count = asked.max_examples
-    return settings(asked, max_examples=min(count, max(FEWEST, round(count * SHARES.get(profile, 1.0)))))
+    # A test that suppresses a check of its own suppresses no other.
+    checks = OF_THE_MACHINE.union(asked.suppress_health_check)
+    fewer = min(count, max(FEWEST, round(count * SHARES.get(profile, 1.0))))
+    return settings(asked, max_examples=fewer, suppress_health_check=checks)
 
 
 def interpreted(session: SparkSession) -> SparkSession:
@@ -106,13 +119,26 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the tests that need pylance, and give random tests fewer examples, unless they are long ones."""
     if module_needs_reference(item.path):
         item.add_marker("reference")
-    if item.get_closest_marker("slow") or item.get_closest_marker("reference_full"):
-        return
+    is_long = item.get_closest_marker("slow") or item.get_closest_marker("reference_full")
     test = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
     if getattr(test, "is_hypothesis_test", False) and not hasattr(test, "_given_share"):
         # Hypothesis has no public name for it; tests/test_shares.py tells if it is renamed.
-        test._hypothesis_internal_use_settings = shared(test._hypothesis_internal_use_settings)  # type: ignore[union-attr]
+        own = test._hypothesis_internal_use_settings  # type: ignore[union-attr]
+        test._hypothesis_internal_use_settings = shared(own, "full" if is_long else PROFILE)  # type: ignore[union-attr]
         test._given_share = True  # type: ignore[union-attr]
+
+
+def _is_random(item: pytest.Item) -> bool:
+    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a test the same random numbers each time, also if it or a library uses the shared generators."""
+    minutes = item.config.getoption("--minutes")
+    if minutes is not None and time.monotonic() - _STARTED > 60 * minutes:
+        pytest.skip("the time is over")
+    random.seed(0)
+    np.random.seed(0)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -143,8 +169,12 @@ LONGEST = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run what takes longest first, so that two processes end at about the same time."""
+    if config.getoption("--random"):
+        items[:] = [item for item in items if _is_random(item)]
+        random.shuffle(items)
+        return
     ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(LONGEST)}
 
     def rank(item: pytest.Item) -> int:
