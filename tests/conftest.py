@@ -43,7 +43,7 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # Every run draws the same examples: fresh ones belong to make fuzz, whose failures print a reproducer. Shared
-# machines make single examples slow at random, so a deadline or a check of the speed would fail tests by chance.
+# machines make single examples slow, so a deadline or a check of the speed would fail tests by chance.
 OF_THE_MACHINE = frozenset({HealthCheck.too_slow})
 settings.register_profile(
     "local", deadline=None, derandomize=True, print_blob=True, suppress_health_check=OF_THE_MACHINE

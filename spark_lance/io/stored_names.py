@@ -11,7 +11,8 @@ Refused are empty names and parts, '.' and '..' (percent-encoded, too), absolute
 "C:"), chains ("zip::s3:"), backslashes and control characters. `table/bases.py` decides which locations a
 reader may follow.
 
-`check_message` checks all names inside a protobuf message; `_FIELDS` lists the fields that hold one.
+`check_message` checks all names inside a protobuf message, and the numbers that are used as ids, versions and
+sizes; `_FIELDS` lists the fields.
 """
 
 from __future__ import annotations
@@ -122,6 +123,17 @@ def _check_uuid(value: bytes, what: str, file: str | None) -> None:
         raise FormatError(f"{what} has {len(value)} bytes, a UUID has 16", path=file)
 
 
+def _below(end: int) -> Callable[[int, str, str | None], None]:
+    """Return the check that a number is below an end; protobuf says that none of them is negative."""
+
+    def check(value: int, what: str, file: str | None) -> None:
+        if value >= end:
+            raise FormatError(f"{what} {value} is not below {end}", path=file)
+
+    return check
+
+
+_BELOW_2_32, _BELOW_2_63 = _below(1 << 32), _below(1 << 63)
 # Message and field -> the check of its value, and how errors call it.
 _FIELDS: Mapping[str, tuple[Callable[..., object], str]] = {
     "spark_lance.table.DataFile.path": (check_path, "data file path"),
@@ -139,6 +151,24 @@ _FIELDS: Mapping[str, tuple[Callable[..., object], str]] = {
     "spark_lance.transaction.Transaction.Clone.branch_name": (_optional(check_path), "branch"),
     "spark_lance.transaction.Transaction.Clone.ref_path": (_optional(check_uri), "clone source"),
     "spark_lance.index.SsTable.path": (check_path, "SSTable path"),
+    "spark_lance.table.DataFragment.id": (_BELOW_2_32, "fragment id"),
+    "spark_lance.table.DataFragment.physical_rows": (_below((1 << 32) + 1), "physical rows"),
+    "spark_lance.table.DataFile.file_size_bytes": (_BELOW_2_63, "file size"),
+    "spark_lance.table.DeletionFile.read_version": (_BELOW_2_63, "version"),
+    "spark_lance.table.DeletionFile.num_deleted_rows": (_below((1 << 32) + 1), "deleted rows"),
+    "spark_lance.table.FragmentReuseIndexDetails.FragmentDigest.id": (_BELOW_2_32, "fragment id"),
+    "spark_lance.table.IndexFile.size_bytes": (_BELOW_2_63, "file size"),
+    "spark_lance.table.IndexMetadata.dataset_version": (_BELOW_2_63, "version"),
+    # Milliseconds until the year 10000.
+    "spark_lance.table.IndexMetadata.created_at": (_below(253_402_300_800_000), "time of creation"),
+    "spark_lance.table.Manifest.version": (_BELOW_2_63, "version"),
+    "spark_lance.transaction.Transaction.read_version": (_BELOW_2_63, "version"),
+    "spark_lance.index.ShardManifest.version": (_BELOW_2_63, "version"),
+    "spark_lance.index.ShardManifest.writer_epoch": (_BELOW_2_63, "epoch"),
+    "spark_lance.index.ShardManifest.current_generation": (_BELOW_2_63, "generation"),
+    "spark_lance.index.ShardManifest.replay_after_wal_entry_position": (_BELOW_2_63, "position"),
+    "spark_lance.index.ShardManifest.wal_entry_position_last_seen": (_BELOW_2_63, "position"),
+    "spark_lance.index.SsTable.generation": (_BELOW_2_63, "generation"),
 }
 
 
@@ -153,14 +183,14 @@ class _Step(NamedTuple):
 
 
 def check_message(message: Message, file: str | None = None) -> None:
-    """Check every name in a protobuf message.
+    """Check every name, id, version and size in a protobuf message.
 
     Args:
         message: of the package's own formats.
         file: the object that the message was read from.
 
     Raises:
-        FormatError: a name is not allowed; the error has the file, the field and the name.
+        FormatError: a name is not allowed or a number too large; the error has the file and the field.
     """
     _walk(message, _plan(message.DESCRIPTOR), file)
 
