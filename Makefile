@@ -44,7 +44,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
 help: ## show this list
-	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.installed-demo ## install and run the quickstart: an ETL job on real data
 	@$(BIN)/python examples/quickstart.py $(ARGS)

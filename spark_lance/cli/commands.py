@@ -274,6 +274,13 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                     ["--target-rows"], type=int, help="Rows of a new fragment.", show_default="1048576"
                 ),
                 click.Option(["--max-bytes"], type=int, help="Bytes to rewrite at most in this run."),
+                click.Option(
+                    ["--materialize-deletions-threshold"],
+                    type=click.FloatRange(0, 1),
+                    metavar="SHARE",
+                    help="Rewrite fragments with a larger share of deleted rows; 0 rewrites all that have any.",
+                    show_default="0.1",
+                ),
                 _FILE_VERSION,
                 click.Option(
                     ["--defer-index-remap"],

@@ -245,13 +245,15 @@ def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, text_of: objec
     """Return a chart of steps: a version holds until the next one."""
     assert callable(text_of)
     first, last, most = xs[0], xs[-1], max(ys) or 1
+    steps = last - first + 1  # The newest version has a step as wide as the others.
     points = []
     for at, (x, y) in enumerate(zip(xs, ys, strict=True)):
-        across = (x - first) / max(last - first, 1) * (_WIDTH - 20) + 10
+        across = (x - first) / steps * (_WIDTH - 20) + 10
         down = _HEIGHT - 20 - y / most * (_HEIGHT - 50)
         if at:
             points.append(f"H{across:.1f}")
         points.append(f"{'V' if at else f'M{across:.1f} '}{down:.1f}")
+    points.append(f"H{_WIDTH - 10}")
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}">'
         f'<text x="10" y="18">{escape(name)}: at most {escape(text_of(most))}</text>'

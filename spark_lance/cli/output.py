@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import date, datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -53,7 +54,11 @@ def say(line: str = "") -> None:
 def unwritten(target: str, error: OSError) -> OSError:
     """Return the error for a file that could not be written, with what to do."""
     if isinstance(error, FileNotFoundError):
-        return StoreError(f"writing {target}: its folder does not exist: make it first")
+        if not Path(target).parent.is_dir():
+            return StoreError(f"writing {target}: its folder does not exist: make it first")
+        return StoreError(f"writing {target}: its folder takes no new files: choose another one")
+    if isinstance(error, IsADirectoryError):
+        return StoreError(f"writing {target}: it is a folder: add the name of a file")
     found = local_failure(error, f"writing {target}")
     return (
         found if isinstance(found, LanceError) else StoreError(f"writing {target}: {error.strerror or error}")

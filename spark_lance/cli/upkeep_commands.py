@@ -30,6 +30,7 @@ def compact(arguments: Arguments) -> int:
     options = {
         "target_rows_per_fragment": arguments.target_rows,
         "max_source_bytes": arguments.max_bytes,
+        "materialize_deletions_threshold": arguments.materialize_deletions_threshold,
         "data_storage_version": arguments.file_version,
         "defer_index_remap": arguments.defer_index_remap or None,
         "num_threads": arguments.threads,

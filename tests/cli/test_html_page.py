@@ -84,6 +84,20 @@ def test_a_table_without_rows_has_a_page_too(tmp_path: Path) -> None:
     assert Tags((tmp_path / "out.html").read_text()).open == []
 
 
+def test_the_newest_version_has_a_width_and_a_dropped_index_its_name(tmp_path: Path) -> None:
+    path, page = tmp_path / "t", tmp_path / "out.html"
+    for first in (0, 10):
+        spark_lance.write_dataset(pa.table({"id": range(first, first + 10)}), path, mode="append")
+    spark_lance.dataset(path).create_scalar_index("id", "BTREE").drop_index("id_idx")
+    assert main(["inspect", str(path), "--html", str(page)]) == 0
+    text = page.read_text()
+    (rows, _) = re.findall(r'<path d="([^"]+)"', text)
+    *_, last_step, end = (float(x) for x in re.findall(r"[HM]([\d.]+)", rows))
+    assert (end - last_step, end) == (pytest.approx(840 / 4, abs=0.2), 850)
+    operations = [row.split("</td>")[2] for row in text.split("<tr>") if "<td" in row][:3]
+    assert [cell.removeprefix("<td>") for cell in operations] == ["DropIndex", "CreateIndex", "Append"]
+
+
 def test_a_page_that_cannot_be_written(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

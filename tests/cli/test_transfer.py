@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -93,6 +94,28 @@ def test_some_rows_and_columns_to_standard_output(
     ]
     assert main(words) == 0
     assert capfdbinary.readouterr().out == b'"id","day"\n4,2026-01-05\n5,2026-01-06\n'
+
+
+def test_a_place_that_takes_no_file_is_named_as_what_it_is(tmp_path: Path, capsys: Captured) -> None:
+    spark_lance.write_dataset(ROWS, tmp_path / "t")
+    folder = tmp_path / "out.parquet"
+    folder.mkdir()
+    for more in ([], ["--overwrite"]):
+        code, error = run(capsys, "export", tmp_path / "t", folder, "--format", "parquet", *more)
+        assert (code, error) == (2, f"error: {folder} is a folder: add the name of a file, such as {folder}/rows.parquet\n")
+    assert list(folder.iterdir()) == []
+    (name,) = re.findall(r"such as (\S+)", error)
+    assert run(capsys, "export", tmp_path / "t", name)[0] == 0
+    code, error = run(capsys, "export", tmp_path / "t", tmp_path / "none" / "rows.csv")
+    assert (code, "its folder does not exist" in error) == (2, True)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_a_folder_that_takes_no_new_files_is_not_called_missing(tmp_path: Path, capsys: Captured) -> None:
+    spark_lance.write_dataset(ROWS, tmp_path / "t")
+    code, error = run(capsys, "export", tmp_path / "t", "/proc/rows.csv")
+    assert (code, "missing" in error, "does not exist" in error) == (2, False, False)
+    assert error.startswith("error: writing /proc/rows.csv: ")
 
 
 def test_a_file_is_replaced_only_when_asked_and_only_by_a_whole_one(tmp_path: Path, capsys: Captured) -> None:

@@ -25,8 +25,16 @@ __all__ = ["live_rows", "metrics", "operation_name", "parameters"]
 
 
 def operation_name(transaction: Transaction) -> str | None:
-    """Return the operation's name in the format ("Append", "CreateIndex", ...), None if it is not known."""
-    return None if transaction.name is None else str(transaction.operation.DESCRIPTOR.name)
+    """Return the operation's name in the format ("Append", "CreateIndex", ...), None if it is not known.
+
+    The format has no operation of its own for a dropped index: a CreateIndex that only removes is `DropIndex`.
+    """
+    if transaction.name is None:
+        return None
+    operation = transaction.operation
+    if transaction.name == "create_index" and operation.removed_indices and not operation.new_indices:
+        return "DropIndex"
+    return str(operation.DESCRIPTOR.name)
 
 
 def parameters(transaction: Transaction) -> dict[str, str]:

@@ -126,11 +126,7 @@ class ProductQuantizer(Quantizer):
             OptionError: the vectors cannot be cut so.
         """
         dim = sample.shape[1]
-        if bits not in (4, 8) or sub_vectors < 1 or dim % sub_vectors or (bits == 4 and sub_vectors % 2):
-            raise OptionError(
-                f"dimension {dim} must be divisible by num_sub_vectors {sub_vectors}, codes have 8 or 4 bits "
-                f"(not {bits}), and those of 4 need an even number of sub-vectors"
-            )
+        check_sub_vectors(sub_vectors, bits, dim)
         parts = np.split(sample, sub_vectors, axis=1)
         books = [train_kmeans(part, 1 << bits, iterations=iterations, seed=i) for i, part in enumerate(parts)]
         return cls(np.stack(books).astype(dtype), bits, metric)
@@ -249,3 +245,24 @@ class ProductQuantizer(Quantizer):
             )
         shaped = codebook.reshape(parts, 1 << bits, dim // parts)
         return cls(shaped, bits, metric, bool(notes.get("transposed", False)))
+
+
+def check_sub_vectors(sub_vectors: int, bits: int, dim: int) -> None:
+    """Check that vectors can be cut into parts with codes of `bits` bits.
+
+    Raises:
+        OptionError: they cannot; the message lists the numbers that can be used.
+    """
+    if bits not in (4, 8):
+        raise OptionError(f"num_bits (numBits in Spark) of PQ codes is 8 or 4, not {bits}")
+    usable = [n for n in range(1, dim + 1) if dim % n == 0 and (bits == 8 or n % 2 == 0)]
+    if sub_vectors in usable:
+        return
+    if not usable:
+        raise OptionError(f"vectors of {dim} values have no even number of parts: use num_bits=8")
+    even = " and be even for codes of 4 bits" if bits == 4 else ""
+    choice = ", ".join(map(str, usable))
+    raise OptionError(
+        f"dimension {dim} must be divisible by num_sub_vectors (numSubVectors in Spark){even}, which is "
+        f"{sub_vectors}: use one of {choice}"
+    )
