@@ -278,7 +278,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                     ["--materialize-deletions-threshold"],
                     type=click.FloatRange(0, 1),
                     metavar="SHARE",
-                    help="Rewrite fragments with a larger share of deleted rows; 0 rewrites all that have any.",
+                    help="Rewrite fragments with a larger share of deleted rows; 0: with any.",
                     show_default="0.1",
                 ),
                 _FILE_VERSION,

@@ -77,7 +77,8 @@ def _output(target: str, overwrite: bool) -> Iterator[IO[bytes]]:
         return
     system, path = fsspec.core.url_to_fs(target)
     if system.isdir(path):
-        raise OptionError(f"{target} is a folder: add the name of a file, such as {target.rstrip('/')}/rows.parquet")
+        file = f"{target.rstrip('/')}/rows.parquet"
+        raise OptionError(f"{target} is a folder: add the name of a file, such as {file}")
     if system.exists(path) and not overwrite:
         raise LocationInUseError(f"{target} exists already: say --overwrite, or choose another name")
     part = f"{path}.part"

@@ -205,7 +205,7 @@ def write_dataset(
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
     data_storage_version: str | None = None,
     compression: str | None = None,
-    enable_stable_row_ids: bool = False,
+    enable_stable_row_ids: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
@@ -230,7 +230,8 @@ def write_dataset(
         compression: "zstd" or "lz4" for small files, "none" for files that are only packed; by default pages
             are compressed where that costs readers little. A new table keeps it for later writes, in the
             metadata of its fields; files of 2.0 compress text alone.
-        enable_stable_row_ids: for a new table: rows keep their `_rowid` when they move.
+        enable_stable_row_ids: for a new table: rows keep their `_rowid` when they move; by default, if it
+            declares a primary key.
         storage_options: options of the fsspec file system.
         transaction_properties: kept with the transaction.
         commit_message: why the commit is made, for readers of the history.

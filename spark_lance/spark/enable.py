@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
 from spark_lance.datasets.spelling import both_spellings
+from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.compat import avoid_waiting_udfs
 from spark_lance.spark.interpreters import check_workers
 from spark_lance.spark.session.enable import enable as enable_planning
@@ -50,7 +51,13 @@ def enable(
 
     Returns:
         The session, which is the calling thread's active one now.
+
+    Raises:
+        OptionTypeError: `spark` is not a session.
+        OptionError: the session has been stopped.
     """
+    check_session(spark, "enable(spark)")
+    check_running(spark)
     if not hasattr(spark, "_jvm"):
         _register_blob_function(spark)
         return spark

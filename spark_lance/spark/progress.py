@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.io.progress import reporting
+from spark_lance.spark.arguments import check_running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +57,11 @@ def operation(spark: SparkSession, what: str, path: str) -> Iterator[None]:
         spark: the session.
         what: the operation, such as "compaction".
         path: of the table.
+
+    Raises:
+        OptionError: the session has been stopped.
     """
+    check_running(spark)
     if _current.get() is not None:
         yield
         return

@@ -267,6 +267,7 @@ def write_dataset(
     if isinstance(uri, str) and uri.startswith("memory://"):
         uri = f"memory://{uuid.uuid4()}/{uri.removeprefix('memory://')}"
     target = opened.value if opened is not None else uri
+    options.setdefault("enable_stable_row_ids", False)  # as pylance, also with a primary key
     written = values.write_dataset(data_obj, target, mode, schema=schema, **writing_options(options))
     if progress is not None:
         transaction = transaction_or_none(lambda: written.read_transaction(written.version))

@@ -23,7 +23,7 @@ from spark_lance.file.arrays import numpy_type, one_array
 from spark_lance.file.version import FileVersion
 from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.ivf import Ivf, prepared
-from spark_lance.index.vector.kinds import is_multi, vector_kind
+from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind
 from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Quantizer
@@ -152,7 +152,7 @@ def vector_type(kind: pa.DataType, metric: Metric) -> tuple[int, np.dtype[Any]]:
     if not fits or (kind.value_type == pa.uint8()) != (metric == "hamming"):
         raise ColumnTypeError(
             f"a column of type {kind} cannot have a vector index of metric {metric}: it takes a "
-            "fixed_size_list of float16, float32 or float64, or of uint8 for hamming"
+            f"fixed_size_list of float16, float32 or float64, or of uint8 for hamming{as_vectors_hint(kind)}"
         )
     return kind.list_size, numpy_type(kind.value_type)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["VECTOR_LABEL", "VECTOR_NEWEST", "is_multi", "vector_kind"]
+__all__ = ["VECTOR_LABEL", "VECTOR_NEWEST", "as_vectors_hint", "is_multi", "vector_kind"]
 
 # The label of such indices, and the newest version of them that is known.
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
@@ -22,3 +22,21 @@ def is_multi(kind: pa.DataType) -> bool:
 def vector_kind(kind: pa.DataType) -> pa.DataType:
     """Return the type of one vector of a column, which is the column's if a row has one vector."""
     return kind.value_type if is_multi(kind) else kind
+
+
+def as_vectors_hint(kind: pa.DataType, size: int | str = "length") -> str:
+    """Return how a column of lists becomes one of vectors, for the end of an error; empty for other types.
+
+    Args:
+        kind: the column's type.
+        size: the length of the vectors.
+    """
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not lists or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        return ""
+    vectors = f"pa.list_(pa.float32(), {size})"
+    return (
+        f". If all lists are of one length: alter_columns({{'path': column, 'data_type': {vectors}}}), "
+        f"in Spark alterColumn(column, type={vectors}), or write with the option "
+        f"'<column>.arrow.fixed-size-list.size' = {size}"
+    )

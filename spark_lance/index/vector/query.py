@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.index.vector.kinds import is_multi, vector_kind
+from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind
 from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
 
 __all__ = ["VectorQuery"]
@@ -113,6 +113,7 @@ class VectorQuery:
         if not pa.types.is_fixed_size_list(kind):
             raise OptionTypeError(
                 f"column {self.column!r} must be a vector, and is {kind}: it holds no vectors of one length"
+                f"{as_vectors_hint(kind, self.vectors.shape[1])}"
             )
         dim = kind.list_size
         if self.vectors.shape[1] != dim:

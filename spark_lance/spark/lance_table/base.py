@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.errors import OptionTypeError
 from spark_lance.io.store import open_store
+from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
 from spark_lance.table.versions.versions import load_latest
 
@@ -34,6 +36,16 @@ class TableBase:
     options: Mapping[str, str] = field(default_factory=dict)
     aliased: str | None = None
 
+    def __post_init__(self) -> None:
+        """Check the session and the path.
+
+        Raises:
+            OptionTypeError: one of them is something else, as when the two are swapped.
+        """
+        check_session(self.spark, "LanceTable.forPath(spark, path)")
+        if not isinstance(self.path, str):
+            raise OptionTypeError(f"the path of a table is text, not {type(self.path).__name__}")
+
     @property
     def _parsed(self) -> WriteOptions:
         return write_options({**self.options, "path": self.path})
@@ -43,12 +55,15 @@ class TableBase:
 
         Raises:
             TableNotFoundError: there is no table.
+            OptionError: the session has been stopped.
         """
+        check_running(self.spark)
         parsed = self._parsed
         store, root = open_store(parsed.path, parsed.storage)
         return LanceDataset(parsed.path, store, root, load_latest(store, root))
 
     def _read(self, **options: object) -> DataFrame:
         """Return a DataFrame of the table, read with further options."""
+        check_running(self.spark)
         reader = self.spark.read.format("lance").options(**self.options)
         return reader.options(**{name: str(value) for name, value in options.items()}).load(self.path)

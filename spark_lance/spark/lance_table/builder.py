@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -13,6 +14,7 @@ from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
 from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store, open_store
+from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.types import VECTOR_SIZE
@@ -58,9 +60,22 @@ class TableBuilder(Generic[Table]):
     _properties: dict[str, str] = field(default_factory=dict)
     _description: str | None = None
 
-    def location(self, path: str) -> TableBuilder[Table]:
+    def __post_init__(self) -> None:
+        """Check the session.
+
+        Raises:
+            OptionTypeError: it is something else.
+        """
+        check_session(self.spark, f"LanceTable.{self._call}(spark)")
+
+    @property
+    def _call(self) -> str:
+        first, *others = self.mode.split("_")
+        return first + "".join(map(str.capitalize, others))
+
+    def location(self, path: str | os.PathLike[str]) -> TableBuilder[Table]:
         """Say where the table is to be."""
-        self._path = path
+        self._path = os.fspath(path)
         return self
 
     def addColumn(
@@ -122,7 +137,8 @@ class TableBuilder(Generic[Table]):
     def primaryKey(self, *colNames: str) -> TableBuilder[Table]:
         """Name the columns of the primary key, in this order; they become not nullable.
 
-        The key is a promise: nobody checks it, and it can never be changed.
+        The key is a promise: nobody checks it, and it can never be changed. Rows of a table with a key keep
+        their ids when they move, unless the option `enable_stable_row_ids` is false.
         """
         self._key = colNames
         return self
@@ -159,6 +175,7 @@ class TableBuilder(Generic[Table]):
         """
         if self._path is None:
             raise OptionError("say where the table is to be: .location(path)")
+        check_running(self.spark)
         options = write_options({**self.options, "path": self._path})
         store, root = open_store(options.path, options.storage)
         there = find_latest(store, root)
@@ -184,7 +201,7 @@ class TableBuilder(Generic[Table]):
             schema,
             "overwrite" if replaces else "create",
             data_storage_version=options.data_storage_version,
-            stable_row_ids=bool(options.enable_stable_row_ids),
+            stable_row_ids=options.enable_stable_row_ids,
         )
         plan = replace(plan, schema=compressed(plan.schema, options.compression))
         try:

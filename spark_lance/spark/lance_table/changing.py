@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.spark.lance_table.at_hand import gather_changes, whole_row_bytes
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression, text_of
 from spark_lance.spark.lance_table.expressions import (
+    QUOTING,
     analysed,
     as_column,
     functions_of,
@@ -104,6 +105,11 @@ class Changing(TableBase):
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table uses what is not written here.
         """
+        if isinstance(condition, Mapping):
+            raise OptionTypeError(
+                "the first argument of update() is the condition: write update(set={...}) for all rows, or "
+                f"update(condition, set={{...}}). {QUOTING}"
+            )
         if not set:
             raise OptionError('an update needs at least one column: update(condition, set={"a": "a + 1"})')
         reruns = policy(conflict_retries, retry_timeout)

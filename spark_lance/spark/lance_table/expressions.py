@@ -21,7 +21,11 @@ from spark_lance.spark.lance_table.column_references import Expression, Resolved
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["analysed", "as_column", "functions_of", "is_ansi", "quoted", "stored", "types_of"]
+__all__ = ["QUOTING", "analysed", "as_column", "functions_of", "is_ansi", "quoted", "stored", "types_of"]
+
+
+# What strings in the place of expressions are.
+QUOTING = """Values are SQL: write a text in quotes, {"name": "'hello'"}, or use lit("hello")"""
 
 
 def functions_of(spark: SparkSession) -> Any:
@@ -51,7 +55,7 @@ def analysed(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
     except AnalysisException as error:
         reason = str(error).strip().splitlines()[0]
         known = ", ".join(columns)
-        hint = f" (the table has the columns {known})" if known and "UNRESOLVED" in reason else ""
+        hint = f" (the table has the columns {known}). {QUOTING}" if known and "UNRESOLVED" in reason else ""
         raise ExpressionError(f"{what}: {reason}{hint}") from error
 
 

@@ -14,6 +14,7 @@ from spark_lance.errors import (
     RetryableConflictError,
     SchemaError,
 )
+from spark_lance.spark.arguments import check_number
 from spark_lance.spark.jobs import local_bytes, spread
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.clustering import Clustering
@@ -37,7 +38,7 @@ from spark_lance.table.writing.write import delete_fragment_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Maintaining", "Optimizing"]
+__all__ = ["Maintaining", "Optimizing", "VacuumRequest", "VacuumWords"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,34 @@ _CLEANUP = (
     "index_files_removed bigint, deletion_files_removed bigint, failed_deletes bigint"
 )
 _DOOMED = "path string, kind string, size_bytes bigint, unverified boolean"
+
+
+@dataclass(frozen=True)
+class VacuumRequest:
+    """The arguments of `LanceTable.vacuum`."""
+
+    retention_hours: float | None = None
+    dry_run: bool = False
+    retain_versions: int | None = None
+    delete_unverified: bool = False
+    allow_short_retention: bool = False
+
+
+@dataclass(frozen=True)
+class VacuumWords:
+    """How a caller of vacuum writes its arguments, for errors.
+
+    Attributes:
+        hours, retain: names of the arguments `retentionHours` and `retainVersions`.
+        allow_short: how `allowShortRetention` is set.
+    """
+
+    hours: str
+    retain: str
+    allow_short: str
+
+
+_PYTHON_WORDS = VacuumWords("retentionHours", "retainVersions", "allowShortRetention=True")
 
 
 class Maintaining(TableBase):
@@ -103,24 +132,32 @@ class Maintaining(TableBase):
             OptionError: a number cannot be used, or retentionHours is too short.
             FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
         """
+        request = VacuumRequest(retentionHours, dryRun, retainVersions, deleteUnverified, allowShortRetention)
+        return self._vacuum(request, _PYTHON_WORDS)
+
+    def _vacuum(self, request: VacuumRequest, words: VacuumWords) -> DataFrame:
+        """Delete old versions; see `vacuum`. Errors name the arguments in the words of the caller."""
+        hours, retain = request.retention_hours, request.retain_versions
+        check_number(words.hours, hours, "168 for 7 days")
+        check_number(words.retain, retain, "10", whole=True)
         dataset = self._dataset()
         age = guarded_age(
             dataset.manifest,
-            None if retentionHours is None else age_of_hours(retentionHours, "retentionHours"),
-            retainVersions is not None,
-            allow_short=allowShortRetention or (dryRun and retentionHours is not None),
-            given=f"retentionHours={retentionHours:g}" if retentionHours is not None else "",
-            remedy="allowShortRetention=True",
+            None if hours is None else age_of_hours(hours, words.hours),
+            retain is not None,
+            allow_short=request.allow_short_retention or (request.dry_run and hours is not None),
+            given=f"{words.hours}={hours:g}" if hours is not None else "",
+            remedy=words.allow_short,
         )
         with operation(self.spark, "clean-up", self.path):
             stats = dataset.cleanup_old_versions(
                 older_than=age,
-                retain_versions=retainVersions,
-                delete_unverified=deleteUnverified,
+                retain_versions=retain,
+                delete_unverified=request.delete_unverified,
                 error_if_tagged_old_versions=False,
-                dry_run=dryRun,
+                dry_run=request.dry_run,
             )
-        if dryRun:
+        if request.dry_run:
             return self.spark.createDataFrame([_doomed(file) for file in stats.files], _DOOMED)
         return self._removed(stats)
 

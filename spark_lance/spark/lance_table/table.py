@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing,
     """
 
     @classmethod
-    def forPath(cls, spark: SparkSession, path: str, **options: object) -> LanceTable:
+    def forPath(cls, spark: SparkSession, path: str | os.PathLike[str], **options: object) -> LanceTable:
         """Return the table at a path.
 
         Args:
@@ -48,12 +49,12 @@ class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing,
             OptionError: an option cannot be used.
         """
         branch = options.pop("branch", None)
-        found = cls(spark, path, option_texts(options))
+        found = cls(spark, os.fspath(path) if isinstance(path, os.PathLike) else path, option_texts(options))
         found._dataset()
         return found if branch is None else found.branches.get(str(branch))  # type: ignore[return-value]
 
     @classmethod
-    def isLanceTable(cls, spark: SparkSession, path: str, **options: object) -> bool:
+    def isLanceTable(cls, spark: SparkSession, path: str | os.PathLike[str], **options: object) -> bool:
         """Whether there is a table at a path; arguments as for `forPath`."""
         try:
             cls.forPath(spark, path, **options)

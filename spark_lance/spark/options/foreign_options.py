@@ -65,6 +65,8 @@ FOREIGN = {
     "start-snapshot-id": "use options 'readChangeFeed' and 'startingVersion'",
     "start-timestamp": "use options 'readChangeFeed' and 'startingTimestamp'",
     "stream-from-timestamp": "use option 'startingTimestamp'",
+    "streaming-max-files-per-micro-batch": "use option 'maxFilesPerTrigger'",
+    "streaming-max-rows-per-micro-batch": "use option 'maxRowsPerTrigger'",
     "streaming-skip-delete-snapshots": "use option 'ignoreDeletes'",
     "streaming-skip-overwrite-snapshots": "use option 'ignoreChanges'",
     "target-file-size-bytes": "use option 'max_bytes_per_file'",

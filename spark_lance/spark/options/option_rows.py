@@ -371,7 +371,7 @@ ROWS = (
         "true or false",
         None,
         "write",
-        "Give the rows of a new table ids that survive compaction.",
+        "Give the rows of a new table ids that survive compaction; by default, if it has a primary key.",
         ("new_table_enable_stable_row_ids",),
     ),
     Option(

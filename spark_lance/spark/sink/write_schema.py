@@ -85,7 +85,7 @@ def plan_rows(
             rows.source,
             "overwrite" if overwrite else "append",
             data_storage_version=options.data_storage_version,
-            stable_row_ids=bool(options.enable_stable_row_ids),
+            stable_row_ids=options.enable_stable_row_ids,
             new_columns=rows.new_columns,
             keep_schema=keeps,
             replace_where=options.replaceWhere,

@@ -30,7 +30,7 @@ from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
 from spark_lance.table.schema.changes import add_fields
-from spark_lance.table.schema.keys import check_keys
+from spark_lance.table.schema.keys import check_keys, primary_key
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner, check_added_names
 from spark_lance.table.writing.location import check_location
@@ -95,7 +95,7 @@ def plan_write(
     mode: str,
     *,
     data_storage_version: str | None = None,
-    stable_row_ids: bool = False,
+    stable_row_ids: bool | None = None,
     new_columns: pa.Schema | None = None,
     keep_schema: bool = False,
     replace_where: str | None = None,
@@ -108,7 +108,7 @@ def plan_write(
         source: of the data.
         mode: "create" (must not exist), "append" (created if missing) or "overwrite" (likewise).
         data_storage_version: such as "2.1"; by default the table's, or 2.2 for a new one.
-        stable_row_ids: for a table to be created.
+        stable_row_ids: for a table to be created; by default, whether it declares a primary key.
         new_columns: the data's columns as a new table would store them; the table is given those of them that
             it lacks. None refuses data with columns that the table lacks.
         keep_schema: an overwrite keeps the table's columns, and the data must fit them.
@@ -134,9 +134,8 @@ def plan_write(
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
         fallback = _fallback(mode, check, bases)
-        return WritePlan(
-            "create", 0, schema, version, stable_row_ids, fallback, merges, check, bases=numbered(bases)
-        )
+        stable = bool(primary_key(schema)) if stable_row_ids is None else stable_row_ids
+        return WritePlan("create", 0, schema, version, stable, fallback, merges, check, bases=numbered(bases))
     if mode == "create":
         raise TableExistsError(f"there is a Lance table at {root} already: use mode append or overwrite")
     if bases:

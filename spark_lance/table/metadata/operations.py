@@ -27,11 +27,12 @@ __all__ = ["live_rows", "metrics", "operation_name", "parameters"]
 def operation_name(transaction: Transaction) -> str | None:
     """Return the operation's name in the format ("Append", "CreateIndex", ...), None if it is not known.
 
-    The format has no operation of its own for a dropped index: a CreateIndex that only removes is `DropIndex`.
+    The format has no operation of its own for a dropped index: a CreateIndex that only removes indices is
+    called `DropIndex`.
     """
     if transaction.name is None:
         return None
-    operation = transaction.operation
+    operation: Any = transaction.operation
     if transaction.name == "create_index" and operation.removed_indices and not operation.new_indices:
         return "DropIndex"
     return str(operation.DESCRIPTOR.name)

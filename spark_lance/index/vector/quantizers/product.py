@@ -43,12 +43,12 @@ from spark_lance.index.vector.quantizers.base import (
 from spark_lance.index.vector.quantizers.product_codes import Codebook, ProductCodes
 from spark_lance.proto import index_pb2
 
-__all__ = ["ProductQuantizer"]
+__all__ = ["PQ_BITS", "ProductQuantizer", "check_sub_vectors"]
 
 _COLUMN = "__pq_code"
 
 # Of a code, if nothing else is asked for.
-_BITS = 8
+PQ_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class ProductQuantizer(Quantizer):
     @classmethod
     def codewords(cls, bits: int | None) -> int:
         """Return one for every code; codes have 8 bits by default."""
-        return 1 << (bits or _BITS)
+        return 1 << (bits or PQ_BITS)
 
     @classmethod
     def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> ProductQuantizer:
         """Find codewords; by default for parts of 16 values, or of 8."""
-        bits = training.num_bits or _BITS
+        bits = training.num_bits or PQ_BITS
         if training.codebook is not None:
             return cls.given(training.codebook.astype(dtype), bits, training.metric, sample.shape[1])
         sample = sample[: training.sample_rate << bits]
