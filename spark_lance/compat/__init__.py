@@ -36,10 +36,10 @@ class _Alias(MetaPathFinder, Loader):
         """Return where a module is, None for those of others and those that are not there."""
         if fullname != _THEIRS and not fullname.startswith(f"{_THEIRS}."):
             return None
-        found = find_spec(_OURS + fullname[len(_THEIRS) :])
-        if found is None:
+        spec = find_spec(_OURS + fullname[len(_THEIRS) :])
+        if spec is None:
             return None
-        return ModuleSpec(fullname, self, is_package=found.submodule_search_locations is not None)
+        return ModuleSpec(fullname, self, is_package=spec.submodule_search_locations is not None)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module itself, so that both names mean the same classes."""

@@ -28,23 +28,23 @@ _HINTS = frozenset(
 )
 
 
-def writing_options(given: dict[str, Any]) -> dict[str, Any]:
+def writing_options(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a write that say something here; None is as not given.
 
     Raises:
         NotImplementedError: an argument that would change what is written.
     """
-    found = {name: value for name, value in given.items() if value is not None and name not in _HINTS}
+    options = {name: value for name, value in arguments.items() if value is not None and name not in _HINTS}
     defaults = {"external_blob_mode": "reference", "allow_external_blob_outside_bases": False}
     for name, default in defaults.items():
-        if found.get(name, default) == default:
-            found.pop(name, None)
-    if given.get("use_legacy_format") is False:
-        found.setdefault("data_storage_version", "stable")
+        if options.get(name, default) == default:
+            options.pop(name, None)
+    if arguments.get("use_legacy_format") is False:
+        options.setdefault("data_storage_version", "stable")
     for name in defaults:
-        if found.get(name):
+        if options.get(name):
             raise NotImplementedError(f"{name} is not taken here")
-    return found
+    return options
 
 
 def version_dict(version: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def version_dict(version: dict[str, Any]) -> dict[str, Any]:
 def transaction_or_none(read: Any) -> Transaction | None:
     """Return what a function reads as a transaction with classes for its operation; None if it is gone."""
     try:
-        found = read()
+        transaction = read()
     except FormatError:
         return None
-    return None if found is None else Transaction.of(found)
+    return None if transaction is None else Transaction.of(transaction)

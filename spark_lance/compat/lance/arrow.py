@@ -131,8 +131,8 @@ class BFloat16Array(pa.ExtensionArray):  # type: ignore[misc]
         return values
 
     def __str__(self) -> str:
-        shown = "".join(f"\n  {value}," for value in self.to_pylist())
-        return f"[{shown.rstrip(',')}\n]"
+        lines = "".join(f"\n  {value}," for value in self.to_pylist())
+        return f"[{lines.rstrip(',')}\n]"
 
     def __repr__(self) -> str:
         return f"<lance.arrow.BFloat16Array object at 0x{id(self):x}>\n{self}"
@@ -171,15 +171,15 @@ def _from_bits(bits: npt.NDArray[np.uint16], nulls: npt.NDArray[np.bool_] | None
         valid = pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes())
     buffers = [valid, pa.py_buffer(bits.astype("<u2").tobytes())]
     storage = pa.Array.from_buffers(pa.binary(2), len(bits), buffers)
-    made: BFloat16Array = pa.ExtensionArray.from_storage(BFloat16Type(), storage)
-    return made
+    result: BFloat16Array = pa.ExtensionArray.from_storage(BFloat16Type(), storage)
+    return result
 
 
 def bfloat16_array(values: Iterable[float | None]) -> BFloat16Array:
     """Return an array of numbers, None for null."""
-    given = list(values)
-    nulls = np.array([value is None for value in given], np.bool_)
-    return _from_bits(_bits([0.0 if value is None else float(value) for value in given]), nulls)
+    items = list(values)
+    nulls = np.array([value is None for value in items], np.bool_)
+    return _from_bits(_bits([0.0 if value is None else float(value) for value in items]), nulls)
 
 
 def cast(arr: pa.Array, target_type: pa.DataType | str) -> pa.Array:

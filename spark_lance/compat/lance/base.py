@@ -29,12 +29,12 @@ class Stats(LanceStats):
 
     def index_stats(self, index_name: str) -> dict[str, Any]:
         """Return what is known of an index, of vectors just what pylance tells."""
-        found = super().index_stats(index_name)
-        for segment in found["indices"]:
+        stats = super().index_stats(index_name)
+        for segment in stats["indices"]:
             if "centroids" in segment:
                 for name in _OWN_FIGURES:
                     segment.pop(name, None)
-        return found
+        return stats
 
 
 class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
@@ -67,9 +67,9 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
     @classmethod
     def of(cls, value: values.LanceDataset, scan_options: Mapping[str, Any] | None = None) -> Self:
         """Return a dataset at a version that is open."""
-        made = cls.__new__(cls)
-        made._take(value, scan_options)
-        return made
+        instance = cls.__new__(cls)
+        instance._take(value, scan_options)
+        return instance
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).of, (self.value, self._default_scan_options)

@@ -61,8 +61,8 @@ class PandasBFloat16Array(ExtensionArray):  # type: ignore[misc]
         return cls([value for part in to_concat for value in part._values])
 
     def __getitem__(self, item: Any) -> Any:
-        found = self._values[pd.api.indexers.check_array_indexer(self, item)]
-        return PandasBFloat16Array(found) if isinstance(found, np.ndarray) else found
+        result = self._values[pd.api.indexers.check_array_indexer(self, item)]
+        return PandasBFloat16Array(result) if isinstance(result, np.ndarray) else result
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._values[key] = value

@@ -154,13 +154,15 @@ class Changes(DatasetBase):
         self, column: str | list[str], index_type: str, name: str | None = None, **options: Any
     ) -> Any:
         """Build an index of vectors; with `fragment_ids` a segment of one, which is not committed."""
-        given = self._sized(_meant(options))
+        arguments = self._sized(_meant(options))
         if options.get("train") is False:
             raise NotImplementedError("Creating empty vector indices with train=False is not yet implemented")
-        if "fragment_ids" in given:
-            return self.create_index_uncommitted(column, index_type, name, **given)
-        given.pop("index_uuid", None)
-        self.value = self.value.create_index(_only(column), index_type, name, **{"replace": False, **given})
+        if "fragment_ids" in arguments:
+            return self.create_index_uncommitted(column, index_type, name, **arguments)
+        arguments.pop("index_uuid", None)
+        self.value = self.value.create_index(
+            _only(column), index_type, name, **{"replace": False, **arguments}
+        )
         return self
 
     def create_index_uncommitted(
@@ -169,9 +171,9 @@ class Changes(DatasetBase):
         """Build a segment of some fragments and commit nothing."""
         if options.get("fragment_ids") is None:
             raise ValueError("create_index_uncommitted requires fragment_ids for distributed index build")
-        given = self._sized(_meant(options))
-        given.pop("replace", None)
-        return self.value.create_index_uncommitted(_only(column), index_type, name, **given)
+        arguments = self._sized(_meant(options))
+        arguments.pop("replace", None)
+        return self.value.create_index_uncommitted(_only(column), index_type, name, **arguments)
 
     def merge_index_metadata(self, index_uuid: str, index_type: str, *_: Any, **__: Any) -> None:
         """Put the parts of a segment together and commit nothing."""
@@ -247,8 +249,8 @@ class Changes(DatasetBase):
         self, field: str | Mapping[str, Any], updates: Any = None, **options: Any
     ) -> Any:
         """Set metadata of fields."""
-        given = field if isinstance(field, Mapping) else {field: updates}
-        self.value = self.value.update_field_metadata(given, **options)
+        changes = field if isinstance(field, Mapping) else {field: updates}
+        self.value = self.value.update_field_metadata(changes, **options)
         return None
 
     def replace_field_metadata(self, field_name: str, new_metadata: Mapping[str, str]) -> None:

@@ -150,8 +150,8 @@ class LanceDataset(Reading, Changes):
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """Return what made the newest versions."""
-        found = self.value.get_transactions(recent_transactions)
-        return [None if each is None else Transaction.of(each) for each in found]
+        transactions = self.value.get_transactions(recent_transactions)
+        return [None if each is None else Transaction.of(each) for each in transactions]
 
     def add_bases(
         self, new_bases: Sequence[DatasetBasePath], transaction_properties: Any = None
@@ -218,8 +218,8 @@ class LanceDataset(Reading, Changes):
     ) -> dict[str, Any]:
         """Commit appends together."""
         merged = merge_appends(transactions)
-        found = LanceDataset.commit(dest, merged, commit_lock=commit_lock, **options)
-        return {"dataset": found, "merged": merged}
+        committed = LanceDataset.commit(dest, merged, commit_lock=commit_lock, **options)
+        return {"dataset": committed, "merged": merged}
 
 
 def dataset(
@@ -297,7 +297,7 @@ def _place(
     if client is None or table_id is None or uri is not None:
         raise OptionTypeError("a table is named by its uri, or else by namespace_client and table_id")
     names = import_module("spark_lance.compat.lance.namespace")  # Only then its package is needed.
-    found, vended = (
+    location, vended = (
         names.location_of(client, table_id) if mode is None else names.place_for(client, table_id, mode)
     )
-    return found, {**(storage_options or {}), **vended} or None
+    return location, {**(storage_options or {}), **vended} or None

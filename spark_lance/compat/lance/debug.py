@@ -52,8 +52,8 @@ def format_fragment(fragment: FragmentMetadata, dataset: Any) -> str:
 
 def list_transactions(dataset: Any, max_transactions: int = 10) -> list[str]:
     """Return what made the newest versions, newest first."""
-    found = dataset.value.get_transactions(max_transactions)
-    return ["\n".join(_message("Transaction", each.message)) for each in found if each is not None]
+    transactions = dataset.value.get_transactions(max_transactions)
+    return ["\n".join(_message("Transaction", each.message)) for each in transactions if each is not None]
 
 
 def _schema(schema: Schema) -> list[str]:
@@ -78,8 +78,8 @@ def _message(name: str, message: Message) -> list[str]:
     for descriptor, value in message.ListFields():
         label = f"{descriptor.name}: "
         if descriptor.message_type is None:
-            shown = list(value) if descriptor.is_repeated else value
-            lines.append(f"    {label}{shown!r},")
+            items = list(value) if descriptor.is_repeated else value
+            lines.append(f"    {label}{items!r},")
         elif descriptor.message_type.GetOptions().map_entry:
             lines.append(f"    {label}{dict(value)!r},")
         elif descriptor.is_repeated:
@@ -97,5 +97,5 @@ def _message(name: str, message: Message) -> list[str]:
 def _in(label: str, lines: list[str]) -> list[str]:
     """Return lines with a label, as a property of something."""
     first, *rest = lines
-    shown = [f"    {label}{first}", *(f"    {line}" for line in rest)]
-    return [*shown[:-1], f"{shown[-1].rstrip(',')},"]
+    result = [f"    {label}{first}", *(f"    {line}" for line in rest)]
+    return [*result[:-1], f"{result[-1].rstrip(',')},"]

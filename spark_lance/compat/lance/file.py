@@ -149,9 +149,9 @@ class LanceFileReader:
     @classmethod
     def at(cls, store: Store, path: str, columns: Sequence[str] | None) -> LanceFileReader:
         """Return a reader of a file in a store that is open."""
-        made = cls.__new__(cls)
-        made._open(store, path, columns)
-        return made
+        reader = cls.__new__(cls)
+        reader._open(store, path, columns)
+        return reader
 
     def num_rows(self) -> int:
         """Return the rows of the file."""
@@ -227,12 +227,12 @@ class LanceFileReader:
 
     def file_statistics(self) -> LanceFileStatistics:
         """Return the pages and bytes of the columns."""
-        found = []
+        columns = []
         for one in self._reader.schema.fields:
             numbers = [self._reader.columns[n.id] for n in one.walk() if n.id in self._reader.columns]
             pages = sum(len(self._reader.column(number).pages) for number in numbers)
-            found.append(LanceColumnStatistics(pages, self._reader.stored_bytes(one)))
-        return LanceFileStatistics(found)
+            columns.append(LanceColumnStatistics(pages, self._reader.stored_bytes(one)))
+        return LanceFileStatistics(columns)
 
     def read_global_buffer(self, index: int) -> bytes:
         """Return a buffer that stands beside the columns; 0 is the file's own description."""
@@ -277,10 +277,10 @@ class LanceFileWriter:
     def _begin(self, schema: pa.Schema) -> FileWriter:
         store, path = self.place or open_store(self.path, self.storage_options)
         version = DEFAULT_VERSION if self.version is None else FileVersion.parse(self.version)
-        made = Schema.from_arrow(schema)
+        file_schema = Schema.from_arrow(schema)
         most = self.max_page_bytes if version is FileVersion.V2_0 else None
-        writer = FileWriter(store, path, made, version, page_bytes=min(most or _MAX_PAGE, _MAX_PAGE))
-        self._aligner = Aligner(schema, made)
+        writer = FileWriter(store, path, file_schema, version, page_bytes=min(most or _MAX_PAGE, _MAX_PAGE))
+        self._aligner = Aligner(schema, file_schema)
         self._writer = writer
         for key, value in self._added:
             writer.add_metadata({key: value})
@@ -371,8 +371,8 @@ class LanceFileSession:
 
     def list(self, path: str | None = None) -> list[str]:
         """Return the files below a folder, as paths from the session's folder."""
-        found = (one.path for one in self._store.list_objects(self._path(path), recursive=True))
-        return sorted(name.removeprefix(self._root).lstrip("/") for name in found)
+        paths = (one.path for one in self._store.list_objects(self._path(path), recursive=True))
+        return sorted(name.removeprefix(self._root).lstrip("/") for name in paths)
 
     def delete_file(self, path: str) -> None:
         """Delete a file."""

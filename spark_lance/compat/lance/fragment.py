@@ -250,7 +250,7 @@ def write_fragments(
     """Write data as fragments and commit nothing."""
     progress = options.get("progress")
     options.pop("enable_stable_row_ids", None)
-    made = building.write_fragments(
+    result = building.write_fragments(
         data,
         getattr(dataset_uri, "value", dataset_uri),
         schema,
@@ -261,8 +261,8 @@ def write_fragments(
         **writing_options(options),
     )
     if progress is not None:
-        fragments = made if isinstance(made, list) else getattr(made.operation, "fragments", [])
+        fragments = result if isinstance(result, list) else getattr(result.operation, "fragments", [])
         for fragment in fragments:
             progress._do_begin(fragment)
             progress._do_complete(fragment)
-    return made
+    return result

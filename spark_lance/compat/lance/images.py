@@ -54,11 +54,11 @@ class ImageArray(pa.ExtensionArray):  # type: ignore[misc]
 _Images = TypeVar("_Images", bound="ImageArray")
 
 
-def _made(kind: pa.ExtensionType, storage: pa.Array, made: type[_Images]) -> _Images:
+def _made(kind: pa.ExtensionType, storage: pa.Array, images: type[_Images]) -> _Images:
     """Return storage as an array of a type whose arrays are of the class `made`."""
-    found = pa.ExtensionArray.from_storage(kind, storage)
-    assert isinstance(found, made)
-    return found
+    array = pa.ExtensionArray.from_storage(kind, storage)
+    assert isinstance(array, images)
+    return array
 
 
 class ImageURIArray(ImageArray):
@@ -78,14 +78,14 @@ class ImageURIArray(ImageArray):
             FileNotFoundError, OSError: an image cannot be read.
         """
         kind = storage_type or pa.binary()
-        found: list[bytes | None] = []
+        contents: list[bytes | None] = []
         for uri in self.storage.to_pylist():
             if uri is None:
-                found.append(None)
+                contents.append(None)
                 continue
             store, path = open_store(uri)
-            found.append(store.read(path))
-        return _made(EncodedImageType(kind), pa.array(found, kind), EncodedImageArray)
+            contents.append(store.read(path))
+        return _made(EncodedImageType(kind), pa.array(contents, kind), EncodedImageArray)
 
 
 class EncodedImageArray(ImageArray):
@@ -128,8 +128,8 @@ class FixedShapeImageTensorArray(ImageArray):
         Raises:
             OptionError: Pillow is needed and not installed.
         """
-        found = _encoded(self.to_numpy()) if encoder is None else encoder(self.to_numpy())
-        return _made(EncodedImageType(found.type), found, EncodedImageArray)
+        encoded = _encoded(self.to_numpy()) if encoder is None else encoder(self.to_numpy())
+        return _made(EncodedImageType(encoded.type), encoded, EncodedImageArray)
 
 
 def _pillow() -> Any:
@@ -152,12 +152,12 @@ def _decoded(images: pa.Array) -> np.ndarray[Any, Any]:
 
 def _encoded(pixels: np.ndarray[Any, Any]) -> pa.Array:
     image = _pillow()
-    found = []
+    contents = []
     for one in pixels:
         data = io.BytesIO()
         image.fromarray(one[..., 0] if one.shape[-1] == 1 else one).save(data, "PNG")
-        found.append(data.getvalue())
-    return pa.array(found, pa.binary())
+        contents.append(data.getvalue())
+    return pa.array(contents, pa.binary())
 
 
 class ImageURIType(pa.ExtensionType):  # type: ignore[misc]

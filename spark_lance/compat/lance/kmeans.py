@@ -39,8 +39,8 @@ class KMeans:
     @property
     def centroids(self) -> pa.Array | None:
         """The centroids as an array of tensors; None before `fit`."""
-        found = self._centroids
-        return None if found is None else pa.FixedShapeTensorArray.from_numpy_ndarray(found)
+        centroids = self._centroids
+        return None if centroids is None else pa.FixedShapeTensorArray.from_numpy_ndarray(centroids)
 
     def fit(self, data: Any) -> None:
         """Find the centroids of vectors of float32: fixed-size lists, 1-D tensors, or a matrix."""

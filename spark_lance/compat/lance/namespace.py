@@ -94,8 +94,8 @@ class DirectoryNamespace(api.LanceNamespace):
     def list_namespaces(self, request: Any) -> Any:
         """Return the namespaces directly in one, by name."""
         with _told():
-            found, more = _page(self._catalog.namespaces(_name(request)), request)
-        return api.ListNamespacesResponse(namespaces=found, page_token=more)
+            names, more = _page(self._catalog.namespaces(_name(request)), request)
+        return api.ListNamespacesResponse(namespaces=names, page_token=more)
 
     def describe_namespace(self, request: Any) -> Any:
         """Return the properties of a namespace."""
@@ -119,18 +119,18 @@ class DirectoryNamespace(api.LanceNamespace):
     def list_tables(self, request: Any) -> Any:
         """Return the tables directly in a namespace, by name."""
         with _told():
-            found, more = _page(self._catalog.tables(_name(request)), request)
-        return api.ListTablesResponse(tables=found, page_token=more)
+            names, more = _page(self._catalog.tables(_name(request)), request)
+        return api.ListTablesResponse(tables=names, page_token=more)
 
     def describe_table(self, request: Any) -> Any:
         """Return where a table is, and with `load_detailed_metadata` its version and schema."""
         with _told():
             entry = self._catalog.table(_name(request))
-            known: dict[str, Any] = {"is_only_declared": entry.declared} if request.check_declared else {}
+            details: dict[str, Any] = {"is_only_declared": entry.declared} if request.check_declared else {}
             if request.load_detailed_metadata and not entry.declared:
                 opened = self._open(entry, request)
                 schema = schema_to_json(opened.schema)
-                known = {"version": opened.version, "is_only_declared": False, "schema": schema}
+                details = {"version": opened.version, "is_only_declared": False, "schema": schema}
         return api.DescribeTableResponse(
             table=entry.name[-1],
             namespace=list(entry.name[:-1]),
@@ -138,7 +138,7 @@ class DirectoryNamespace(api.LanceNamespace):
             table_uri=_shown(entry.uri),
             properties=dict(entry.properties) or None,
             storage_options=dict(self._catalog.storage_options) or None,
-            **known,
+            **details,
         )
 
     def register_table(self, request: Any) -> Any:
@@ -190,13 +190,13 @@ class DirectoryNamespace(api.LanceNamespace):
                     )
                 if mode == "create":
                     raise TableExistsError(f"there is a table {SEPARATOR.join(name)} already")
-                made = self._write(data, entry.uri, "overwrite")
+                written = self._write(data, entry.uri, "overwrite")
             else:
                 uri = self._catalog.place(name)
-                made = self._write(data, uri, "create")
+                written = self._write(data, uri, "create")
                 self._catalog.add(name, uri, request.properties or {})
         return api.CreateTableResponse(
-            location=_shown(made.uri), version=made.version, properties=request.properties
+            location=_shown(written.uri), version=written.version, properties=request.properties
         )
 
     def declare_table(self, request: Any) -> Any:
@@ -227,8 +227,8 @@ class DirectoryNamespace(api.LanceNamespace):
             raise api.InvalidInputError(f"mode {request.mode!r} is none of append, overwrite")
         with _told():
             data = _rows(request_data, "insert_into_table")
-            made = self._write(data, self._catalog.table(_table_name(request)).uri, mode)
-        return api.InsertIntoTableResponse(num_inserted_rows=data.num_rows, version=made.version)
+            written = self._write(data, self._catalog.table(_table_name(request)).uri, mode)
+        return api.InsertIntoTableResponse(num_inserted_rows=data.num_rows, version=written.version)
 
     def _there(self, name: Name) -> TableEntry | None:
         try:
@@ -263,10 +263,10 @@ def place_for(client: Any, table_id: list[str], mode: str) -> tuple[str, dict[st
     try:
         answer = client.declare_table(api.DeclareTableRequest(id=list(table_id)))
     except api.TableAlreadyExistsError:
-        known = client.describe_table(api.DescribeTableRequest(id=list(table_id), check_declared=True))
-        if not known.is_only_declared:
+        table = client.describe_table(api.DescribeTableRequest(id=list(table_id), check_declared=True))
+        if not table.is_only_declared:
             raise
-        answer = known
+        answer = table
     return str(answer.location), dict(answer.storage_options or {})
 
 
@@ -298,12 +298,12 @@ def _rows(data: bytes, verb: str) -> pa.Table:
 
 def _page(names: list[Name], request: Any) -> tuple[list[str], str | None]:
     """Return the names after `page_token`, `limit` at most, and the token of the next page."""
-    found = [name[-1] for name in names if request.page_token is None or name[-1] > request.page_token]
-    if request.limit is None or len(found) <= request.limit:
-        return found, None
+    rest = [name[-1] for name in names if request.page_token is None or name[-1] > request.page_token]
+    if request.limit is None or len(rest) <= request.limit:
+        return rest, None
     if request.limit < 1:
         raise api.InvalidInputError(f"limit {request.limit} is below 1")
-    return found[: request.limit], found[request.limit - 1]
+    return rest[: request.limit], rest[request.limit - 1]
 
 
 @contextmanager

@@ -25,12 +25,12 @@ class DatasetOptimizer:
 
     def compact_files(self, **options: Any) -> CompactionMetrics:
         """Rewrite small fragments to larger ones."""
-        given = {name: value for name, value in options.items() if value is not None}
+        arguments = {name: value for name, value in options.items() if value is not None}
         for hint in ("max_rows_per_group", "binary_copy_read_batch_bytes"):
-            given.pop(hint, None)
-        if given.get("compaction_mode") in ("reencode", "try_binary_copy"):
-            given.pop("compaction_mode")
-        metrics: CompactionMetrics = self._dataset.value.optimize.compact_files(**given)
+            arguments.pop(hint, None)
+        if arguments.get("compaction_mode") in ("reencode", "try_binary_copy"):
+            arguments.pop("compaction_mode")
+        metrics: CompactionMetrics = self._dataset.value.optimize.compact_files(**arguments)
         self._dataset.checkout_latest()
         return metrics
 

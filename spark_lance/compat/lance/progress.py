@@ -75,8 +75,8 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
 
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
         """Write both files."""
-        told = {"fragment_id": fragment.id, "metadata": self._metadata}
-        self._store.put(self._path(fragment, self.PROGRESS_EXT), json.dumps(told).encode())
+        record = {"fragment_id": fragment.id, "metadata": self._metadata}
+        self._store.put(self._path(fragment, self.PROGRESS_EXT), json.dumps(record).encode())
         self._store.put(self._path(fragment, ".json"), json.dumps(fragment.to_json()).encode())
 
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:

@@ -22,11 +22,11 @@ class Reading(DatasetBase):
     def scanner(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> LanceScanner:
         """Describe a read."""
         names = ("limit", "offset", "nearest", "batch_size")
-        given = {"columns": columns, "filter": filter, **dict(zip(names, args, strict=False)), **options}
+        arguments = {"columns": columns, "filter": filter, **dict(zip(names, args, strict=False)), **options}
         defaults = self._default_scan_options or {}
-        given = {**defaults, **{name: value for name, value in given.items() if value is not None}}
-        scanner = self.value.scanner(**scan_arguments(given))
-        return LanceScanner(scanner, self, exact_rows(given), given.get("scan_stats_callback"))
+        arguments = {**defaults, **{name: value for name, value in arguments.items() if value is not None}}
+        scanner = self.value.scanner(**scan_arguments(arguments))
+        return LanceScanner(scanner, self, exact_rows(arguments), arguments.get("scan_stats_callback"))
 
     def to_table(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> pa.Table:
         """Read rows into memory."""
@@ -65,14 +65,14 @@ class Reading(DatasetBase):
     ) -> list[Any]:
         """Return blobs as files; nulls are left out."""
         try:
-            found = self.value.take_blobs(blob_column, indices, ids=ids, addresses=addresses)
+            blobs = self.value.take_blobs(blob_column, indices, ids=ids, addresses=addresses)
         except RowNotFoundError as error:
             if indices is not None:
                 raise
             raise NotImplementedError(
                 f"A take operation that includes row addresses must not target deleted rows: {error}"
             ) from error
-        return [blob for blob in found if blob is not None]
+        return [blob for blob in blobs if blob is not None]
 
     def sample(self, num_rows: int, columns: Any = None, randomize_order: bool = True, **_: Any) -> pa.Table:
         """Return rows chosen at random."""
@@ -108,8 +108,8 @@ class Reading(DatasetBase):
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
         """Return the fragment of an id."""
-        found = self.value.get_fragment(fragment_id)
-        return None if found is None else LanceFragment(self, None, fragment=found)
+        fragment = self.value.get_fragment(fragment_id)
+        return None if fragment is None else LanceFragment(self, None, fragment=fragment)
 
     def fragment_ids(self) -> set[int]:
         """Return the ids of the fragments."""

@@ -74,9 +74,9 @@ def maybe_sample(
     run = max(1, -(-n // max(1, max_takes)))
     blocks = -(-total // run)
     starts = sorted(random.sample(range(blocks), min(blocks, -(-n // run) + 1)))
-    wanted = np.concatenate([np.arange(s * run, min((s + 1) * run, total)) for s in starts])[:n]
-    for start in range(0, len(wanted), batch_size):
-        yield from ds.take(wanted[start : start + batch_size], names).combine_chunks().to_batches()
+    positions = np.concatenate([np.arange(s * run, min((s + 1) * run, total)) for s in starts])[:n]
+    for start in range(0, len(positions), batch_size):
+        yield from ds.take(positions[start : start + batch_size], names).combine_chunks().to_batches()
 
 
 class Sampler:
@@ -192,8 +192,8 @@ class ShardedBatchSampler(_Ranked, Sampler):
         self, ds: Any, batch_size: int, columns: Any, filter: str, with_row_id: bool
     ) -> Iterator[pa.RecordBatch]:
         """Yield full batches of the rank's share of the rows that pass a filter."""
-        found = ds.to_table([], filter, with_row_id=True)["_rowid"].to_numpy()
-        own = found[self._rank :: self._world_size]
+        row_ids = ds.to_table([], filter, with_row_id=True)["_rowid"].to_numpy()
+        own = row_ids[self._rank :: self._world_size]
         for start in self._shuffled(list(range(0, len(own), batch_size))):
             ids = own[start : start + batch_size]
             rows = ds._take_rows(ids, columns)

@@ -69,21 +69,21 @@ class ScanStatistics:
         return cls(**counts, all_counts=counts)
 
 
-def scan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a scan with the names they have here; None is as not given.
 
     Raises:
         OptionTypeError: an argument does not exist.
         OptionError: `index_segments` is given, which would leave rows out.
     """
-    found = {_RENAMED.get(name, name): value for name, value in given.items() if value is not None}
-    if "index_segments" in found:
+    result = {_RENAMED.get(name, name): value for name, value in arguments.items() if value is not None}
+    if "index_segments" in result:
         raise OptionError("index_segments is not supported: leave it out to search all segments of an index")
-    found.pop("scan_stats_callback", None)
-    if "batch_size" not in found and (rows := os.environ.get("LANCE_DEFAULT_BATCH_SIZE")):
-        found["batch_size"] = int(rows)
-    check_hints({name: value for name, value in found.items() if name not in _TAKEN})
-    return {name: value for name, value in found.items() if name in _TAKEN}
+    result.pop("scan_stats_callback", None)
+    if "batch_size" not in result and (rows := os.environ.get("LANCE_DEFAULT_BATCH_SIZE")):
+        result["batch_size"] = int(rows)
+    check_hints({name: value for name, value in result.items() if name not in _TAKEN})
+    return {name: value for name, value in result.items() if name in _TAKEN}
 
 
 class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
@@ -94,12 +94,12 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
         scanner: values.LanceScanner,
         dataset: Any = None,
         exact_rows: int | None = None,
-        told: Callable[[ScanStatistics], Any] | None = None,
+        stats_handler: Callable[[ScanStatistics], Any] | None = None,
     ) -> None:
         self._scanner = scanner
         self._dataset = dataset
         self._exact_rows = exact_rows
-        self._told = told
+        self._told = stats_handler
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._scanner, self._dataset, self._exact_rows, self._told)
@@ -124,8 +124,8 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Stream the rows."""
-        found: Iterator[pa.RecordBatch] = self.to_reader()
-        return found
+        batches: Iterator[pa.RecordBatch] = self.to_reader()
+        return batches
 
     def scan_batches(self) -> Iterator[pa.RecordBatch]:
         """Stream the rows."""
@@ -172,35 +172,35 @@ class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
 
 
 def _told_at_the_end(
-    batches: Iterable[pa.RecordBatch], told: Callable[[ScanStatistics], Any]
+    batches: Iterable[pa.RecordBatch], stats_handler: Callable[[ScanStatistics], Any]
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches, and tell what was read when they have ended."""
     before = read_counts()
     yield from batches
-    told(ScanStatistics.of(read_counts() - before))
+    stats_handler(ScanStatistics.of(read_counts() - before))
 
 
 def _of_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """Yield batches of `size` rows; the last may have fewer."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
         while rows >= size:
-            table = pa.Table.from_batches(held)
+            table = pa.Table.from_batches(pending)
             yield from table.slice(0, size).combine_chunks().to_batches()
-            held = table.slice(size).to_batches()
+            pending = table.slice(size).to_batches()
             rows -= size
     if rows:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+        yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
 
 
-def exact_rows(given: Mapping[str, Any]) -> int | None:
+def exact_rows(arguments: Mapping[str, Any]) -> int | None:
     """Return the rows that every batch of a scan must have, if it asks for batches of one size."""
-    if not given.get("strict_batch_size"):
+    if not arguments.get("strict_batch_size"):
         return None
-    return int(given.get("batch_size") or BATCH_ROWS)
+    return int(arguments.get("batch_size") or BATCH_ROWS)
 
 
 class ScannerBuilder:
@@ -239,8 +239,8 @@ class ScannerBuilder:
 
     def to_scanner(self) -> LanceScanner:
         """Return the scanner."""
-        found: LanceScanner = self._ds.scanner(**self._given)
-        return found
+        scanner: LanceScanner = self._ds.scanner(**self._given)
+        return scanner
 
 
 # Method of the builder -> argument of a scan.

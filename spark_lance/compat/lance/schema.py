@@ -46,8 +46,8 @@ def json_to_schema(schema: Mapping[str, Any]) -> pa.Schema:
 
 
 def _field_to_json(field: pa.Field) -> dict[str, Any]:
-    known = {"name": field.name, "type": _type_to_json(field.type), "nullable": field.nullable}
-    return _with_metadata(known, field.metadata)
+    description = {"name": field.name, "type": _type_to_json(field.type), "nullable": field.nullable}
+    return _with_metadata(description, field.metadata)
 
 
 def _type_to_json(arrow: pa.DataType) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def _type_to_json(arrow: pa.DataType) -> dict[str, Any]:
         return {"type": "fixed_size_list", "fields": [child], "length": arrow.list_size}
     if kinds.is_fixed_size_binary(arrow):
         return {"type": "fixed_size_binary", "length": arrow.byte_width}
-    for name, made in (("list", kinds.is_list), ("large_list", kinds.is_large_list)):
-        if made(arrow):
+    for name, is_kind in (("list", kinds.is_list), ("large_list", kinds.is_large_list)):
+        if is_kind(arrow):
             return {"type": name, "fields": [_field_to_json(arrow.value_field)]}
     logical = to_logical(arrow)
     if is_nested_logical(logical):
@@ -67,24 +67,29 @@ def _type_to_json(arrow: pa.DataType) -> dict[str, Any]:
     return {"type": logical}
 
 
-def _with_metadata(known: dict[str, Any], metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
+def _with_metadata(description: dict[str, Any], metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
     if metadata:
-        known["metadata"] = {key.decode(): value.decode() for key, value in metadata.items()}
-    return known
+        description["metadata"] = {key.decode(): value.decode() for key, value in metadata.items()}
+    return description
 
 
-def _field(found: Mapping[str, Any]) -> pa.Field:
-    return pa.field(found["name"], _type(found["type"]), found.get("nullable", True), found.get("metadata"))
+def _field(description: Mapping[str, Any]) -> pa.Field:
+    return pa.field(
+        description["name"],
+        _type(description["type"]),
+        description.get("nullable", True),
+        description.get("metadata"),
+    )
 
 
-def _type(found: Mapping[str, Any]) -> pa.DataType:
-    name = found["type"]
+def _type(description: Mapping[str, Any]) -> pa.DataType:
+    name = description["type"]
     if name == "struct":
-        return pa.struct([_field(child) for child in found["fields"]])
+        return pa.struct([_field(child) for child in description["fields"]])
     if name == "fixed_size_list":
-        return pa.list_(_field(found["fields"][0]), int(found["length"]))
+        return pa.list_(_field(description["fields"][0]), int(description["length"]))
     if name == "fixed_size_binary":
-        return pa.binary(int(found["length"]))
+        return pa.binary(int(description["length"]))
     if name in _LISTS:
-        return _LISTS[name](_field(found["fields"][0]))
+        return _LISTS[name](_field(description["fields"][0]))
     return from_logical(name)

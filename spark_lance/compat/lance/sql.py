@@ -59,8 +59,8 @@ class SqlQuery:
 
     def to_batch_records(self) -> list[pa.RecordBatch]:
         """Return the result as batches."""
-        found: list[pa.RecordBatch] = self._table().to_batches()
-        return found
+        batches: list[pa.RecordBatch] = self._table().to_batches()
+        return batches
 
     def to_stream_reader(self) -> pa.RecordBatchReader:
         """Return the result as a stream."""

@@ -22,8 +22,8 @@ def sanitize_ts(ts: Any) -> datetime:
     if isinstance(ts, date):
         return datetime(ts.year, ts.month, ts.day)
     if hasattr(ts, "to_pydatetime"):
-        found: datetime = ts.to_pydatetime()
-        return found
+        result: datetime = ts.to_pydatetime()
+        return result
     raise TypeError(f"Unrecognized version timestamp {ts} of type {type(ts)}")
 
 
@@ -52,13 +52,13 @@ def validate_vector_index(
         ValueError: fewer are found.
     """
     rows = dataset.to_table([column]) if sample_size is None else dataset.sample(sample_size, [column])
-    found = total = 0
+    hits = total = 0
     for vector in rows[column].to_pylist():
         if vector is None or not np.isfinite(vector).all():
             continue
-        asked = {"column": column, "q": vector, "k": 1, "refine_factor": refine_factor}
-        distance = dataset.to_table([column], nearest=asked)["_distance"].to_pylist()
+        query = {"column": column, "q": vector, "k": 1, "refine_factor": refine_factor}
+        distance = dataset.to_table([column], nearest=query)["_distance"].to_pylist()
         total += 1
-        found += bool(distance) and abs(distance[0]) < 1e-6
-    if total and found / total < pass_threshold:
-        raise ValueError(f"Vector index failed sanity check, only {found}/{total} vectors find themselves")
+        hits += bool(distance) and abs(distance[0]) < 1e-6
+    if total and hits / total < pass_threshold:
+        raise ValueError(f"Vector index failed sanity check, only {hits}/{total} vectors find themselves")

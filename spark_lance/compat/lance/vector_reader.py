@@ -36,8 +36,8 @@ class VectorIndexReader:
             raise IndexNotFoundError(f"there is no index {index_name!r}")
         if any(label_of(entry) != VECTOR_LABEL for entry in entries):
             raise OptionError(f"{index_name} is not vector index")
-        found: Iterable[Segment] = segments_of(value.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
-        self._segments = [open_segment(segment) for segment in found if segment.name == index_name]
+        segments: Iterable[Segment] = segments_of(value.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
+        self._segments = [open_segment(segment) for segment in segments if segment.name == index_name]
 
     def num_partitions(self) -> int:
         """Return the number of partitions; segments that were trained apart count one after the other."""

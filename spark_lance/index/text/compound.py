@@ -61,8 +61,8 @@ class CompoundSearch:
         """
         if isinstance(query, MatchQuery | PhraseQuery):
             return self._leaf(query, k, allowed)
-        found = best_first([self._answer(query, allowed)])
-        return TextTopK(found.addresses[:k], found.scores[:k])
+        result = best_first([self._answer(query, allowed)])
+        return TextTopK(result.addresses[:k], result.scores[:k])
 
     def _answer(self, query: FullTextQuery, allowed: Addresses | None) -> TextTopK:
         if isinstance(query, MatchQuery | PhraseQuery):
@@ -78,9 +78,9 @@ class CompoundSearch:
     def _leaf(self, query: MatchQuery | PhraseQuery, k: int | None, allowed: Addresses | None) -> TextTopK:
         search = self._search(query.column)
         if isinstance(query, PhraseQuery):
-            asked = TextQuery(query.query, k, phrase=True, slop=query.slop, fast_search=self._fast)
-            return search.run(asked, allowed)
-        asked = TextQuery(
+            leaf_query = TextQuery(query.query, k, phrase=True, slop=query.slop, fast_search=self._fast)
+            return search.run(leaf_query, allowed)
+        leaf_query = TextQuery(
             query.query,
             k,
             "and" if query.operator.value == "AND" else "or",
@@ -89,44 +89,46 @@ class CompoundSearch:
             max_expansions=query.max_expansions,
             prefix_length=query.prefix_length,
         )
-        found = search.run(asked, allowed)
-        return TextTopK(found.addresses, found.scores * np.float32(query.boost))
+        result = search.run(leaf_query, allowed)
+        return TextTopK(result.addresses, result.scores * np.float32(query.boost))
 
     def _search(self, column: str | None) -> TextSearch:
         if column is None:
-            known = indexed_text_columns(self._snapshot.manifest)
-            if len(known) != 1:
-                raise OptionError(f"a text query is for one column: say which; {indexed_columns_text(known)}")
-            (column,) = known
+            columns = indexed_text_columns(self._snapshot.manifest)
+            if len(columns) != 1:
+                raise OptionError(
+                    f"a text query is for one column: say which; {indexed_columns_text(columns)}"
+                )
+            (column,) = columns
         if column not in self._searches:
             self._searches[column] = TextSearch(self._snapshot, column)
         return self._searches[column]
 
     def _boosted(self, query: BoostQuery, allowed: Addresses | None) -> TextTopK:
-        found, lost = self._answer(query.positive, allowed), self._answer(query.negative, allowed)
+        positive, lost = self._answer(query.positive, allowed), self._answer(query.negative, allowed)
         order = np.argsort(lost.addresses)
-        places, hits = _places(found.addresses, lost.addresses[order])
-        scores = found.scores.copy()
+        places, hits = _places(positive.addresses, lost.addresses[order])
+        scores = positive.scores.copy()
         scores[hits] -= np.float32(query.negative_boost) * lost.scores[order][places[hits]]
-        return TextTopK(found.addresses, scores)
+        return TextTopK(positive.addresses, scores)
 
     def _combined(self, query: BooleanQuery, allowed: Addresses | None) -> TextTopK:
         by_kind: dict[Occur, list[TextTopK]] = {kind: [] for kind in Occur}
         for kind, part in query.queries:
             by_kind[Occur(kind)].append(self._answer(part, allowed))
         must, should = by_kind[Occur.MUST], by_kind[Occur.SHOULD]
-        found = united([*must, *should], np.add)
-        keep = np.ones(len(found.addresses), np.bool_)
+        result = united([*must, *should], np.add)
+        keep = np.ones(len(result.addresses), np.bool_)
         for needed in must:
-            keep &= np.isin(found.addresses, needed.addresses)
+            keep &= np.isin(result.addresses, needed.addresses)
         for refused in by_kind[Occur.MUST_NOT]:
-            keep &= ~np.isin(found.addresses, refused.addresses)
-        return TextTopK(found.addresses[keep], found.scores[keep])
+            keep &= ~np.isin(result.addresses, refused.addresses)
+        return TextTopK(result.addresses[keep], result.scores[keep])
 
 
-def _places(wanted: Addresses, among: Addresses) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _places(addresses: Addresses, among: Addresses) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return where rows are among others, which ascend, and which of them are there."""
-    places = np.searchsorted(among, wanted)
+    places = np.searchsorted(among, addresses)
     hits = places < len(among)
-    hits[hits] = among[places[hits]] == wanted[hits]
+    hits[hits] = among[places[hits]] == addresses[hits]
     return places, hits

@@ -94,14 +94,14 @@ class TextPart:
     @property
     def row_ids(self) -> Numbers:
         """Row ids of the documents."""
-        found: Numbers = self._docs["_rowid"].to_numpy()
-        return found
+        result: Numbers = self._docs["_rowid"].to_numpy()
+        return result
 
     @cached_property
     def lengths(self) -> Ints:
         """Words of every document."""
-        found: Ints = self._docs["_num_tokens"].to_numpy().astype(np.int64)
-        return found
+        result: Ints = self._docs["_num_tokens"].to_numpy().astype(np.int64)
+        return result
 
     @cached_property
     def words(self) -> dict[str, int]:
@@ -162,8 +162,10 @@ def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> d
     positions = [np.empty(0, np.int64)]
     for texts, numbers in rows.pieces():
         cut = tokenizer.cut(texts)
-        known = [vocabulary.setdefault(word, len(vocabulary)) for word in cut.distinct.to_pylist()]
-        words.append(np.array(known, np.int64)[cut.word] if len(known) else np.empty(0, np.int64))
+        word_numbers = [vocabulary.setdefault(word, len(vocabulary)) for word in cut.distinct.to_pylist()]
+        words.append(
+            np.array(word_numbers, np.int64)[cut.word] if len(word_numbers) else np.empty(0, np.int64)
+        )
         owners.append(numbers[cut.text])
         if tokenizer.positions:
             positions.append(cut.position)

@@ -56,7 +56,7 @@ def document_triples(documents: pa.Array, cut: Cut) -> Triples:
     labels = pa.array([_TYPES.get(kind) for kind in range(CONTAINER)]).take(
         pa.array(values.kinds[others].astype(np.int64))
     )
-    made = pa.concat_arrays(
+    triples = pa.concat_arrays(
         [
             _joined(paths, path[texts[text]], pa.array([_TEXT] * len(words), pa.string()), words),
             _joined(paths, path[others], labels.cast(pa.string()), texts_of(values.take(others))),
@@ -70,7 +70,7 @@ def document_triples(documents: pa.Array, cut: Cut) -> Triples:
     np.maximum.at(spans, texts[text], within + 1)
     begins = np.cumsum(spans) - spans
     firsts = begins[np.searchsorted(owners, owners)]
-    return made.take(pa.array(order)), owners[leaf][order], (place + (begins - firsts)[leaf])[order]
+    return triples.take(pa.array(order)), owners[leaf][order], (place + (begins - firsts)[leaf])[order]
 
 
 def _joined(paths: pa.Array, path: Ints, types: pa.Array, words: pa.Array) -> pa.Array:
@@ -85,21 +85,21 @@ def _leaves(documents: JsonValues) -> tuple[Ints, Ints, pa.Array, JsonValues]:
     for _ in range(_MAX_DEPTH):
         inner = nodes.kinds == CONTAINER
         if not bool(inner.any()):
-            known = np.isin(nodes.kinds, (STRING, *_TYPES))
-            if not bool(known.all()):
-                raise UnsupportedFormatError(f"a JSON value of kind {int(nodes.kinds[~known][0])}")
+            is_leaf = np.isin(nodes.kinds, (STRING, *_TYPES))
+            if not bool(is_leaf.all()):
+                raise UnsupportedFormatError(f"a JSON value of kind {int(nodes.kinds[~is_leaf][0])}")
             return owners, path, paths, nodes
         children = nodes.children()
         below = path[children.owners]
         named = np.flatnonzero(children.keys.kinds == STRING)
         if len(named):
             below[named], paths = _longer(paths, below[named], strings_of(children.keys.take(named)))
-        kept = np.flatnonzero(~inner)
-        homes = np.concatenate([kept, children.owners])
+        outer = np.flatnonzero(~inner)
+        homes = np.concatenate([outer, children.owners])
         # A container's values take its place.
         order = np.argsort(homes, kind="stable")
-        nodes = nodes.take(kept).joined(children.values).take(order)
-        owners, path = owners[homes][order], np.concatenate([path[kept], below])[order]
+        nodes = nodes.take(outer).joined(children.values).take(order)
+        owners, path = owners[homes][order], np.concatenate([path[outer], below])[order]
     raise UnsupportedFormatError(f"a JSON value that is nested more than {_MAX_DEPTH} levels deep")
 
 
@@ -109,8 +109,8 @@ def _longer(paths: pa.Array, path: Ints, keys: pa.Array) -> tuple[Ints, pa.Array
     names = encoded.dictionary
     pairs, back = np.unique(path * len(names) + encoded.indices.to_numpy(), return_inverse=True)
     before, last = paths.take(pa.array(pairs // len(names))), names.take(pa.array(pairs % len(names)))
-    made = pc.if_else(pc.equal(before, ""), last, pc.binary_join_element_wise(before, last, "."))
-    return len(paths) + back.reshape(-1).astype(np.int64), pa.concat_arrays([paths, made])
+    longer = pc.if_else(pc.equal(before, ""), last, pc.binary_join_element_wise(before, last, "."))
+    return len(paths) + back.reshape(-1).astype(np.int64), pa.concat_arrays([paths, longer])
 
 
 def query_triples(query: str, cut: Cut) -> Triples:
@@ -130,8 +130,8 @@ def query_triples(query: str, cut: Cut) -> Triples:
             )
         begin = max(places, default=-1) + 1
         if rest[0] == _TEXT:
-            found, _, within = cut(pa.array([rest[1]]))
-            words += [f"{path},{_TEXT},{word}" for word in found.to_pylist()]
+            tokens, _, within = cut(pa.array([rest[1]]))
+            words += [f"{path},{_TEXT},{word}" for word in tokens.to_pylist()]
             places += (within + begin).tolist()
         else:
             words.append(triple)

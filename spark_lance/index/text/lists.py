@@ -38,8 +38,8 @@ def joined_texts(lists: pa.Array) -> pa.Array:
     seen = np.cumsum(long)
     firsts = np.searchsorted(owners, owners)
     begun = seen - (seen - long)[firsts] > 0
-    kept = np.flatnonzero(begun & elements.is_valid().to_numpy(zero_copy_only=False))
-    ends = np.cumsum(np.bincount(owners[kept], minlength=len(lists)))
+    valid = np.flatnonzero(begun & elements.is_valid().to_numpy(zero_copy_only=False))
+    ends = np.cumsum(np.bincount(owners[valid], minlength=len(lists)))
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int64))
-    texts = pa.LargeListArray.from_arrays(offsets, elements.take(pa.array(kept)))
+    texts = pa.LargeListArray.from_arrays(offsets, elements.take(pa.array(valid)))
     return pc.binary_join(texts, pa.scalar(" ", elements.type))

@@ -73,7 +73,7 @@ def _unpack_blocks(blocks: Sequence[bytes]) -> tuple[Ints, Ints]:
 
 def _unpack_groups(groups: dict[int, list[tuple[int, bytes]]], blocks: int) -> Ints:
     """Return (blocks, 128) numbers; those of one width are unpacked together."""
-    found = np.zeros((blocks, BLOCK), np.int64)
+    values = np.zeros((blocks, BLOCK), np.int64)
     for width, members in groups.items():
         if not width:
             continue
@@ -83,8 +83,8 @@ def _unpack_groups(groups: dict[int, list[tuple[int, bytes]]], blocks: int) -> I
         lanes = np.ascontiguousarray(words.transpose(0, 2, 1)).view(np.uint8)
         bits = np.unpackbits(lanes, axis=2, bitorder="little").reshape(len(members), 4, 32, width)
         numbers = bits @ (np.int64(1) << np.arange(width, dtype=np.int64))
-        found[[number for number, _ in members]] = numbers.transpose(0, 2, 1).reshape(-1, BLOCK)
-    return found
+        values[[number for number, _ in members]] = numbers.transpose(0, 2, 1).reshape(-1, BLOCK)
+    return values
 
 
 def _unpack_tail(data: bytes, count: int, tail: str) -> tuple[Ints, Ints]:

@@ -106,9 +106,9 @@ def _without_lost(part: TextPart, target: SegmentTarget, remap: RowAddressMap) -
     if notes.get(_BLOCK_SIZE, str(BLOCK)) != str(BLOCK):
         raise UnsupportedFormatError(f"posting lists in blocks of {notes[_BLOCK_SIZE]}")
     row_ids, there = remap(part.row_ids)
-    kept, size = _write_lists(part, there, target)
+    sizes, size = _write_lists(part, there, target)
     # A word that no document has any more is left out.
-    left = {word: kept[number] for word, number in part.words.items() if kept[number] >= 0}
+    left = {word: sizes[number] for word, number in part.words.items() if sizes[number] >= 0}
     words = sorted(left, key=str.encode)
     numbers = np.array([left[word] for word in words], dtype=np.int64)
     name = f"part_{part.number}"

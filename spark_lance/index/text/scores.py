@@ -32,7 +32,7 @@ def weights(
     """
     rarity = np.log((texts - having + 0.5) / (having + 0.5) + 1)
     relative = _K1 * (1 - _B + _B * lengths / max(average, 1e-9))
-    found: npt.NDArray[np.float32] = (rarity * (_K1 + 1) * frequencies / (frequencies + relative)).astype(
+    result: npt.NDArray[np.float32] = (rarity * (_K1 + 1) * frequencies / (frequencies + relative)).astype(
         np.float32
     )
-    return found
+    return result

@@ -89,8 +89,8 @@ def indexed_text_columns(manifest: Manifest) -> list[str]:
     """Return the columns of a version that have an index of text."""
     entries = [entry for entry in manifest.indices if label_of(entry) == INVERTED_LABEL]
     ids = {number for entry in entries for number in entry.fields}
-    known = [field.id for field in manifest.schema.walk() if field.id in ids]
-    return [manifest.schema.path_of(number) for number in known]
+    names = [field.id for field in manifest.schema.walk() if field.id in ids]
+    return [manifest.schema.path_of(number) for number in names]
 
 
 def indexed_columns_text(columns: Sequence[str]) -> str:
@@ -100,7 +100,7 @@ def indexed_columns_text(columns: Sequence[str]) -> str:
     return "none has an index, which create_scalar_index(column, 'INVERTED') builds"
 
 
-def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None) -> tuple[str, TextQuery]:
+def parse_text_query(manifest: Manifest, request: Mapping[str, Any], k: int | None) -> tuple[str, TextQuery]:
     """Return the column and the query of a dict.
 
     Args:
@@ -112,22 +112,22 @@ def parse_text_query(manifest: Manifest, asked: Mapping[str, Any], k: int | None
     Raises:
         OptionError: there is another key, a value cannot be used, or there is not one indexed column.
     """
-    unknown = sorted(set(asked) - {"query", "column", "columns", "operator", "phrase", "fast_search"})
-    if unknown or not isinstance(asked.get("query"), str):
+    unknown = sorted(set(request) - {"query", "column", "columns", "operator", "phrase", "fast_search"})
+    if unknown or not isinstance(request.get("query"), str):
         raise OptionError(f"a text query needs the text `query`, and has no {', '.join(unknown) or 'other'}")
-    named = [asked["column"]] if asked.get("column") else list(asked.get("columns") or ())
+    named = [request["column"]] if request.get("column") else list(request.get("columns") or ())
     named = named or indexed_text_columns(manifest)
     if len(named) != 1:
         raise OptionError(f"a text query is for one column: say which; {indexed_columns_text(named)}")
-    text = asked["query"]
+    text = request["query"]
     # Quotes around all of it; around a part of it they mean nothing.
     is_quoted = len(text) > 1 and text[0] == text[-1] == '"'
     query = TextQuery(
         text[1:-1] if is_quoted else text,
         k,
-        str(asked.get("operator", "or")).lower(),  # type: ignore[arg-type]
-        is_quoted or bool(asked.get("phrase", False)),
-        bool(asked.get("fast_search", False)),
+        str(request.get("operator", "or")).lower(),  # type: ignore[arg-type]
+        is_quoted or bool(request.get("phrase", False)),
+        bool(request.get("fast_search", False)),
     )
     return str(named[0]), query
 
@@ -241,8 +241,8 @@ class TextSearch:
         needed = len(distinct) if query.phrase or query.operator == "and" else 1
         times = [words.count(word) for word in distinct]
         rarity = _Rarity(average, count, having, times)
-        found = [self._scored(part, needed, rarity, allowed) for part in texts]
-        best = best_first(found)
+        results = [self._scored(part, needed, rarity, allowed) for part in texts]
+        best = best_first(results)
         if query.phrase and len(words) > 1:
             best = self._with_phrase(best, words, places - places[0], query)
         return TextTopK(best.addresses[: query.k], best.scores[: query.k])
@@ -254,8 +254,8 @@ class TextSearch:
     def _scanned(self, fragments: Sequence[table_pb2.DataFragment], words: Sequence[str]) -> list[_Texts]:
         """Look for the words in the texts of fragments."""
         scan = self._scan
-        found = []
-        wanted = pa.array(words)
+        results = []
+        needles = pa.array(words)
         part = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
         for table in part.tables(target_bytes=_WINDOW_BYTES):
             column = plain(column_values(table, self._column)).combine_chunks()
@@ -264,13 +264,13 @@ class TextSearch:
             lengths = np.bincount(cut.text, minlength=len(texts))
             places = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
             postings = []
-            for word in wanted.to_pylist():
+            for word in needles.to_pylist():
                 hits = cut.text[cut.word == places.get(word, -1)]
                 postings.append(np.unique(hits, return_counts=True))
             # As in an index, texts without words do not count.
             there = np.flatnonzero(lengths)
             moved = np.searchsorted(there, np.arange(len(lengths)))
-            found.append(
+            results.append(
                 _Texts(
                     lengths[there],
                     [(moved[documents], often) for documents, often in postings],
@@ -278,7 +278,7 @@ class TextSearch:
                     table.column(ROW_ADDRESS).to_numpy()[there],
                 )
             )
-        return found
+        return results
 
     def _scored(
         self,
@@ -308,17 +308,17 @@ class TextSearch:
 
     def _fuzzy(self, query: TextQuery, words: Sequence[str], allowed: Addresses | None) -> TextTopK:
         """Return the rows that have words like those of the query; the best of the like ones counts."""
-        found: list[TextTopK] = []
+        results: list[TextTopK] = []
         vocabulary = self._vocabulary(query.fast_search)
         for word in dict.fromkeys(words):
             letters = letters_by_length(word) if query.fuzziness is None else query.fuzziness
             like = similar_words(word, vocabulary, letters, query.prefix_length, query.max_expansions)
             parts = [self._one_word(other, allowed, query.fast_search) for other in like]
-            found.append(united(parts, np.maximum))
-        whole = united(found, np.add)
+            results.append(united(parts, np.maximum))
+        whole = united(results, np.add)
         if query.operator == "and":
             keep = np.ones(len(whole.addresses), np.bool_)
-            for part in found:
+            for part in results:
                 keep &= np.isin(whole.addresses, part.addresses)
             whole = TextTopK(whole.addresses[keep], whole.scores[keep])
         best = best_first([whole])
@@ -346,23 +346,25 @@ class TextSearch:
             words.update(self._tokenizer.cut(texts).distinct.to_pylist())
         return words
 
-    def _with_phrase(self, found: TextTopK, words: Sequence[str], places: Ints, query: TextQuery) -> TextTopK:
+    def _with_phrase(
+        self, result: TextTopK, words: Sequence[str], places: Ints, query: TextQuery
+    ) -> TextTopK:
         """Return the rows in whose texts the words stand as in the query, the first at place 0."""
         k = query.k
-        kept: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+        matches: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
         count = 0
         step = max(_MARGIN, 4 * (k or 0))
-        for start in range(0, len(found.addresses), step):
-            part = found.addresses[start : start + step]
+        for start in range(0, len(result.addresses), step):
+            part = result.addresses[start : start + step]
             texts = plain(column_values(take_addresses(self._scan, part), self._column)).combine_chunks()
             one = texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)
             hits = np.flatnonzero(_have_phrase(self._tokenizer, one, words, places, query.slop))
-            kept.append(hits + start)
+            matches.append(hits + start)
             count += len(hits)
             if k is not None and count >= k:
                 break
-        rows = np.concatenate(kept)
-        return TextTopK(found.addresses[rows], found.scores[rows])
+        rows = np.concatenate(matches)
+        return TextTopK(result.addresses[rows], result.scores[rows])
 
 
 def _have_phrase(
@@ -382,9 +384,9 @@ def _have_phrase(
         here = there[cut.word == numbers.get(word, -1)]
         further = [ends + step + more for more in range(slop + 1)]
         ends = np.unique(np.concatenate([places[np.isin(places, here)] for places in further]))
-    found = np.zeros(len(texts), np.bool_)
-    found[ends // width] = True
-    return found
+    result = np.zeros(len(texts), np.bool_)
+    result[ends // width] = True
+    return result
 
 
 def united(parts: Sequence[TextTopK], combine: np.ufunc) -> TextTopK:

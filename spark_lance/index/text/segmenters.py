@@ -36,9 +36,9 @@ def ngrams(texts: pa.Array, shortest: int, longest: int, prefix_only: bool) -> t
     Texts are cut as they are, white space included.
     """
     present = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
-    known = texts.drop_null()
-    lengths = pc.utf8_length(known).to_numpy(zero_copy_only=False).astype(np.int64)
-    letters = np.frombuffer("".join(known.to_pylist()).encode("utf-32-le"), "<u4")
+    non_null = texts.drop_null()
+    lengths = pc.utf8_length(non_null).to_numpy(zero_copy_only=False).astype(np.int64)
+    letters = np.frombuffer("".join(non_null.to_pylist()).encode("utf-32-le"), "<u4")
     ends = np.cumsum(lengths)
     owner = np.repeat(np.arange(len(lengths)), lengths)
     first = np.repeat(ends - lengths, lengths)
@@ -79,9 +79,9 @@ def jieba_tokens(texts: pa.Array, model: str) -> tuple[pa.Array, Ints]:
     tokens: list[str] = []
     owners: list[int] = []
     for number, text in enumerate(texts.to_pylist()):
-        found = [] if text is None else [word for word, _, _ in cut(text, mode="search")]
-        tokens += found
-        owners += [number] * len(found)
+        words = [] if text is None else [word for word, _, _ in cut(text, mode="search")]
+        tokens += words
+        owners += [number] * len(words)
     return pa.array(tokens, pa.string()), np.array(owners, np.int64)
 
 

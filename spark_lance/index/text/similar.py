@@ -40,8 +40,8 @@ def similar_words(
     distances = _distances(word, words)
     order = np.argsort(distances, kind="stable")
     chosen = order[distances[order] <= letters][:most]
-    found: list[str] = words.take(pa.array(chosen)).to_pylist()
-    return found
+    result: list[str] = words.take(pa.array(chosen)).to_pylist()
+    return result
 
 
 def _distances(word: str, words: pa.Array) -> npt.NDArray[np.int64]:
@@ -60,5 +60,5 @@ def _distances(word: str, words: pa.Array) -> npt.NDArray[np.int64]:
             replaced = before[:, place - 1] + (table[:, place - 1] != letter)
             row[:, place] = np.minimum(np.minimum(before[:, place], row[:, place - 1]) + 1, replaced)
         before = row
-    found: npt.NDArray[np.int64] = before[np.arange(len(words)), lengths]
-    return found
+    result: npt.NDArray[np.int64] = before[np.arange(len(words)), lengths]
+    return result

@@ -98,8 +98,8 @@ class Tokenizer:
 
     def __post_init__(self) -> None:
         if self.base not in (*_BREAKS, "raw", "ngram") and self._model is None:
-            known = ", ".join([*_BREAKS, "raw", "ngram", *(f"{family}/model" for family in SEGMENTERS)])
-            raise UnsupportedFormatError(f"text cut by {self.base!r}: here are {known}")
+            names = ", ".join([*_BREAKS, "raw", "ngram", *(f"{family}/model" for family in SEGMENTERS)])
+            raise UnsupportedFormatError(f"text cut by {self.base!r}: here are {names}")
         if not 1 <= self.shortest <= self.longest:
             raise UnsupportedFormatError(
                 f"runs of {self.shortest} to {self.longest} letters: at least 1, and the longest not shorter"
@@ -117,9 +117,9 @@ class Tokenizer:
         """
         try:
             said: Mapping[str, Any] = json.loads(text)
-            asked = [key for key in ("split_identifiers", "split_on_numerics") if said.get(key)]
+            unsupported = [key for key in ("split_identifiers", "split_on_numerics") if said.get(key)]
             values = said.get("lance_tokenizer")
-            if asked or values not in ("text", "json", None):
+            if unsupported or values not in ("text", "json", None):
                 raise UnsupportedFormatError("an index of text that is cut in an unknown way")
             return cls(
                 base=said.get("base_tokenizer", "simple"),
@@ -192,8 +192,8 @@ class Tokenizer:
         return self._cut(pa.array([query]))
 
     def _words(self, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        found = self._cut(texts)
-        return found.distinct.take(pa.array(found.word)), found.text, found.position
+        tokens = self._cut(texts)
+        return tokens.distinct.take(pa.array(tokens.word)), tokens.text, tokens.position
 
     def _cut(self, texts: pa.Array) -> Tokens:
         if self.base == "raw":
@@ -216,8 +216,8 @@ class Tokenizer:
             positions = np.zeros(len(numbers), np.int64)  # All runs stand at one place.
         else:
             positions = _positions(numbers, pc.index(encoded.dictionary, "").as_py(), owners)
-        kept = [self._treated(word) for word in encoded.dictionary.to_pylist()]
-        treated = pc.dictionary_encode(pa.array(kept, pa.string()))
+        terms = [self._treated(word) for word in encoded.dictionary.to_pylist()]
+        treated = pc.dictionary_encode(pa.array(terms, pa.string()))
         places = treated.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         numbers = places[numbers] if len(numbers) else numbers
         there = numbers >= 0

@@ -250,12 +250,12 @@ def coded_rows(trained: Trained, rows: Iterable[tuple[RowIds, Vectors]]) -> Iter
     """Code rows, see `write_rows`, and lend their partitions in order; temporary files go when it ends."""
     quantizer, ivf = trained.quantizer, trained.ivf
     with tempfile.TemporaryDirectory() as folder:
-        held = _Held(Path(folder))
+        partitions = _Held(Path(folder))
         for ids, vectors in rows:
-            known = ivf.prepared(vectors)
-            owners = ivf.assign(known)
-            held.add(ids, owners, quantizer.encode(known, owners, ivf))
-        yield held.partitions(len(ivf))
+            prepared = ivf.prepared(vectors)
+            owners = ivf.assign(prepared)
+            partitions.add(ids, owners, quantizer.encode(prepared, owners, ivf))
+        yield partitions.partitions(len(ivf))
 
 
 def merge_segments(

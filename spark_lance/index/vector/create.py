@@ -276,23 +276,23 @@ def open_segment(segment: Segment) -> VectorSegment:
     return VectorSegment(segment.file(INDEX_FILE), segment.file(AUXILIARY_FILE))
 
 
-def _as_numbers(given: Any) -> Vectors | None:
+def _as_numbers(value: Any) -> Vectors | None:
     """Return centroids or codewords as an array: they may come as a list, or as Arrow's fixed-size lists."""
-    if given is None:
+    if value is None:
         return None
-    if hasattr(given, "to_numpy_ndarray"):
-        given = given.to_numpy_ndarray()
-    elif hasattr(given, "flatten") and hasattr(given, "type"):
-        given = given.flatten().to_numpy(zero_copy_only=False).reshape(len(given), -1)
-    numbers = np.asarray(given)
+    if hasattr(value, "to_numpy_ndarray"):
+        value = value.to_numpy_ndarray()
+    elif hasattr(value, "flatten") and hasattr(value, "type"):
+        value = value.flatten().to_numpy(zero_copy_only=False).reshape(len(value), -1)
+    numbers = np.asarray(value)
     if numbers.dtype.kind != "f":
         raise OptionTypeError(f"centroids and codewords must be floating numbers, got {numbers.dtype}")
     return numbers
 
 
-def _codebook(given: Any, sub_vectors: int | None, bits: int | None) -> Vectors | None:
+def _codebook(value: Any, sub_vectors: int | None, bits: int | None) -> Vectors | None:
     """Return codewords with an axis for sub-vectors, which those in Arrow's lists lack."""
-    numbers = _as_numbers(given)
+    numbers = _as_numbers(value)
     if numbers is None or numbers.ndim == 3:
         return numbers
     words = 1 << (bits or 8)

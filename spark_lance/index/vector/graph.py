@@ -82,7 +82,7 @@ class Graph:
 
 
 def search_graph(
-    graph: Graph, scorer: Scorer, asked: Asked, ef: int, allowed: npt.NDArray[np.bool_] | None = None
+    graph: Graph, scorer: Scorer, query: Asked, ef: int, allowed: npt.NDArray[np.bool_] | None = None
 ) -> tuple[Ints, Matrix]:
     """Return the nodes nearest to one query that the walk finds, nearest first.
 
@@ -97,25 +97,25 @@ def search_graph(
         Nodes and distances.
     """
     best = graph.entry_point
-    score = float(scorer.some(asked, np.array([best]))[0])
+    score = float(scorer.some(query, np.array([best]))[0])
     for level in reversed(graph.levels[1:]):
         rows = {int(node): row for row, node in enumerate(level.nodes)}
         while best in rows:
             around = level.of(rows[best])
             if not len(around):
                 break
-            scores = scorer.some(asked, around)
+            scores = scorer.some(query, around)
             nearer = int(np.argmin(scores))
             if scores[nearer] >= score:
                 break
             best, score = int(around[nearer]), float(scores[nearer])
-    return _beam(graph.levels[0], scorer, asked, (best, score), ef, allowed)
+    return _beam(graph.levels[0], scorer, query, (best, score), ef, allowed)
 
 
 def _beam(
     level: Level,
     scorer: Scorer,
-    asked: Asked,
+    query: Asked,
     entry: tuple[int, float],
     ef: int,
     allowed: npt.NDArray[np.bool_] | None,
@@ -125,27 +125,27 @@ def _beam(
     seen[entry[0]] = True
     waiting = [(entry[1], entry[0])]
     # The worst of the kept nodes is on top: distances are negative.
-    kept: list[tuple[float, int]] = []
+    best: list[tuple[float, int]] = []
     if allowed is None or allowed[entry[0]]:
-        kept.append((-entry[1], entry[0]))
+        best.append((-entry[1], entry[0]))
     while waiting:
         score, node = heapq.heappop(waiting)
-        if len(kept) >= ef and score > -kept[0][0]:
+        if len(best) >= ef and score > -best[0][0]:
             break
         around = level.of(node)
         around = around[~seen[around]]
         if not len(around):
             continue
         seen[around] = True
-        scores = scorer.some(asked, around)
+        scores = scorer.some(query, around)
         for near, other in zip(scores.tolist(), around.tolist(), strict=True):
-            if len(kept) < ef or near < -kept[0][0]:
+            if len(best) < ef or near < -best[0][0]:
                 heapq.heappush(waiting, (near, other))
                 if allowed is None or allowed[other]:
-                    heapq.heappush(kept, (-near, other))
-                    if len(kept) > ef:
-                        heapq.heappop(kept)
-    ordered = sorted((-negative, node) for negative, node in kept)
+                    heapq.heappush(best, (-near, other))
+                    if len(best) > ef:
+                        heapq.heappop(best)
+    ordered = sorted((-negative, node) for negative, node in best)
     return (
         np.array([node for _, node in ordered], dtype=np.int64),
         np.array([score for score, _ in ordered], dtype=np.float32),
@@ -174,11 +174,11 @@ def build_graph(points: Matrix, params: GraphParams, *, inner: bool = False, see
 
 def _build_level(points: Matrix, nodes: Ints, params: GraphParams, degree: int, inner: bool) -> Level:
     count = len(points)
-    wanted = min(count - 1, max(_CANDIDATES, 2 * params.m), max(params.ef_construction, params.m))
+    nearby = min(count - 1, max(_CANDIDATES, 2 * params.m), max(params.ef_construction, params.m))
 
     def links(block: _Block) -> _Links:
         rows, pool = block
-        candidates, distances = _nearest_others(points, rows, pool, min(wanted, len(pool) - 1), inner)
+        candidates, distances = _nearest_others(points, rows, pool, min(nearby, len(pool) - 1), inner)
         which, place = np.nonzero(_diverse(points, rows, candidates, distances, params.m, inner))
         return rows[which], candidates[which, place], distances[which, place]
 
@@ -193,15 +193,15 @@ def _build_level(points: Matrix, nodes: Ints, params: GraphParams, degree: int, 
 
 def _distances(rows: Matrix, others: Matrix, inner: bool) -> Matrix:
     """Return distances (a, b); smaller is nearer."""
-    found: Matrix = rows @ others.T
+    result: Matrix = rows @ others.T
     if inner:
-        np.subtract(np.float32(1), found, out=found)
-        return found
-    found *= -2
-    found += np.einsum("ij,ij->i", others, others)
-    found += np.einsum("ij,ij->i", rows, rows)[:, None]
-    np.maximum(found, 0, out=found)
-    return found
+        np.subtract(np.float32(1), result, out=result)
+        return result
+    result *= -2
+    result += np.einsum("ij,ij->i", others, others)
+    result += np.einsum("ij,ij->i", rows, rows)[:, None]
+    np.maximum(result, 0, out=result)
+    return result
 
 
 def _in_threads(work: Callable[[_Block], _Links], blocks: Iterator[_Block]) -> Iterator[_Links]:
@@ -242,40 +242,40 @@ def _blocks(points: Matrix) -> Iterator[_Block]:
             yield mine[start : start + _BLOCK_NODES], pool
 
 
-def _nearest_others(points: Matrix, rows: Ints, pool: Ints, wanted: int, inner: bool) -> tuple[Ints, Matrix]:
+def _nearest_others(points: Matrix, rows: Ints, pool: Ints, count: int, inner: bool) -> tuple[Ints, Matrix]:
     """Return the `wanted` nearest others of rows among a pool, nearest first, and the distances to them."""
-    if wanted < 1:
+    if count < 1:
         return np.empty((len(rows), 0), np.int64), np.empty((len(rows), 0), np.float32)
     block = _distances(points[rows], points[pool], inner)
     block[rows[:, None] == pool[None, :]] = np.inf
-    some, scores = _smallest(block, wanted)
-    order = np.argsort(scores, axis=1, kind="stable")[:, :wanted]
+    some, scores = _smallest(block, count)
+    order = np.argsort(scores, axis=1, kind="stable")[:, :count]
     return pool[np.take_along_axis(some, order, axis=1)], np.take_along_axis(scores, order, axis=1)
 
 
-def _smallest(block: Matrix, wanted: int) -> tuple[Ints, Matrix]:
+def _smallest(block: Matrix, count: int) -> tuple[Ints, Matrix]:
     """Return the places of the `wanted` smallest values of each row, and the values; perhaps some more.
 
     The `wanted`-th smallest of the least values of groups bounds those of the row: what does not exceed it is
     found several times faster than by partitioning all values.
     """
-    groups = _GROUPS * wanted
+    groups = _GROUPS * count
     depth = block.shape[1] // groups
     if depth > 1:
         least = block[:, : depth * groups].reshape(len(block), depth, groups).min(axis=1)
-        bound = np.partition(least, wanted - 1, axis=1)[:, wanted - 1]
+        bound = np.partition(least, count - 1, axis=1)[:, count - 1]
         which, place = np.nonzero(block <= bound[:, None])
         counts = np.bincount(which, minlength=len(block))
         most = int(counts.max())
         # Values that are all alike, or no numbers, are left to what sorts them anyhow.
-        if wanted <= int(counts.min()) and most <= _GROUPS * wanted:
+        if count <= int(counts.min()) and most <= _GROUPS * count:
             some = np.zeros((len(block), most), np.int64)
             scores = np.full((len(block), most), np.inf, np.float32)
             column = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
             some[which, column] = place
             scores[which, column] = block[which, place]
             return some, scores
-    some = np.argpartition(block, wanted - 1, axis=1)[:, :wanted]
+    some = np.argpartition(block, count - 1, axis=1)[:, :count]
     return some, np.take_along_axis(block, some, axis=1)
 
 
@@ -323,8 +323,8 @@ def _both_ways(
     ends, others, sizes = ends[order], others[order], sizes[order]
     starts = np.searchsorted(ends, np.arange(count))
     place = np.arange(len(ends)) - starts[ends]
-    kept = place < degree
-    return ends[kept], others[kept], sizes[kept]
+    keep = place < degree
+    return ends[keep], others[keep], sizes[keep]
 
 
 def _connected(
@@ -364,6 +364,6 @@ def _reach(reached: npt.NDArray[np.bool_], begin: list[int], source: Ints, targe
         first, counts = starts[front], starts[front + 1] - starts[front]
         total = int(counts.sum())
         within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-        found = np.unique(target[np.repeat(first, counts) + within])
-        front = found[~reached[found]]
+        reachable = np.unique(target[np.repeat(first, counts) + within])
+        front = reachable[~reached[reachable]]
         reached[front] = True

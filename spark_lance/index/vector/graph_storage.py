@@ -80,7 +80,7 @@ def read_graph(table: pa.Table, note: str, nodes: int, path: str) -> Graph:
     try:
         said = json.loads(note)
         entry, offsets, params = int(said["entry_point"]), said["level_offsets"], said["params"]
-        known = GraphParams(int(params["m"]), int(params["ef_construction"]), int(params["max_level"]))
+        graph_params = GraphParams(int(params["m"]), int(params["ef_construction"]), int(params["max_level"]))
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"malformed metadata of a graph: {error!r}", path) from error
     ids = table.column(0).combine_chunks().to_numpy()
@@ -106,4 +106,4 @@ def read_graph(table: pa.Table, note: str, nodes: int, path: str) -> Graph:
         levels.append(Level(ids[first:last], level_starts, own, far))
     if not levels or len(levels[0].nodes) != nodes or not 0 <= entry < nodes:
         raise FormatError(f"a graph does not have all {nodes} nodes of its partition", path)
-    return Graph(tuple(levels), entry, known)
+    return Graph(tuple(levels), entry, graph_params)

@@ -68,8 +68,8 @@ class Ivf:
     def assign(self, vectors: Vectors) -> Ints:
         """Return the partition of every vector (n, dim)."""
         if self.metric == "hamming":
-            found: Ints = np.argmin(distances(vectors, self.centroids, "hamming"), axis=1)
-            return found
+            result: Ints = np.argmin(distances(vectors, self.centroids, "hamming"), axis=1)
+            return result
         return assign(vectors, self.centroids, spherical=self.metric == "dot")[0]
 
     def probe(self, queries: Vectors, count: int) -> Ints:
@@ -148,5 +148,5 @@ def unpack_tensor(message: index_pb2.Tensor) -> Vectors:
     kind = _TENSOR_TYPES.get(message.data_type)
     if kind is None or len(message.data) != count * kind.itemsize:
         raise FormatError(f"a tensor of shape {shape} cannot have {len(message.data)} bytes of its type")
-    found: Vectors = np.frombuffer(message.data, dtype=kind).reshape(shape)
-    return found
+    result: Vectors = np.frombuffer(message.data, dtype=kind).reshape(shape)
+    return result

@@ -123,15 +123,15 @@ class Turned:
 def nearest(rows: Floats, centroids: Turned, count: int) -> Ints:
     """Return for every row the numbers of its `count` nearest centroids, nearest first: (n, count) int64."""
     count = min(count, len(centroids))
-    found = np.empty((len(rows), count), dtype=np.int64)
+    result = np.empty((len(rows), count), dtype=np.int64)
     for part, block in _scores(rows, centroids):
         if count < block.shape[1]:
             some = np.argpartition(block, count - 1, axis=1)[:, :count]
         else:
             some = np.broadcast_to(np.arange(count), (len(block), count))
         order = np.argsort(np.take_along_axis(block, some, axis=1), axis=1, kind="stable")
-        found[part] = np.take_along_axis(some, order, axis=1)
-    return found
+        result[part] = np.take_along_axis(some, order, axis=1)
+    return result
 
 
 def _scores(rows: Floats, centroids: Turned) -> Iterator[tuple[slice, _Matrix]]:

@@ -71,8 +71,8 @@ def distances(queries: Vectors, vectors: Vectors, metric: Metric) -> npt.NDArray
         np.maximum(products, 0, out=products)
     else:
         products = 1 - products
-    found: npt.NDArray[np.float32] = products.astype(np.float32)
-    return found
+    result: npt.NDArray[np.float32] = products.astype(np.float32)
+    return result
 
 
 def exact_distances(query: Vectors, vectors: Vectors, metric: Metric) -> npt.NDArray[np.float32]:
@@ -90,8 +90,8 @@ def exact_distances(query: Vectors, vectors: Vectors, metric: Metric) -> npt.NDA
             lengths[lengths == 0] = 1
             products = products / lengths
         products = 1 - products
-    found: npt.NDArray[np.float32] = products.astype(np.float32)
-    return found
+    result: npt.NDArray[np.float32] = products.astype(np.float32)
+    return result
 
 
 def _as_floats(vectors: Vectors) -> Floats:

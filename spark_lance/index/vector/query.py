@@ -87,17 +87,17 @@ class VectorQuery:
         if missing:
             raise OptionTypeError(f"nearest needs {' and '.join(missing)}")
         _check_types(nearest)
-        given: dict[str, Any] = {key: nearest[key] for key in _PLAIN if nearest.get(key) is not None}
+        options: dict[str, Any] = {key: nearest[key] for key in _PLAIN if nearest.get(key) is not None}
         if nearest.get("nprobes") is not None:
-            given["minimum_nprobes"] = given["maximum_nprobes"] = int(nearest["nprobes"])
-        elif "maximum_nprobes" in given and "minimum_nprobes" not in given:
-            given["minimum_nprobes"] = min(_PROBES, given["maximum_nprobes"])
+            options["minimum_nprobes"] = options["maximum_nprobes"] = int(nearest["nprobes"])
+        elif "maximum_nprobes" in options and "minimum_nprobes" not in options:
+            options["minimum_nprobes"] = min(_PROBES, options["maximum_nprobes"])
         if nearest.get("metric") is not None:
-            given["metric"] = metric_named(nearest["metric"])
+            options["metric"] = metric_named(nearest["metric"])
         if nearest.get("distance_range") is not None:
             low, high = nearest["distance_range"]
-            given["distance_range"] = (low, high)
-        return cls(column=nearest["column"], vectors=_matrix(nearest["q"]), **given)
+            options["distance_range"] = (low, high)
+        return cls(column=nearest["column"], vectors=_matrix(nearest["q"]), **options)
 
     def answers(self, kind: pa.DataType) -> int:
         """Return how many answers there are: one for each vector, or one for all if rows have several."""
@@ -155,16 +155,16 @@ def _check_types(nearest: Mapping[str, Any]) -> None:
         raise OptionError(f"distance_range of a vector search must be two numbers or nulls, not {bounds!r}")
 
 
-def _matrix(given: Any) -> Vectors:
+def _matrix(value: Any) -> Vectors:
     """Return one query, or several, as a matrix of numbers."""
-    if isinstance(given, pa.Array | pa.ChunkedArray | pa.Scalar):
-        given = given.as_py() if isinstance(given, pa.Scalar) else given.to_pylist()
+    if isinstance(value, pa.Array | pa.ChunkedArray | pa.Scalar):
+        value = value.as_py() if isinstance(value, pa.Scalar) else value.to_pylist()
     try:
-        array = np.asarray(given)
+        array = np.asarray(value)
         if array.dtype.kind not in "fiub":
             array = array.astype(np.float64)
     except (ValueError, TypeError) as error:
-        several = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+        several = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
         lengths = {len(each) for each in several if isinstance(each, Sized)}
         if len(lengths) > 1:
             raise OptionError(

@@ -93,8 +93,8 @@ class VectorSearch:
 
     @cached_property
     def _segments(self) -> list[tuple[Segment, VectorSegment]]:
-        found = segments_of(self._snapshot, VECTOR_LABEL, VECTOR_NEWEST, self._field)
-        return [(segment, open_segment(segment)) for segment in found]
+        segments = segments_of(self._snapshot, VECTOR_LABEL, VECTOR_NEWEST, self._field)
+        return [(segment, open_segment(segment)) for segment in segments]
 
     def metric(self, query: VectorQuery) -> Metric:
         """Return the metric by which a query's rows are compared."""
@@ -167,12 +167,12 @@ class VectorSearch:
         if not task.segments:
             return self._exact(query, task, allowed)
         searches = [self.in_segment(query, *pair, allowed) for pair in self.segments(task)]
-        found = merged([search.run() for search in searches], query.wanted)
+        result = merged([search.run() for search in searches], query.wanted)
         if task.exactly:
-            found = self.refined(query.vectors, found, task.metric)
+            result = self.refined(query.vectors, result, task.metric)
         elif query.wanted == query.k:
-            return found
-        return [TopK.best([part], query.k) for part in found]
+            return result
+        return [TopK.best([part], query.k) for part in result]
 
     def segments(self, task: SearchTask) -> list[tuple[Segment, VectorSegment]]:
         """Return the segments of a task, and what they store."""
@@ -196,12 +196,12 @@ class VectorSearch:
 
     def _fragments(self, numbers: Iterable[int]) -> list[table_pb2.DataFragment]:
         """Return the fragments of some ids."""
-        wanted = set(numbers)
-        return [fragment for fragment in self._scan.fragments if fragment.id in wanted]
+        fragment_ids = set(numbers)
+        return [fragment for fragment in self._scan.fragments if fragment.id in fragment_ids]
 
     def _exact(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> list[TopK]:
         """Return the nearest rows of some fragments for every vector, all of them compared."""
-        vectors, wanted, metric = query.vectors, query.k, task.metric
+        vectors, limit, metric = query.vectors, query.k, task.metric
         best: list[list[TopK]] = [[] for _ in vectors]
         scan = self._scan
         fragments = tuple(self._fragments(task.fragments))
@@ -216,10 +216,10 @@ class VectorSearch:
                 continue
             scores = distances(vectors, matrix, metric)
             for number, vector in enumerate(vectors):
-                near = smallest(scores[number], wanted + _MARGIN)
+                near = smallest(scores[number], limit + _MARGIN)
                 exactly = exact_distances(vector, matrix[near], metric)
-                best[number] = [TopK.best([*best[number], TopK(addresses[near], exactly)], wanted)]
-        return [TopK.best(parts, wanted) for parts in best]
+                best[number] = [TopK.best([*best[number], TopK(addresses[near], exactly)], limit)]
+        return [TopK.best(parts, limit) for parts in best]
 
     def _of_several(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> TopK:
         """Return the nearest rows of one task, whose rows have several vectors each.
@@ -233,8 +233,10 @@ class VectorSearch:
         each = replace(query, k=max(_HITS, factor) * query.k, refine_factor=None, ef=None)
         searches = [self.in_segment(each, *pair, allowed) for pair in self.segments(task)]
         hits = merged([search.run() for search in searches], each.k)
-        wanted = best_rows(hits, factor * query.k)
-        return TopK.best([self._compared(query, self._fragments_of_rows.take(wanted), task.metric)], query.k)
+        hit_rows = best_rows(hits, factor * query.k)
+        return TopK.best(
+            [self._compared(query, self._fragments_of_rows.take(hit_rows), task.metric)], query.k
+        )
 
     def _exact_of_several(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> TopK:
         scan = self._scan
@@ -256,14 +258,16 @@ class VectorSearch:
         rows, scores = row_distances(query.vectors, matrix[mine], owners[mine], metric, exactly=True)
         return TopK(table.column(ROW_ADDRESS).to_numpy()[rows].astype(np.uint64), scores)
 
-    def refined(self, vectors: Vectors, found: Sequence[TopK], metric: Metric) -> list[TopK]:
+    def refined(self, vectors: Vectors, results: Sequence[TopK], metric: Metric) -> list[TopK]:
         """Return rows with their exact distances to each of some vectors."""
-        wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in found)]))
-        table = self._fragments_of_rows.take(wanted)
+        row_addresses = np.unique(
+            np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in results)])
+        )
+        table = self._fragments_of_rows.take(row_addresses)
         matrix, there = as_matrix(column_values(table, self._column))
         addresses = table.column(ROW_ADDRESS).to_numpy()[there]
         exact = []
-        for vector, part in zip(vectors, found, strict=True):
+        for vector, part in zip(vectors, results, strict=True):
             places = np.searchsorted(addresses, part.addresses)
             places = places[contains(addresses, part.addresses)]
             exact.append(TopK(addresses[places], exact_distances(vector, matrix[places], metric)))
@@ -283,11 +287,11 @@ def _by_rows(fragments: Sequence[table_pb2.DataFragment], apart: bool) -> list[l
     return parts
 
 
-def _within(found: TopK, query: VectorQuery) -> TopK:
+def _within(result: TopK, query: VectorQuery) -> TopK:
     low, high = query.distance_range
-    keep = np.ones(len(found.distances), dtype=np.bool_)
+    keep = np.ones(len(result.distances), dtype=np.bool_)
     if low is not None:
-        keep &= found.distances >= low
+        keep &= result.distances >= low
     if high is not None:
-        keep &= found.distances < high
-    return TopK(found.addresses[keep], found.distances[keep])
+        keep &= result.distances < high
+    return TopK(result.addresses[keep], result.distances[keep])

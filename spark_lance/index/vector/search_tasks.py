@@ -120,5 +120,5 @@ class Routing:
         task, segment, stored = self._segments[which]
         allowed = search.allowed(self._plan.filter, task)
         number = place - int(self._starts[which])
-        found = search.in_segment(query, segment, stored, allowed).in_partition(number)
-        return search.refined(query.vectors, found, task.metric) if task.exactly else found
+        result = search.in_segment(query, segment, stored, allowed).in_partition(number)
+        return search.refined(query.vectors, result, task.metric) if task.exactly else result

@@ -85,17 +85,17 @@ class SegmentSearch:
         first = min(query.minimum_nprobes, most)
         probes = stored.ivf.probe(queries.vectors, first)
         alone = len(queries) == 1
-        found = [self._of_one(queries, probes[0].tolist())] if alone else self._of_many(probes)
-        for asker, part in enumerate(found):
+        results = [self._of_one(queries, probes[0].tolist())] if alone else self._of_many(probes)
+        for asker, part in enumerate(results):
             if len(part.addresses) >= query.wanted or first >= most:
                 continue
             one = queries[asker : asker + 1]
             for number in stored.ivf.probe(one.vectors, most)[0, first:].tolist():
                 more = self._of_one(one, [number])
-                found[asker] = TopK.best([found[asker], more], query.wanted)
-                if len(found[asker].addresses) >= query.wanted:
+                results[asker] = TopK.best([results[asker], more], query.wanted)
+                if len(results[asker].addresses) >= query.wanted:
                     break
-        return found
+        return results
 
     def _of_many(self, probes: npt.NDArray[np.int64]) -> list[TopK]:
         """Return the best candidates for each query of its partitions `probes` (q, n)."""
@@ -120,15 +120,15 @@ class SegmentSearch:
         stored = self.stored
         if not stored.lengths[number]:
             return
-        held = self._load(number)
-        addresses, counts = self._counting(held.row_ids)
+        partition = self._load(number)
+        addresses, counts = self._counting(partition.row_ids)
         for start in range(0, len(askers), _BLOCK_QUERIES):
             some = askers[start : start + _BLOCK_QUERIES]
-            asked = stored.quantizer.ask(self._queries[some], stored.ivf.centroids[number])
+            prepared = stored.quantizer.ask(self._queries[some], stored.ivf.centroids[number])
             step = max(1, _BLOCK_BYTES // (4 * len(some)))
             for first in range(0, len(counts), step):
                 part = slice(first, first + step)
-                block = held.scorer.part(part).distances(asked)
+                block = partition.scorer.part(part).distances(prepared)
                 block *= _scale(stored)
                 rows = np.flatnonzero(counts[part])
                 left = len(rows) < block.shape[1]
@@ -141,16 +141,16 @@ class SegmentSearch:
         best: list[TopK] = []
         group: list[tuple[_Loaded, Asked]] = []
         size = 0
-        for number, asked in zip(
+        for number, prepared in zip(
             full, stored.quantizer.ask_each(one, stored.ivf.centroids[full]), strict=True
         ):
-            held = self._load(number)
-            walked = self._walk(held, asked) if held.graph is not None else None
+            partition = self._load(number)
+            walked = self._walk(partition, prepared) if partition.graph is not None else None
             if walked is not None:
                 best.append(TopK(walked.addresses, walked.distances * _scale(stored)))
                 continue
-            group.append((held, asked))
-            size += held.scorer.nbytes
+            group.append((partition, prepared))
+            size += partition.scorer.nbytes
             if size >= _BYTES_TOGETHER:
                 best.append(self._nearest(group))
                 group, size = [], 0
@@ -158,15 +158,15 @@ class SegmentSearch:
             best.append(self._nearest(group))
         return TopK.best(best, self.query.wanted)
 
-    def _walk(self, held: _Loaded, asked: Asked) -> TopK | None:
+    def _walk(self, partition: _Loaded, prepared: Asked) -> TopK | None:
         """Return what a walk through the graph of a partition finds; None if too few rows count for one."""
-        assert held.graph is not None
-        addresses, counts = self._counting(held.row_ids)
+        assert partition.graph is not None
+        addresses, counts = self._counting(partition.row_ids)
         if counts.mean() < _SPARSE:
             return None
         query = self.query
         ef = query.ef or max(query.wanted, 3 * query.wanted // 2)
-        nodes, scores = search_graph(held.graph, held.scorer, asked, ef, counts)
+        nodes, scores = search_graph(partition.graph, partition.scorer, prepared, ef, counts)
         return TopK(addresses[nodes], scores)
 
     def _nearest(self, group: Sequence[tuple[_Loaded, Asked]]) -> TopK:
@@ -174,19 +174,19 @@ class SegmentSearch:
 
         Resolving a row may be slow, so only the nearest are, and more of them if too few count.
         """
-        row_ids = np.concatenate([held.row_ids for held, _ in group])
-        ends = np.cumsum([len(held.row_ids) for held, _ in group])
+        row_ids = np.concatenate([partition.row_ids for partition, _ in group])
+        ends = np.cumsum([len(partition.row_ids) for partition, _ in group])
         scores = np.empty(len(row_ids), np.float32)
-        afar = sum(held.scorer.nbytes for held, _ in group) > _NEARBY_BYTES
-        estimate_each([(held.scorer, asked) for held, asked in group], scores, afar=afar)
-        rounding = max(held.scorer.rounding(asked) for held, asked in group)
-        wanted = self.query.wanted + _MARGIN
+        afar = sum(partition.scorer.nbytes for partition, _ in group) > _NEARBY_BYTES
+        estimate_each([(partition.scorer, prepared) for partition, prepared in group], scores, afar=afar)
+        rounding = max(partition.scorer.rounding(prepared) for partition, prepared in group)
+        count = self.query.wanted + _MARGIN
         while True:
-            near, found = _smallest(scores, wanted, rounding, group, ends)
+            near, distances = _smallest(scores, count, rounding, group, ends)
             addresses, counts = self._counting(row_ids[near])
-            if wanted >= len(scores) or int(np.count_nonzero(counts)) >= self.query.wanted:
-                return TopK(addresses[counts], found[counts] * _scale(self.stored))
-            wanted *= 8
+            if count >= len(scores) or int(np.count_nonzero(counts)) >= self.query.wanted:
+                return TopK(addresses[counts], distances[counts] * _scale(self.stored))
+            count *= 8
 
     def _counting(self, row_ids: RowIds) -> tuple[Addresses, npt.NDArray[np.bool_]]:
         """Return the addresses of rows, and which of them may be found."""
@@ -224,7 +224,7 @@ def _scale(stored: VectorSegment) -> Any:
 
 def _smallest(
     scores: Distances,
-    wanted: int,
+    count: int,
     rounding: float,
     group: Sequence[tuple[_Loaded, Asked]],
     ends: npt.NDArray[np.int64],
@@ -238,7 +238,7 @@ def _smallest(
         group: the partitions, and the query as they see it.
         ends: how many rows there are up to the end of each.
     """
-    near = smallest(scores, wanted)
+    near = smallest(scores, count)
     if not rounding:
         return near, scores[near]
     # What is among the nearest is no further off than the last of them by estimate and two roundings. NaN, of
@@ -247,9 +247,9 @@ def _smallest(
     near = np.flatnonzero(~(scores > limit))
     cuts = np.searchsorted(near, ends).tolist()
     parts = []
-    for (held, asked), first, last, end in zip(group, [0, *cuts], cuts, ends.tolist(), strict=False):
+    for (partition, prepared), first, last, end in zip(group, [0, *cuts], cuts, ends.tolist(), strict=False):
         if first < last:
-            parts.append(held.scorer.some(asked, near[first:last] - (end - len(held.row_ids))))
+            parts.append(partition.scorer.some(prepared, near[first:last] - (end - len(partition.row_ids))))
     exact = np.concatenate(parts)
-    best = smallest(exact, wanted)
+    best = smallest(exact, count)
     return near[best], exact[best]

@@ -213,9 +213,11 @@ class VectorSegment:
 
     def _rows(self, start: int, stop: int) -> Partition:
         names = [ROW_ID, *(field.name for field in self.quantizer.columns())]
-        known = set(self.auxiliary.arrow_schema.names)
+        column_names = set(self.auxiliary.arrow_schema.names)
         # Factors that only bound the error of an estimate may be missing.
-        table = self.auxiliary.read([name for name in names if name in known or name == ROW_ID], start, stop)
+        table = self.auxiliary.read(
+            [name for name in names if name in column_names or name == ROW_ID], start, stop
+        )
         columns = {name: _as_numpy(table.column(name).combine_chunks()) for name in table.column_names}
         return Partition(columns.pop(ROW_ID), columns)
 

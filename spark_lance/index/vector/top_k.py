@@ -38,8 +38,8 @@ class TopK:
         order = np.lexsort((addresses, scores))
         addresses, scores = addresses[order], scores[order]
         _, first = np.unique(addresses, return_index=True)
-        kept = np.sort(first)[:k]
-        return cls(addresses[kept], scores[kept])
+        chosen = np.sort(first)[:k]
+        return cls(addresses[chosen], scores[chosen])
 
 
 def merged(results: Sequence[list[TopK]], k: int) -> list[TopK]:
@@ -129,8 +129,8 @@ class BatchTopK:
         order = order[np.lexsort((addresses[order], scores[order], askers[order]))]
         askers, addresses, scores = askers[order], addresses[order], scores[order]
         ranks = np.arange(len(askers)) - np.searchsorted(askers, askers)
-        kept = ranks < self._k
-        return askers[kept], addresses[kept], scores[kept]
+        keep = ranks < self._k
+        return askers[keep], addresses[keep], scores[keep]
 
 
 def _bounds(scores: Distances, k: int) -> Distances:

@@ -59,8 +59,8 @@ def _ordered(value: Any) -> Any:
     top = array.type.bit_width - 1
     # Negative numbers order the wrong way round by their bits, so theirs are flipped.
     keys = bits ^ ((bits >> top) & np.array((1 << top) - 1, bits.dtype))
-    found = pa.array(keys, mask=array.is_null().to_numpy(zero_copy_only=False))
-    return found[0] if isinstance(value, pa.Scalar) else found
+    result = pa.array(keys, mask=array.is_null().to_numpy(zero_copy_only=False))
+    return result[0] if isinstance(value, pa.Scalar) else result
 
 
 def _nans(left: Any, right: Any) -> tuple[Any, Any, Any, Any] | None:
@@ -78,8 +78,8 @@ def _nans(left: Any, right: Any) -> tuple[Any, Any, Any, Any] | None:
         array = _array(value)
         numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
         kind = np.where(np.isnan(numbers), np.where(np.signbit(numbers), -1, 1), 0).astype(np.int8)
-        found = pa.array(kind, mask=array.is_null().to_numpy(zero_copy_only=False))
-        kinds.append(found[0] if isinstance(value, pa.Scalar) else found)
+        result = pa.array(kind, mask=array.is_null().to_numpy(zero_copy_only=False))
+        kinds.append(result[0] if isinstance(value, pa.Scalar) else result)
     return pair[0], pair[1], kinds[0], kinds[1]
 
 
@@ -110,37 +110,37 @@ def extreme(values: list[Any], greatest: bool) -> Value:
 
 def is_in(value: Value, *options: Value) -> Value:
     """Membership; without a match the answer is null if one of the options is."""
-    known = [option for option in options if option is not None]
-    has_null, kinds = len(known) < len(options), set(map(type, known))
+    literals = [option for option in options if option is not None]
+    has_null, kinds = len(literals) < len(options), set(map(type, literals))
     if any(issubclass(kind, (*TYPED, list)) for kind in kinds) or not is_typed(value):
-        found: Value = False
+        result: Value = False
         for option in options:
-            found = pc.or_kleene(found, equal(value, option))
-        return found
+            result = pc.or_kleene(result, equal(value, option))
+        return result
     groups: dict[pa.DataType, tuple[Any, list[Any]]] = {}
     if pa.types.is_integer(value.type) and kinds <= {int}:
         # Many numbers are the usual case, and those that the column cannot hold match nothing.
         low, high = _integer_range(value.type)
-        if known and not low <= min(known) <= max(known) <= high:
-            known = [option for option in known if low <= option <= high]
-        groups[value.type] = (value, known)
+        if literals and not low <= min(literals) <= max(literals) <= high:
+            literals = [option for option in literals if low <= option <= high]
+        groups[value.type] = (value, literals)
         known_pairs: list[tuple[Value, Value]] = []
     elif _is_text(value.type) and kinds <= {str}:
-        groups[value.type] = (value, known)
+        groups[value.type] = (value, literals)
         known_pairs = []
     else:
-        known_pairs = [common(value, option) for option in known]
+        known_pairs = [common(value, option) for option in literals]
     for column, option in known_pairs:
         groups.setdefault(column.type, (column, []))[1].append(option.as_py())
-    found = pa.scalar(False)
+    result = pa.scalar(False)
     for kind, (column, values) in groups.items():
         if pa.types.is_floating(kind) and 0.0 in values:
             values += [0.0, -0.0]
-        found = pc.or_(found, pc.is_in(column, pa.array(values, kind)))
+        result = pc.or_(result, pc.is_in(column, pa.array(values, kind)))
     unknown = pc.is_null(value)
     if has_null:
-        unknown = pc.or_(unknown, pc.invert(found))
-    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+        unknown = pc.or_(unknown, pc.invert(result))
+    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), result)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -166,12 +166,12 @@ def _lists_equal(left: Any, right: Any) -> Value:
     matches = pc.fill_null(equal(*flat), False)
     both_null = pc.and_(pc.is_null(flat[0]), pc.is_null(flat[1]))
     differs = _flags(pc.invert(pc.or_(matches, both_null)))
-    found = np.zeros(rows, np.bool_)
-    found[same] = True
-    found[same[pc.list_parent_indices(one).to_numpy()[differs]]] = False
+    result = np.zeros(rows, np.bool_)
+    result[same] = True
+    result[same[pc.list_parent_indices(one).to_numpy()[differs]]] = False
     unknown = np.ones(rows, np.bool_)
     unknown[there] = False
-    return pa.array(found, mask=unknown)
+    return pa.array(result, mask=unknown)
 
 
 def _rows_of(value: Any, rows: int) -> Any:

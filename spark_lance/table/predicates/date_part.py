@@ -43,8 +43,8 @@ def date_part(unit: Value, value: Value) -> Value:
         value = pc.cast(value, pa.timestamp("us"))
     elif not (pa.types.is_timestamp(kind) or (pa.types.is_time(kind) and part in _OF_A_DAY)):
         raise ExpressionError(f"{kind} has no part {name!r}")
-    found = _PARTS[part](value)
-    return pc.cast(found, pa.int64() if part == "nanosecond" else pa.int32())
+    result = _PARTS[part](value)
+    return pc.cast(result, pa.int64() if part == "nanosecond" else pa.int32())
 
 
 def _epoch(value: Any) -> Value:
@@ -62,11 +62,11 @@ def _epoch(value: Any) -> Value:
 
 def _of_the_minute(digits: int) -> Callable[[Any], Value]:
     def compute(value: Any) -> Value:
-        found = pc.multiply(pc.second(value), 10**digits)
+        result = pc.multiply(pc.second(value), 10**digits)
         for function, missing in ((pc.millisecond, 3), (pc.microsecond, 6), (pc.nanosecond, 9)):
             if missing <= digits:
-                found = pc.add(found, pc.multiply(function(value), 10 ** (digits - missing)))
-        return found
+                result = pc.add(result, pc.multiply(function(value), 10 ** (digits - missing)))
+        return result
 
     return compute
 

@@ -157,20 +157,20 @@ def _with_extension(node: Expression, schema: pa.Schema) -> Expression:
 def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
     names = list(schema.names)
     kind: pa.DataType | None = None
-    found: list[str] = []
+    columns: list[str] = []
     for step in path:
         name = step if step in names else None
         if name is None:
             alike = [other for other in names if other.lower() == step.lower()]
             if len(alike) != 1:
-                where = f" in {'.'.join(found)}" if found else ""
+                where = f" in {'.'.join(columns)}" if columns else ""
                 problem = f"the names {', '.join(alike)} fit" if alike else f"there are {', '.join(names)}"
                 raise ExpressionError(f"there is no column {step!r}{where}: {problem}")
             name = alike[0]
         kind = schema.field(name).type if kind is None else kind.field(name).type
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
-        found.append(name)
-    return tuple(found)
+        columns.append(name)
+    return tuple(columns)
 
 
 def type_of(column: Column, schema: pa.Schema) -> pa.DataType:

@@ -99,8 +99,8 @@ def _geometries(value: Value) -> tuple[Geometries, bool]:
 
 def _result(values: Any, missing: npt.NDArray[np.bool_], kind: pa.DataType, constant: bool) -> Value:
     """Return what was computed, null where an argument is; a scalar if all arguments are constants."""
-    made = pa.array(np.asarray(values), kind, mask=missing)
-    return made[0] if constant else pa.chunked_array([made])
+    result = pa.array(np.asarray(values), kind, mask=missing)
+    return result[0] if constant else pa.chunked_array([result])
 
 
 def _missing(geometries: Geometries) -> npt.NDArray[np.bool_]:
@@ -126,12 +126,12 @@ def _predicate(forth: str, back: str) -> Callable[[Value, Value], Value]:
         if is_right and not is_left and not missing.all():
             # Only its first argument may be prepared.
             shapely.prepare(right)
-            found = _guarded(getattr(shapely, back), right, left)
+            result = _guarded(getattr(shapely, back), right, left)
         else:
             if is_left and not missing.all():
                 shapely.prepare(left)
-            found = _guarded(getattr(shapely, forth), left, right)
-        return _result(found, missing, pa.bool_(), is_left and is_right)
+            result = _guarded(getattr(shapely, forth), left, right)
+        return _result(result, missing, pa.bool_(), is_left and is_right)
 
     return compute
 
@@ -167,17 +167,17 @@ def _near(column: Any, constant: Value, box: Any, name: str, is_apart: bool) -> 
         with np.errstate(invalid="ignore"):
             near = (xmin <= box[2]) & (xmax >= box[0]) & (ymin <= box[3]) & (ymax >= box[1])
         places = np.flatnonzero(near)
-        found = np.full(len(chunk), is_apart)
+        result = np.full(len(chunk), is_apart)
         some = geometries_of(chunk.storage.take(pa.array(places)), column.type.name)
-        found[places] = _guarded(getattr(shapely, mirrored), other, some)
-        parts.append(pa.array(found, mask=chunk.storage.is_null().to_numpy(zero_copy_only=False)))
+        result[places] = _guarded(getattr(shapely, mirrored), other, some)
+        parts.append(pa.array(result, mask=chunk.storage.is_null().to_numpy(zero_copy_only=False)))
     return pa.chunked_array(parts, pa.bool_())
 
 
 def _distance(one: Value, other: Value) -> Value:
     (left, is_left), (right, is_right) = _geometries(one), _geometries(other)
-    found = np.asarray(_guarded(shapes().distance, left, right))
-    return _result(found, np.isnan(found), pa.float64(), is_left and is_right)
+    result = np.asarray(_guarded(shapes().distance, left, right))
+    return _result(result, np.isnan(result), pa.float64(), is_left and is_right)
 
 
 def _measure(compute: Callable[[Geometries], Any], kind: pa.DataType) -> Callable[[Value], Value]:
@@ -185,19 +185,19 @@ def _measure(compute: Callable[[Geometries], Any], kind: pa.DataType) -> Callabl
 
     def function(value: Value) -> Value:
         geometries, constant = _geometries(value)
-        found = np.asarray(_guarded(compute, geometries))
+        result = np.asarray(_guarded(compute, geometries))
         missing = _missing(geometries)
         if pa.types.is_floating(kind):
-            missing |= np.isnan(found)
-        return _result(found, missing, kind, constant)
+            missing |= np.isnan(result)
+        return _result(result, missing, kind, constant)
 
     return function
 
 
 def _length(geometries: Geometries) -> npt.NDArray[np.float64]:
     # Rings of polygons have a length in shapely, which is not that of a line.
-    found = np.where(shapes().get_dimensions(geometries) == 1, shapes().length(geometries), 0.0)
-    return np.where(_missing(geometries), np.nan, found)
+    result = np.where(shapes().get_dimensions(geometries) == 1, shapes().length(geometries), 0.0)
+    return np.where(_missing(geometries), np.nan, result)
 
 
 def _side(place: int) -> Callable[[Value], Value]:
@@ -235,10 +235,10 @@ def _as_binary(geometries: Geometries) -> Any:
     return shapes().to_wkb(geometries, flavor="iso")
 
 
-def _from(parse: Callable[[Value], bool], told: str) -> Callable[[Value], Value]:
+def _from(parse: Callable[[Value], bool], description: str) -> Callable[[Value], Value]:
     def function(value: Value) -> Value:
         if value is not None and not parse(typed(value)):
-            raise ExpressionError(f"{told}, not {value if not is_typed(value) else value.type}")
+            raise ExpressionError(f"{description}, not {value if not is_typed(value) else value.type}")
         geometries, constant = _geometries(value)
         return _result(_as_binary(geometries), _missing(geometries), pa.binary(), constant)
 

@@ -117,10 +117,10 @@ def stored_type(extension: str, kind: pa.DataType) -> pa.DataType:
     inner = kind
     for _ in range(depth):
         inner = inner.value_type
-    made = stored_type("geoarrow.point", inner)
+    geometry = stored_type("geoarrow.point", inner)
     for name in _CHILDREN[extension]:
-        made = pa.list_(pa.field(name, made, nullable=False))
-    return made
+        geometry = pa.list_(pa.field(name, geometry, nullable=False))
+    return geometry
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -147,9 +147,9 @@ def geometries_of(values: pa.Array, extension: str) -> Geometries:
         ExpressionError: they can be none, or are damaged: undecodable bytes, rings that are not closed.
     """
     if not is_geometry(extension, values.type):
-        told = f"{extension} ({values.type})" if extension else str(values.type)
+        description = f"{extension} ({values.type})" if extension else str(values.type)
         raise ExpressionError(
-            f"a geometry is a GeoArrow column, well-known binary or well-known text, not {told}"
+            f"a geometry is a GeoArrow column, well-known binary or well-known text, not {description}"
         )
     shapely = shapes()
     try:
@@ -157,11 +157,11 @@ def geometries_of(values: pa.Array, extension: str) -> Geometries:
             return np.asarray(shapely.from_wkb(_objects(values)), dtype=object)
         if _is_text(values.type):
             return np.asarray(shapely.from_wkt(_objects(values)), dtype=object)
-        made = _boxes(values) if extension == BOX else _native(values, extension)
+        result = _boxes(values) if extension == BOX else _native(values, extension)
     except (shapely.errors.GEOSException, ValueError) as error:
         raise ExpressionError(f"a value is not a geometry: {error}") from error
-    made[values.is_null().to_numpy(zero_copy_only=False)] = None
-    return made
+    result[values.is_null().to_numpy(zero_copy_only=False)] = None
+    return result
 
 
 def _objects(values: pa.Array) -> Geometries:

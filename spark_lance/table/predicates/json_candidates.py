@@ -46,7 +46,7 @@ _TESTS: dict[str, Callable[[Any, Any], pa.Array]] = {
 }
 
 
-def json_candidate(documents: Value, path: Value, kind: Value, test: Value, *wanted: Value) -> Value:
+def json_candidate(documents: Value, path: Value, kind: Value, test: Value, *operands: Value) -> Value:
     """Return which documents may meet a comparison; false for nulls. See above.
 
     Raises:
@@ -54,74 +54,74 @@ def json_candidate(documents: Value, path: Value, kind: Value, test: Value, *wan
         FormatError: a document is damaged.
     """
     steps = parse_path(str(path))
-    values = [value.as_py() if isinstance(value, pa.Scalar) else value for value in wanted]
+    values = [value.as_py() if isinstance(value, pa.Scalar) else value for value in operands]
     may = _KINDS[str(kind)]
     parts = []
     for part in windows_of(documents_of(documents)):
-        found = find(JsonValues.of(part), steps)
-        kept = np.zeros(len(part), np.bool_)
-        kept[found.owners[may(found.values, str(test), values)]] = True
-        parts.append(pa.array(kept))
+        matches = find(JsonValues.of(part), steps)
+        mask = np.zeros(len(part), np.bool_)
+        mask[matches.owners[may(matches.values, str(test), values)]] = True
+        parts.append(pa.array(mask))
     return pa.chunked_array(parts, pa.bool_())
 
 
-def _meets(column: pa.Array, test: str, wanted: Sequence[Any]) -> Bools:
+def _meets(column: pa.Array, test: str, operands: Sequence[Any]) -> Bools:
     if test == "=":
-        found = pc.is_in(column, pa.array(wanted, column.type))
+        mask = pc.is_in(column, pa.array(operands, column.type))
     else:
-        found = _TESTS[test](column, pa.scalar(wanted[0], column.type))
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+        mask = _TESTS[test](column, pa.scalar(operands[0], column.type))
+    return np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _texts(values: JsonValues, test: str, wanted: Sequence[str]) -> Bools:
-    kept = np.ones(len(values), np.bool_)
+def _texts(values: JsonValues, test: str, operands: Sequence[str]) -> Bools:
+    mask = np.ones(len(values), np.bool_)
     places = np.flatnonzero(values.kinds == STRING)
-    kept[places] = _meets(strings_of(values.take(places)), test, wanted)
-    kept[values.kinds == NULL] = _meets(pa.array(["null"]), test, wanted)[0]
+    mask[places] = _meets(strings_of(values.take(places)), test, operands)
+    mask[values.kinds == NULL] = _meets(pa.array(["null"]), test, operands)[0]
     if test == "=":
-        kept[values.kinds == TRUE] = "true" in wanted
-        kept[values.kinds == FALSE] = "false" in wanted
-        kept[values.kinds == CONTAINER] = any(text[:1] in ("{", "[") for text in wanted)
+        mask[values.kinds == TRUE] = "true" in operands
+        mask[values.kinds == FALSE] = "false" in operands
+        mask[values.kinds == CONTAINER] = any(text[:1] in ("{", "[") for text in operands)
         places = np.flatnonzero(values.kinds == NUMBER)
-        kept[places] = _written(values.take(places), wanted)
-    return kept
+        mask[places] = _written(values.take(places), operands)
+    return mask
 
 
-def _written(values: JsonValues, wanted: Sequence[str]) -> Bools:
+def _written(values: JsonValues, operands: Sequence[str]) -> Bools:
     """Which numbers may be written as one of some texts, whatever the way of writing."""
     doubles = numbers_of(values).as_doubles()
     numbers = []
-    for text in wanted:
+    for text in operands:
         if _NUMBER.fullmatch(text) and any(letter.isdigit() for letter in text):
             numbers.append(float(text))
         elif "inf" in text.lower() or "nan" in text.lower():
             return np.ones(len(values), np.bool_)
-    found: Bools = np.isin(doubles, numbers) | ~np.isfinite(doubles)
-    return found
+    mask: Bools = np.isin(doubles, numbers) | ~np.isfinite(doubles)
+    return mask
 
 
 def _integers(bits: int) -> Callable[[JsonValues, str, Sequence[int]], Bools]:
     limit = 1 << (bits - 1)
 
-    def may(values: JsonValues, test: str, wanted: Sequence[int]) -> Bools:
-        kept: Bools = values.kinds != NULL
+    def may(values: JsonValues, test: str, operands: Sequence[int]) -> Bools:
+        mask: Bools = values.kinds != NULL
         places = np.flatnonzero(values.kinds == NUMBER)
         numbers = numbers_of(values.take(places))
         whole, outside = numbers.as_integers()
         unclear = outside | (whole < -limit) | (whole > limit - 1) | ~np.isin(numbers.which, ("i", "u"))
-        kept[places] = unclear | _meets(pa.array(whole), test, wanted)
-        return kept
+        mask[places] = unclear | _meets(pa.array(whole), test, operands)
+        return mask
 
     return may
 
 
-def _doubles(values: JsonValues, test: str, wanted: Sequence[float]) -> Bools:
-    kept: Bools = values.kinds != NULL
+def _doubles(values: JsonValues, test: str, operands: Sequence[float]) -> Bools:
+    mask: Bools = values.kinds != NULL
     places = np.flatnonzero(values.kinds == NUMBER)
     doubles = numbers_of(values.take(places)).as_doubles()
     # Zeros of both signs are equal to engines, and not to each of Arrow's functions.
-    kept[places] = ~np.isfinite(doubles) | _meets(pa.array(doubles + 0.0), test, [v + 0.0 for v in wanted])
-    return kept
+    mask[places] = ~np.isfinite(doubles) | _meets(pa.array(doubles + 0.0), test, [v + 0.0 for v in operands])
+    return mask
 
 
 _KINDS: dict[str, Callable[[JsonValues, str, Sequence[Any]], Bools]] = {

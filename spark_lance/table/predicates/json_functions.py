@@ -78,8 +78,10 @@ def documents_of(value: Value) -> pa.ChunkedArray:
         ExpressionError: it is another one, or a constant.
     """
     if not is_typed(value) or not (pa.types.is_large_binary(value.type) or pa.types.is_null(value.type)):
-        told = value.type if is_typed(value) else f"the constant {value!r}"
-        raise ExpressionError(f"functions of JSON take a JSON column or what json_get returns, not {told}")
+        description = value.type if is_typed(value) else f"the constant {value!r}"
+        raise ExpressionError(
+            f"JSON functions take a JSON column or the result of json_get, not {description}"
+        )
     column = as_column(value, 1)
     return column if pa.types.is_large_binary(column.type) else column.cast(pa.large_binary())
 
@@ -108,10 +110,10 @@ def _text(value: Value) -> str | None:
     return None if value is None else str(value)
 
 
-def _first(found: Found) -> tuple[npt.NDArray[np.int64], JsonValues]:
+def _first(matches: Found) -> tuple[npt.NDArray[np.int64], JsonValues]:
     """Return the documents in which something was found, and the first of each."""
-    firsts = np.flatnonzero(np.diff(found.owners, prepend=-1))
-    return found.owners[firsts], found.values.take(firsts)
+    firsts = np.flatnonzero(np.diff(matches.owners, prepend=-1))
+    return matches.owners[firsts], matches.values.take(firsts)
 
 
 def _spread(values: pa.Array, places: npt.NDArray[np.int64], rows: int) -> pa.Array:
@@ -126,17 +128,17 @@ def _spread(values: pa.Array, places: npt.NDArray[np.int64], rows: int) -> pa.Ar
 
 
 def _extract(documents: JsonValues, steps: Any) -> pa.Array:
-    found = find(documents, steps)
-    texts = texts_of(found.values)
+    matches = find(documents, steps)
+    texts = texts_of(matches.values)
     rows = len(documents)
-    counts = np.bincount(found.owners, minlength=rows)
+    counts = np.bincount(matches.owners, minlength=rows)
     if bool((counts > 1).any()):
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
         joined = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ",")
         arrays = pc.binary_join_element_wise("[", joined, "]", "")
         texts = pc.if_else(pa.array(counts > 1), arrays, joined)
         return pc.if_else(pa.array(counts > 0), texts, pa.scalar(None, pa.string()))
-    return _spread(texts, found.owners, rows)
+    return _spread(texts, matches.owners, rows)
 
 
 def _exists(documents: JsonValues, steps: Any) -> pa.Array:
@@ -151,12 +153,12 @@ def _length(documents: JsonValues, steps: Any) -> pa.Array:
     return _spread(pa.array(np.where(kinds == ARRAY, counts, 0)), places, len(documents))
 
 
-def _contains(documents: JsonValues, steps: Any, wanted: str) -> pa.Array:
+def _contains(documents: JsonValues, steps: Any, item: str) -> pa.Array:
     places, values = _first(find(documents, steps))
     children = values.children(ARRAY)
     items = children.values
-    same = pc.fill_null(pc.equal(texts_of(items), wanted), False).to_numpy(zero_copy_only=False)
-    same |= (items.kinds == STRING) & items.are(wanted.encode())
+    same = pc.fill_null(pc.equal(texts_of(items), item), False).to_numpy(zero_copy_only=False)
+    same |= (items.kinds == STRING) & items.are(item.encode())
     answer = np.zeros(len(documents), np.bool_)
     answer[places[children.owners[same]]] = True
     return pa.array(answer, mask=documents.kinds == MISSING)
@@ -202,13 +204,13 @@ def _converted(values: JsonValues, kind: pa.DataType, convert: Callable[[JsonVal
     Raises:
         ExpressionError: one does not fit it.
     """
-    found = convert(values)
-    if found.null_count:
-        bad = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
+    result = convert(values)
+    if result.null_count:
+        bad = int(np.flatnonzero(result.is_null().to_numpy(zero_copy_only=False))[0])
         text = texts_of(values.take(np.array([bad])))[0].as_py()
-        shown = text if len(text) <= 60 else f"{text[:60]}..."
-        raise ExpressionError(f"the JSON value {shown} cannot become {kind}")
-    return found.cast(kind)
+        excerpt = text if len(text) <= 60 else f"{text[:60]}..."
+        raise ExpressionError(f"the JSON value {excerpt} cannot become {kind}")
+    return result.cast(kind)
 
 
 def _constant(value: Any, kind: pa.DataType) -> Callable[[JsonValues], pa.Array]:
@@ -224,8 +226,8 @@ def _integers(values: JsonValues) -> pa.Array:
         return pa.array([_as_integer(text) for text in strings_of(some).to_pylist()], pa.int64())
 
     kind = pa.int64()
-    made = {NUMBER: of_numbers, STRING: of_strings, TRUE: _constant(1, kind), FALSE: _constant(0, kind)}
-    return _by_kind(values, kind, made)
+    converters = {NUMBER: of_numbers, STRING: of_strings, TRUE: _constant(1, kind), FALSE: _constant(0, kind)}
+    return _by_kind(values, kind, converters)
 
 
 def _by_kind(
@@ -294,12 +296,12 @@ def _strings(values: JsonValues) -> pa.Array:
 def _booleans(values: JsonValues) -> pa.Array:
     def of_strings(some: JsonValues) -> pa.Array:
         texts = pc.ascii_lower(strings_of(some))
-        known = pc.is_in(texts, pa.array(["true", "false"]))
-        return pc.if_else(known, pc.equal(texts, "true"), pa.scalar(None, pa.bool_()))
+        is_boolean = pc.is_in(texts, pa.array(["true", "false"]))
+        return pc.if_else(is_boolean, pc.equal(texts, "true"), pa.scalar(None, pa.bool_()))
 
     kind = pa.bool_()
-    made = {STRING: of_strings, TRUE: _constant(True, kind), FALSE: _constant(False, kind)}
-    return _by_kind(values, kind, made)
+    converters = {STRING: of_strings, TRUE: _constant(True, kind), FALSE: _constant(False, kind)}
+    return _by_kind(values, kind, converters)
 
 
 # Name -> what it computes, and how many arguments it takes.

@@ -126,43 +126,43 @@ def find(documents: JsonValues, steps: tuple[_Step, ...]) -> Found:
         FormatError, UnsupportedFormatError: a document is damaged, or has what is not known.
     """
     there = np.flatnonzero(documents.kinds != MISSING)
-    found = Found(there, documents.take(there))
+    matches = Found(there, documents.take(there))
     for step in steps:
-        found = _step(found, step)
-    return found
+        matches = _step(matches, step)
+    return matches
 
 
-def _step(found: Found, step: _Step) -> Found:
+def _step(matches: Found, step: _Step) -> Found:
     if step.name is not None:
-        places, values = member(found.values, step.name)
-        return Found(found.owners[places], values)
+        places, values = member(matches.values, step.name)
+        return Found(matches.owners[places], values)
     if step.every == "items":
-        return _every_item(found)
-    children = found.values.children(OBJECT if step.every else ARRAY)
+        return _every_item(matches)
+    children = matches.values.children(OBJECT if step.every else ARRAY)
     if step.every:
-        return Found(found.owners[children.owners], children.values)
-    counts = np.zeros(len(found.values), np.int64)
+        return Found(matches.owners[children.owners], children.values)
+    counts = np.zeros(len(matches.values), np.int64)
     np.add.at(counts, children.owners, 1)
     parts = []
     for order, number in enumerate(step.items):
-        wanted = number if number >= 0 else counts[children.owners] + number
-        places = np.flatnonzero(children.ranks == wanted)
+        positions = number if number >= 0 else counts[children.owners] + number
+        places = np.flatnonzero(children.ranks == positions)
         parts.append((children.owners[places], np.full(len(places), order), places))
     owners, orders, places = (np.concatenate(column) for column in zip(*parts, strict=True))
     chosen = places[np.lexsort((orders, owners))]
-    return Found(found.owners[children.owners[chosen]], children.values.take(chosen))
+    return Found(matches.owners[children.owners[chosen]], children.values.take(chosen))
 
 
-def _every_item(found: Found) -> Found:
+def _every_item(matches: Found) -> Found:
     """Return the items of arrays, and all other values as they are."""
-    kinds, _ = found.values.headers()
-    children = found.values.children(ARRAY)
+    kinds, _ = matches.values.headers()
+    children = matches.values.children(ARRAY)
     others = np.flatnonzero(kinds != ARRAY)
-    rest = found.values.take(others)
+    rest = matches.values.take(others)
     owners = np.concatenate([children.owners, others])
     order = np.argsort(owners, kind="stable")
     both = children.values.joined(rest)
-    return Found(found.owners[owners[order]], both.take(order))
+    return Found(matches.owners[owners[order]], both.take(order))
 
 
 def member(values: JsonValues, name: str) -> tuple[npt.NDArray[np.int64], JsonValues]:

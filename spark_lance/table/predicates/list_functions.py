@@ -47,37 +47,37 @@ def element(value: Value, position: Value) -> Value:
     return plain(pa.chunked_array([pc.list_element(one, 0)]))
 
 
-def has(value: Value, wanted: Value) -> Value:
+def has(value: Value, item: Value) -> Value:
     """Whether a list holds a constant; null elements are passed over."""
     lists = _lists(value)
-    if is_typed(wanted) and not isinstance(wanted, pa.Scalar):
+    if is_typed(item) and not isinstance(item, pa.Scalar):
         raise ExpressionError("what a list is searched for must be a constant")
-    if wanted is None:
+    if item is None:
         return pa.nulls(len(lists), pa.bool_())
-    items, constant = common(plain(pa.chunked_array([pc.list_flatten(lists)])), wanted)
+    items, constant = common(plain(pa.chunked_array([pc.list_flatten(lists)])), item)
     hits = pc.fill_null(pc.equal(items, constant), False).to_numpy()
     parents = pc.list_parent_indices(lists).to_numpy()
-    found = np.zeros(len(lists), dtype=bool)
-    found[parents[hits]] = True
-    return pa.array(found, mask=lists.is_null().to_numpy(zero_copy_only=False))
+    result = np.zeros(len(lists), dtype=bool)
+    result[parents[hits]] = True
+    return pa.array(result, mask=lists.is_null().to_numpy(zero_copy_only=False))
 
 
-def has_any(value: Value, wanted: Value) -> Value:
+def has_any(value: Value, items: Value) -> Value:
     """Whether a list holds one of several constants."""
-    return _each(value, wanted, pc.or_, False)
+    return _each(value, items, pc.or_, False)
 
 
-def has_all(value: Value, wanted: Value) -> Value:
+def has_all(value: Value, items: Value) -> Value:
     """Whether a list holds all of several constants."""
-    return _each(value, wanted, pc.and_, True)
+    return _each(value, items, pc.and_, True)
 
 
-def _each(value: Value, wanted: Value, unite: Any, start: bool) -> Value:
-    if not isinstance(wanted, list):
+def _each(value: Value, items: Value, unite: Any, start: bool) -> Value:
+    if not isinstance(items, list):
         raise ExpressionError("the second argument must be a list of constants, such as ['a', 'b']")
     lists = _lists(value)
     result = pc.if_else(lists.is_null(), pa.scalar(None, pa.bool_()), pa.scalar(start))
-    for item in wanted:
+    for item in items:
         result = unite(result, has(lists, item))
     return result
 

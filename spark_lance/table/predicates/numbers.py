@@ -184,8 +184,8 @@ def _quotient(left: Any, right: Any, kind: pa.DataType) -> Value:
     """Divide decimals; digits beyond those of `kind` are cut off."""
     one = left.type
     dividend = pc.cast(left, pa.decimal256(one.precision + _MORE_DIGITS, one.scale + _MORE_DIGITS))
-    found = pc.divide_checked(dividend, _widened(right))
-    return pc.cast(found, options=pc.CastOptions(kind, allow_decimal_truncate=True))
+    result = pc.divide_checked(dividend, _widened(right))
+    return pc.cast(result, options=pc.CastOptions(kind, allow_decimal_truncate=True))
 
 
 def _fmod(left: Any, right: Any) -> Value:

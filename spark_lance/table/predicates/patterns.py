@@ -35,9 +35,9 @@ def regexp_match(text: Value, pattern: str | None, flags: str | None = None) -> 
         return pa.scalar(None, pa.list_(pa.string()))
     names: list[str] = []
 
-    def named(found: re.Match[str]) -> str:
-        if not found.group().startswith("("):
-            return found.group()
+    def named(match: re.Match[str]) -> str:
+        if not match.group().startswith("("):
+            return match.group()
         names.append(f"g{len(names)}")
         return f"(?P<{names[-1]}>"
 
@@ -47,14 +47,14 @@ def regexp_match(text: Value, pattern: str | None, flags: str | None = None) -> 
     if isinstance(text, pa.Scalar):
         text = pa.array([text.as_py()], text.type)
     text = one_array(text)
-    found = pc.extract_regex(text, _flagged(groups, flags))
-    return _groups(found, len(names))
+    groups_of_rows = pc.extract_regex(text, _flagged(groups, flags))
+    return _groups(groups_of_rows, len(names))
 
 
-def _groups(found: pa.StructArray, count: int) -> pa.Array:
+def _groups(matches: pa.StructArray, count: int) -> pa.Array:
     """Return the groups of matches as lists."""
-    lists = make_list(*(pc.cast(pc.struct_field(found, i), pa.string()) for i in range(count)))
-    return pc.if_else(found.is_valid(), lists, pa.scalar(None, lists.type))
+    lists = make_list(*(pc.cast(pc.struct_field(matches, i), pa.string()) for i in range(count)))
+    return pc.if_else(matches.is_valid(), lists, pa.scalar(None, lists.type))
 
 
 def _flagged(pattern: str, flags: str | None) -> str:

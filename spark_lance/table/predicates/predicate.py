@@ -100,7 +100,7 @@ class Condition:
         Each is a column's path, one of `=`, `<`, `<=`, `>` and `>=`, and a literal or a scalar of a type.
         There may be others that are not told.
         """
-        found = [comparison for part in self._parts for comparison in part.comparisons()]
+        result = [comparison for part in self._parts for comparison in part.comparisons()]
         waiting = [] if self._tree is None else [self._tree]
         while waiting:
             node = waiting.pop()
@@ -109,10 +109,10 @@ class Condition:
             elif isinstance(node, Call) and node.function in _MIRRORED:
                 left, right = node.arguments
                 if isinstance(left, Column) and is_constant(right):
-                    found.append((left.path, node.function, constant_value(right)))
+                    result.append((left.path, node.function, constant_value(right)))
                 if is_constant(left) and isinstance(right, Column):
-                    found.append((right.path, _MIRRORED[node.function], constant_value(left)))
-        return found
+                    result.append((right.path, _MIRRORED[node.function], constant_value(left)))
+        return result
 
     def and_also(self, other: Condition) -> Condition:
         """Return the condition that both are true."""

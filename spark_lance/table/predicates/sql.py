@@ -135,13 +135,13 @@ def parse_sql(text: str) -> Expression:
 
 def _problem(error: Exception) -> str:
     """Return what a parser says in a line, without the names of its classes."""
-    told = error.errors if isinstance(error, ParseError) else []
-    if not told:
+    problems = error.errors if isinstance(error, ParseError) else []
+    if not problems:
         return " ".join(str(error).split())
-    what = str(told[0]["description"])
+    what = str(problems[0]["description"])
     if "<" in what:
         what = "something is missing"
-    return f"{what} at {told[0]['highlight']!r}, line {told[0]['line']}, column {told[0]['col']}"
+    return f"{what} at {problems[0]['highlight']!r}, line {problems[0]['line']}, column {problems[0]['col']}"
 
 
 def _convert(node: Any) -> Expression:
@@ -167,12 +167,12 @@ def _convert(node: Any) -> Expression:
 
 def _children(node: exp.Expression) -> list[exp.Expression]:
     """Return a node's operands in the order in which they are written."""
-    found: list[exp.Expression] = []
+    children: list[exp.Expression] = []
     for name in node.arg_types:
         value = node.args.get(name)
         values = value if isinstance(value, list) else [value]
-        found += [child for child in values if isinstance(child, exp.Expression)]
-    return found
+        children += [child for child in values if isinstance(child, exp.Expression)]
+    return children
 
 
 def _call(name: str, arguments: list[Expression]) -> Call:

@@ -84,14 +84,14 @@ def arrow_type(text: str) -> pa.DataType:
     Raises:
         ExpressionError: there is no such type.
     """
-    names = [next(part for part in found if part) for found in _TOKEN.findall(text)]
+    names = [next(part for part in groups if part) for groups in _TOKEN.findall(text)]
     try:
         if "".join(names) != re.sub(r"[\s\"]", "", text):
             raise ValueError(f"cannot be read as {' '.join(names)}")
-        found, rest = _read(names)
-        if rest or not isinstance(found, pa.DataType):
+        groups, rest = _read(names)
+        if rest or not isinstance(groups, pa.DataType):
             raise ValueError("is not a type")
-        return found
+        return groups
     except (ValueError, KeyError, TypeError, IndexError, pa.ArrowInvalid) as error:
         raise ExpressionError(
             f"{text!r} is not an Arrow type such as 'Int8', 'Utf8' or 'Timestamp(Microsecond, None)': {error}"

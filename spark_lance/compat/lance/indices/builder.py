@@ -54,8 +54,8 @@ class IndicesBuilder:
 
     @property
     def _value(self) -> LanceDataset:
-        found: LanceDataset = self.dataset.value
-        return found
+        value: LanceDataset = self.dataset.value
+        return value
 
     def train_ivf(
         self,
@@ -164,9 +164,9 @@ class IndicesBuilder:
         schema = pa.schema([(_ROW_ID, pa.uint64()), (_PARTITION, pa.uint32()), (_CODE, width)])
         with _writer(dest_uri, schema) as writer:
             for ids, vectors in segment_rows(snapshot, self.column[0], chosen):
-                known = model.prepared(vectors)
-                owners = model.assign(known)
-                codes = quantizer.encode(known, owners, model)[_CODE]
+                prepared = model.prepared(vectors)
+                owners = model.assign(prepared)
+                codes = quantizer.encode(prepared, owners, model)[_CODE]
                 flat = pa.array(np.ascontiguousarray(codes).reshape(-1))
                 columns = [
                     pa.array(ids),
@@ -186,15 +186,15 @@ class IndicesBuilder:
         """Write the rows of files by partition, and return the names of the new files."""
         if not isinstance(unsorted_filenames, list):
             raise OptionTypeError("filenames must be a list of strings")
-        made = []
+        names = []
         for number, name in enumerate(unsorted_filenames):
             rows = LanceFileReader(join(dir_path, name)).read_all().to_table()
             rows = rows.sort_by([(_PARTITION, "ascending"), (_ROW_ID, "ascending")])
-            made.append(f"{shuffle_output_root_filename or 'sorted'}_{number}.lance")
-            with _writer(join(dir_path, made[-1]), rows.schema) as writer:
+            names.append(f"{shuffle_output_root_filename or 'sorted'}_{number}.lance")
+            with _writer(join(dir_path, names[-1]), rows.schema) as writer:
                 writer.write([column.combine_chunks() for column in rows.columns])
                 writer.finish({})
-        return made
+        return names
 
     def load_shuffled_vectors(
         self,
@@ -235,15 +235,15 @@ class IndicesBuilder:
         for number, fragment in zip(fragment_ids, fragments, strict=True):
             if fragment is None:
                 raise OptionError(f"Fragment id does not exist: {number}")
-        known = [fragment for fragment in fragments if fragment is not None]
-        return [fragment.message for fragment in known], sum(each.count_rows() for each in known)
+        existing = [fragment for fragment in fragments if fragment is not None]
+        return [fragment.message for fragment in existing], sum(each.count_rows() for each in existing)
 
     def _recipe(self, metric: str, partitions: int | None, sample_rate: int, iterations: int) -> Recipe:
         options = {"sample_rate": sample_rate, "max_iters": iterations}
         return recipe_with("IVF_PQ", metric_named(metric.lower()), partitions, None, None, options)
 
-    def _parts(self, asked: int | None) -> int:
-        if asked is None:
+    def _parts(self, count: int | None) -> int:
+        if count is None:
             fitting = next((n for n in (16, 8) if self.dimension % n == 0), None)
             if fitting is None:
                 raise OptionError(
@@ -251,12 +251,12 @@ class IndicesBuilder:
                     "say num_subvectors"
                 )
             return self.dimension // fitting
-        if asked < 1 or self.dimension % asked:
+        if count < 1 or self.dimension % count:
             raise OptionError(
-                f"dimension ({self.dimension}) must be divisible by num_subvectors ({asked}) "
+                f"dimension ({self.dimension}) must be divisible by num_subvectors ({count}) "
                 "without remainder"
             )
-        return asked
+        return count
 
     def _lists(self, values: Any, length: int) -> pa.FixedSizeListArray:
         flat = np.ascontiguousarray(values).reshape(-1).astype(self._dtype)

@@ -70,8 +70,8 @@ class PqModel:
     @property
     def dimension(self) -> int:
         """The length of the vectors."""
-        found: int = self.codebook.type.list_size
-        return found
+        size: int = self.codebook.type.list_size
+        return size
 
     def save(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> None:
         """Write it as a file."""

@@ -102,20 +102,20 @@ class Scorer:
     direct: bool = False
     whole: bool = False
 
-    def distances(self, asked: Asked) -> Matrix:
+    def distances(self, query: Asked) -> Matrix:
         """Return the distances of queries to all rows: (q, n) float32."""
-        found: Matrix
+        result: Matrix
         if isinstance(self.points, Coded):
-            found = np.empty((len(asked.points), self.points.shape[0]), dtype=np.float32)
-            self.points.products(asked.points, found)
+            result = np.empty((len(query.points), self.points.shape[0]), dtype=np.float32)
+            self.points.products(query.points, result)
         else:
-            found = asked.points @ self.points.T
-        found *= self.scale
-        found += self.add if isinstance(asked.gain, float) else np.multiply.outer(asked.gain, self.add)
-        found += asked.shift[:, None]
-        return np.maximum(found, 0, out=found) if self.direct else found
+            result = query.points @ self.points.T
+        result *= self.scale
+        result += self.add if isinstance(query.gain, float) else np.multiply.outer(query.gain, self.add)
+        result += query.shift[:, None]
+        return np.maximum(result, 0, out=result) if self.direct else result
 
-    def estimate(self, asked: Asked, out: Matrix, *, afar: bool = False) -> None:
+    def estimate(self, query: Asked, out: Matrix, *, afar: bool = False) -> None:
         """Write the distances of one query to all rows into an array (n,) float32, rounded as sums are.
 
         Args:
@@ -124,7 +124,7 @@ class Scorer:
             afar: whether the rows are in memory rather than in the caches of a core.
         """
         if isinstance(self.points, Coded):
-            self.points.products(asked.points, out[None])
+            self.points.products(query.points, out[None])
         elif (
             afar
             and self.points.shape[1] >= _WIDE
@@ -132,24 +132,24 @@ class Scorer:
             and (self.direct or self.whole)
         ):
             # Reads memory half as fast again as BLAS, but adds in another order: where that does not matter.
-            np.einsum("ij,j->i", self.points, asked.points[0], out=out, casting="same_kind")
+            np.einsum("ij,j->i", self.points, query.points[0], out=out, casting="same_kind")
         else:
-            self._products(self.points, asked, out)
-        self.finish(asked, out)
+            self._products(self.points, query, out)
+        self.finish(query, out)
 
-    def finish(self, asked: Asked, out: Matrix) -> None:
+    def finish(self, query: Asked, out: Matrix) -> None:
         """Make the distances of one query to all rows of its products with their points."""
         out *= self.scale
-        out += self.add if isinstance(asked.gain, float) else self.add * asked.gain[0]
-        out += asked.shift[0]
+        out += self.add if isinstance(query.gain, float) else self.add * query.gain[0]
+        out += query.shift[0]
 
-    def _products(self, points: Matrix, asked: Asked, out: Matrix) -> None:
+    def _products(self, points: Matrix, query: Asked, out: Matrix) -> None:
         """Write the products of one query with all rows, by one thread of BLAS unless there are very many."""
         rows, width = points.shape
         step = rows if points.size > _MOST_ALONE else max(1, _ONE_THREAD // max(1, width))
         for start in range(0, rows, step):
             part = slice(start, start + step)
-            np.matmul(points[part], asked.points[0], out=out[part], casting="same_kind")
+            np.matmul(points[part], query.points[0], out=out[part], casting="same_kind")
 
     def part(self, rows: slice) -> Scorer:
         """Return some of the rows."""
@@ -161,9 +161,9 @@ class Scorer:
         """Return the rows as floats."""
         return replace(self, points=self.points.floats()) if isinstance(self.points, Coded) else self
 
-    def rounding(self, asked: Asked) -> float:
+    def rounding(self, query: Asked) -> float:
         """Return how far estimates of direct distances of one query may be off at most."""
-        return self._rounding * (self._most + float(asked.shift[0])) if self.direct else 0.0
+        return self._rounding * (self._most + float(query.shift[0])) if self.direct else 0.0
 
     @cached_property
     def _most(self) -> float:
@@ -174,14 +174,14 @@ class Scorer:
         # A sum of n products is off by n rounding errors of their size at most; there are two such sums.
         return 2 * int(self.points.shape[1]) * _ROUNDING
 
-    def some(self, asked: Asked, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
+    def some(self, query: Asked, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
         """Return the distances of one query to some rows."""
         if self.direct:
-            return squares(self.points[rows] - asked.points)
+            return squares(self.points[rows] - query.points)
         scale = self.scale if isinstance(self.scale, float) else self.scale[rows]
-        add = self.add[rows] if isinstance(asked.gain, float) else self.add[rows] * asked.gain[0]
-        found: Matrix = (self.points[rows] @ asked.points[0]) * scale + add + asked.shift[0]
-        return found
+        add = self.add[rows] if isinstance(query.gain, float) else self.add[rows] * query.gain[0]
+        result: Matrix = (self.points[rows] @ query.points[0]) * scale + add + query.shift[0]
+        return result
 
     @property
     def nbytes(self) -> int:
@@ -201,14 +201,14 @@ def estimate_each(group: Sequence[tuple[Scorer, Asked]], out: Matrix, *, afar: b
     coded = [scorer.points for scorer, _ in group if isinstance(scorer.points, Coded)]
     together = len(coded) == len(group)
     if together:
-        type(coded[0]).products_of_each(coded, [asked.points for _, asked in group], out)
+        type(coded[0]).products_of_each(coded, [query.points for _, query in group], out)
     start = 0
-    for scorer, asked in group:
+    for scorer, query in group:
         mine = out[start : start + len(scorer.add)]
         if together:
-            scorer.finish(asked, mine)
+            scorer.finish(query, mine)
         else:
-            scorer.estimate(asked, mine, afar=afar)
+            scorer.estimate(query, mine, afar=afar)
         start += len(mine)
 
 

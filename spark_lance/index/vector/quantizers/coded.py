@@ -51,23 +51,23 @@ class Coded(ABC):
 
     def __getitem__(self, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
         """Return some points as floats."""
-        found = np.empty((len(rows), self.shape[1]), dtype=np.float32)
-        self.decode(rows, found)
-        return found
+        result = np.empty((len(rows), self.shape[1]), dtype=np.float32)
+        self.decode(rows, result)
+        return result
 
     def floats(self) -> Matrix:
         """Return all points as floats."""
-        found = np.empty(self.shape, dtype=np.float32)
+        result = np.empty(self.shape, dtype=np.float32)
         for rows, tile in self._tiles(_TILE_VALUES):
-            found[rows] = tile
-        return found
+            result[rows] = tile
+        return result
 
     def squares(self) -> Matrix:
         """Return the squared lengths of the points (n,)."""
-        found = np.empty(self.shape[0], dtype=np.float32)
+        result = np.empty(self.shape[0], dtype=np.float32)
         for rows, tile in self._tiles(_TILE_VALUES):
-            found[rows] = squares(tile)
-        return found
+            result[rows] = squares(tile)
+        return result
 
     def products(self, queries: Matrix, out: Matrix) -> None:
         """Write the products of queries (q, width) with all points into an array (q, n)."""
@@ -141,5 +141,5 @@ class NarrowCodes(Coded):
 
 def squares(vectors: Vectors) -> Matrix:
     """Return the squared lengths of vectors (n, dim)."""
-    found: Matrix = np.einsum("ij,ij->i", vectors, vectors).astype(np.float32)
-    return found
+    result: Matrix = np.einsum("ij,ij->i", vectors, vectors).astype(np.float32)
+    return result

@@ -121,9 +121,9 @@ class ProductCodes(Coded):
 
     def squares(self) -> Matrix:
         """Return the squared lengths of the points (n,)."""
-        found = np.empty(self.shape[0], dtype=np.float32)
-        _add_up(self.book.squares(), self.codes, found)
-        return found
+        result = np.empty(self.shape[0], dtype=np.float32)
+        _add_up(self.book.squares(), self.codes, result)
+        return result
 
     def products(self, queries: Matrix, out: Matrix) -> None:
         """Write the products of queries (q, width) with all points into an array (q, n)."""
@@ -226,10 +226,10 @@ def _sum(parts: Iterator[Matrix], out: Matrix) -> None:
 
 def _by_numpy(table: Matrix, codes: npt.NDArray[np.unsignedinteger[Any]]) -> Iterator[Matrix]:
     """Yield what rows have in each column, in the same memory: (n,), or (n, queries)."""
-    found = np.empty((codes.shape[1], *table.shape[2:]), dtype=np.float32)
+    sums = np.empty((codes.shape[1], *table.shape[2:]), dtype=np.float32)
     for words, column in zip(table, codes, strict=True):
         # No word is missing; numpy copies results of the other modes once more.
-        yield np.take(words, column, axis=0, out=found, mode="clip")
+        yield np.take(words, column, axis=0, out=sums, mode="clip")
 
 
 def _by_arrow(table: Matrix, codes: npt.NDArray[np.unsignedinteger[Any]]) -> Iterator[Matrix]:

@@ -170,10 +170,10 @@ class RabitQuantizer(Quantizer):
         error = np.sqrt(square) * _CONFIDENCE * np.sqrt(np.maximum(spread - 1, 0) / max(self.dim - 1, 1))
         if self.metric == "dot":
             base = 1 - np.einsum("ij,ij->i", wide, centroids)
-            found = (base + moved, -inverse, error)
+            factors = (base + moved, -inverse, error)
         else:
-            found = (square + 2 * moved, -2 * inverse, 2 * error)
-        add, scale, off = (values.astype(np.float32) for values in found)
+            factors = (square + 2 * moved, -2 * inverse, 2 * error)
+        add, scale, off = (values.astype(np.float32) for values in factors)
         return add, scale, off
 
     def notes(self, add_buffer: Callable[[bytes], int]) -> dict[str, Any]:
@@ -283,8 +283,8 @@ class RabitQuantizer(Quantizer):
         estimator = notes.get("query_estimator", "residual_query")
         if estimator not in ("raw_query", "residual_query") or (estimator != "raw_query" and bits > 1):
             raise UnsupportedFormatError(f"RQ codes of {bits} bits with the estimator {estimator!r}")
-        found = cls(dim, bits, rotation, metric, bool(notes.get("packed", False)))
-        return replace(found, residual_query=True) if estimator == "residual_query" else found
+        quantizer = cls(dim, bits, rotation, metric, bool(notes.get("packed", False)))
+        return replace(quantizer, residual_query=True) if estimator == "residual_query" else quantizer
 
 
 def _levels(sizes: Matrix, width: int) -> npt.NDArray[np.uint8]:
