@@ -159,13 +159,13 @@ def main() -> None:
     options.add_argument("--rows-flights", type=int, default=1_000_000)
     options.add_argument("--rows-vectors", type=int, default=200_000)
     options.add_argument("--repeat", type=int, default=3)
-    given = options.parse_args()
-    results = Results("bench", given.keep)
+    arguments = options.parse_args()
+    results = Results("bench", arguments.keep)
     spark = start_spark()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            bench_table(spark, results, "flights", given.rows_flights, given.repeat, Path(folder))
-            bench_table(spark, results, "vectors", given.rows_vectors, given.repeat, Path(folder))
+            bench_table(spark, results, "flights", arguments.rows_flights, arguments.repeat, Path(folder))
+            bench_table(spark, results, "vectors", arguments.rows_vectors, arguments.repeat, Path(folder))
     finally:
         spark.stop()
     results.save()

@@ -65,7 +65,7 @@ def measure(path: str, opened: Callable[[str], Any], rows: int, repeat: int) -> 
             began = time.perf_counter()
             work(table, number)
             times[step].append((time.perf_counter() - began) * 1e3)
-    return {step: statistics.median(found) for step, found in times.items()}
+    return {step: statistics.median(seconds) for step, seconds in times.items()}
 
 
 def main() -> None:
@@ -73,18 +73,18 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--rows", type=int, default=10_000_000)
     options.add_argument("--repeat", type=int, default=15)
-    given = options.parse_args()
-    results = Results("bench_changes", given.keep)
+    arguments = options.parse_args()
+    results = Results("bench_changes", arguments.keep)
     medians: dict[str, dict[str, float]] = {}
     print(f"{'':10}{'step':10}{'ms':>10}{'x read':>10}")
     for name, opened in (("ours", spark_lance.dataset), ("pylance", lance.dataset)):
         with tempfile.TemporaryDirectory() as directory:
             path = str(Path(directory) / "table")
-            make(path, given.rows)
-            found = measure(path, opened, given.rows, given.repeat)
-        medians[name] = found
-        for step, taken in found.items():
-            print(f"{name:10}{step:10}{taken:10.1f}{taken / found['read']:10.2f}")
+            make(path, arguments.rows)
+            seconds = measure(path, opened, arguments.rows, arguments.repeat)
+        medians[name] = seconds
+        for step, taken in seconds.items():
+            print(f"{name:10}{step:10}{taken:10.1f}{taken / seconds['read']:10.2f}")
     for step, taken in medians["ours"].items():
         results.add(step, "time, median", "ms", taken, {"pylance": medians["pylance"][step]})
     results.save()

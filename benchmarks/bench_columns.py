@@ -52,26 +52,28 @@ def main() -> int:
     options.add_argument("--fragments", type=int, default=8)
     options.add_argument("--repeat", type=int, default=2)
     options.add_argument("--folder", default=None, help="where the tables go for the time being")
-    given = options.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="columns-", dir=given.folder))
+    arguments = options.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="columns-", dir=arguments.folder))
     try:
-        _measure(folder, given)
+        _measure(folder, arguments)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
-def _measure(folder: Path, given: argparse.Namespace) -> None:
-    results = Results("bench_columns", given.keep)
+def _measure(folder: Path, arguments: argparse.Namespace) -> None:
+    results = Results("bench_columns", arguments.keep)
     spark = start_spark()
     lance, parquet = str(folder / "t.lance"), str(folder / "t.parquet")
     write_dataset(
-        _batches(given.rows, given.dimensions), lance, max_rows_per_file=-(-given.rows // given.fragments)
+        _batches(arguments.rows, arguments.dimensions),
+        lance,
+        max_rows_per_file=-(-arguments.rows // arguments.fragments),
     )
     spark.read.format("lance").load(lance).write.parquet(parquet)
     table = LanceTable.forPath(spark, lance)
     print(
-        f"{given.rows:,} rows of {given.dimensions} floats: Lance {size_of(lance) / 1e6:,.0f} MB, "
+        f"{arguments.rows:,} rows of {arguments.dimensions} floats: Lance {size_of(lance) / 1e6:,.0f} MB, "
         f"Parquet {size_of(parquet) / 1e6:,.0f} MB; numpy {np.__version__}",
         flush=True,
     )
@@ -84,14 +86,14 @@ def _measure(folder: Path, given: argparse.Namespace) -> None:
         "expression": lambda: table.addColumns({"score": _VALUE}),
         "function": lambda: table.addColumns(_function, inputs=["id"], schema="score double"),
         "join by key": lambda: table.addColumns(
-            spark.range(given.rows).selectExpr("id", f"{_VALUE} AS score"), on="id"
+            spark.range(arguments.rows).selectExpr("id", f"{_VALUE} AS score"), on="id"
         ),
         "rewritten Parquet": rewrite,
     }
     best = dict.fromkeys(sides, float("inf"))
     written = dict.fromkeys(sides, 0)
     # The first run of each kind also starts what Spark needs for it.
-    for turn in range(given.repeat + 1):
+    for turn in range(arguments.repeat + 1):
         for name, action in sides.items():
             before = 0 if action is rewrite else size_of(lance)
             seconds = Timed(action)()

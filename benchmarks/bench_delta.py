@@ -240,8 +240,8 @@ def make_table(engine: Engine, name: str, path: str, size: Size) -> None:
 
 def files(path: str) -> dict[str, int]:
     """Return the files below a folder and their bytes."""
-    found = (file for file in Path(path).rglob("*") if file.is_file())
-    return {str(file.relative_to(path)): file.stat().st_size for file in found}
+    paths = (file for file in Path(path).rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.stat().st_size for file in paths}
 
 
 @dataclass
@@ -292,12 +292,12 @@ def run_case(
             make_table(engine, case.table, tables[engine.name], size)
     best = {engine.name: Measured() for engine in engines}
     for turn in range(repeat):
-        found = {}
+        result = {}
         for engine in engines:
             copy = str(folder / f"{name}.{turn}.{engine.name}")
-            found[engine.name] = measure(case, engine, tables[engine.name], copy, best[engine.name])
-        if len(set(found.values())) != 1:
-            raise SystemExit(f"{name}: the engines do not agree: {found}")
+            result[engine.name] = measure(case, engine, tables[engine.name], copy, best[engine.name])
+        if len(set(result.values())) != 1:
+            raise SystemExit(f"{name}: the engines do not agree: {result}")
     ours = best["lance"]
     for engine in engines:
         theirs = best[engine.name]
@@ -311,9 +311,9 @@ def run_case(
 
 def note(results: Results, case: str, best: dict[str, Measured]) -> None:
     """Note seconds and bytes of one operation."""
-    others = {name: found for name, found in best.items() if name != "lance"}
-    seconds = {name: found.seconds for name, found in others.items()}
-    written = {name: float(found.written) for name, found in others.items()}
+    others = {name: measured for name, measured in best.items() if name != "lance"}
+    seconds = {name: measured.seconds for name, measured in others.items()}
+    written = {name: float(measured.written) for name, measured in others.items()}
     results.add(case, "time", "s", best["lance"].seconds, seconds)
     results.add(case, "bytes written", "B", best["lance"].written, written)
 

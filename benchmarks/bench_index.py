@@ -83,7 +83,7 @@ def digits() -> tuple[Matrix, Matrix]:
 
 def sentences() -> tuple[Matrix, Matrix]:
     """Return vectors of the sentences in the docstrings of installed packages."""
-    found: dict[str, None] = {}
+    distinct: dict[str, None] = {}
     for name in ("numpy", "pyarrow", "pyspark.sql", "sklearn", "pandas"):
         if importlib.util.find_spec(name.split(".")[0]) is None:
             continue
@@ -94,11 +94,11 @@ def sentences() -> tuple[Matrix, Matrix]:
             ):
                 for sentence in re.split(r"(?<=[.:])\s+|\n\n", inspect.getdoc(part) or ""):
                     if 4 <= len(sentence.split()) <= 40:
-                        found[" ".join(sentence.split())] = None
+                        distinct[" ".join(sentence.split())] = None
     random = np.random.default_rng(0)
     words: dict[str, Matrix] = {}
     vectors = []
-    for sentence in found:
+    for sentence in distinct:
         parts = re.findall(r"\w+", sentence.lower())
         total = np.zeros(128, np.float32)
         for word in parts:
@@ -128,9 +128,9 @@ def nearest(vectors: Matrix, queries: Matrix) -> list[set[int]]:
     ]
 
 
-def recall(found: list[list[int]], truth: list[set[int]]) -> float:
+def recall(answers: list[list[int]], truth: list[set[int]]) -> float:
     """Return the share of the true neighbours that were found."""
-    return sum(len(set(one) & other) for one, other in zip(found, truth, strict=True)) / (K * len(truth))
+    return sum(len(set(one) & other) for one, other in zip(answers, truth, strict=True)) / (K * len(truth))
 
 
 def timed(work: Callable[[], Any], repeat: int) -> tuple[float, Any]:
@@ -214,26 +214,26 @@ def measure(
             took, _ = timed(work, 1)
             seconds[who] = min(took, seconds.get(who, took))
     probes = {"nprobes": min(16, count), **search}
-    found: dict[tuple[str, str], list[list[int]]] = {}
+    answers: dict[tuple[str, str], list[list[int]]] = {}
     single: dict[str, float] = {}
     for whose in ("ours", "pylance"):
         ours, theirs = spark_lance.dataset(folder / whose), lance.dataset(str(folder / whose))
 
         def one(dataset: Any, query: Matrix) -> list[int]:
-            asked = {"column": "v", "q": query, "k": K, **probes}
-            return list(dataset.to_table(columns=["id", "_distance"], nearest=asked)["id"].to_pylist())
+            request = {"column": "v", "q": query, "k": K, **probes}
+            return list(dataset.to_table(columns=["id", "_distance"], nearest=request)["id"].to_pylist())
 
         for searcher, dataset in (("ours", ours), ("pylance", theirs)):
             [one(dataset, query) for query in queries[:20]]
             began = time.perf_counter()
-            found[searcher, whose] = [one(dataset, query) for query in queries]
+            answers[searcher, whose] = [one(dataset, query) for query in queries]
             if searcher == whose:
                 single[whose] = (time.perf_counter() - began) / len(queries)
     many = np.concatenate([queries] * (10_000 // len(queries)))
     ours = spark_lance.dataset(folder / "ours")
-    asked = {"column": "v", "q": many, "k": K, **probes}
-    batch, _ = timed(lambda: ours.to_table(["id"], nearest=asked), 1)
-    recalls = {pair: recall(one, truth) for pair, one in found.items()}
+    request = {"column": "v", "q": many, "k": K, **probes}
+    batch, _ = timed(lambda: ours.to_table(["id"], nearest=request), 1)
+    recalls = {pair: recall(one, truth) for pair, one in answers.items()}
     return Measured(recalls, seconds, single, len(many) / batch)
 
 
@@ -247,15 +247,15 @@ def lookups(results: Results, rows: int, repeat: int, folder: Path) -> str:
         str(folder / "lance")
     )
     spark_lance.dataset(folder / "lance").create_scalar_index("id", "BTREE")
-    wanted = iter(np.random.default_rng(0).integers(0, rows, 1000).tolist())
+    keys = iter(np.random.default_rng(0).integers(0, rows, 1000).tolist())
     ours = spark.read.format("lance").load(str(folder / "lance"))
     theirs = spark.read.parquet(str(folder / "parquet"))
     plain = spark_lance.dataset(folder / "lance")
     seconds = {}
     for name, work in (
-        ("spark_lance", lambda: ours.where(f"id = {next(wanted)}").collect()),
-        ("Parquet", lambda: theirs.where(f"id = {next(wanted)}").collect()),
-        ("spark_lance without Spark", lambda: plain.to_table(filter=f"id = {next(wanted)}")),
+        ("spark_lance", lambda: ours.where(f"id = {next(keys)}").collect()),
+        ("Parquet", lambda: theirs.where(f"id = {next(keys)}").collect()),
+        ("spark_lance without Spark", lambda: plain.to_table(filter=f"id = {next(keys)}")),
     ):
         work()
         seconds[name], _ = timed(work, max(3, repeat))
@@ -289,9 +289,9 @@ def main() -> None:
         print(f"set {name}: {len(vectors):,} x {vectors.shape[1]}, {partitions} partitions", flush=True)
         for kind in chosen.kinds:
             with tempfile.TemporaryDirectory() as folder:
-                found = measure(kind, partitions, vectors, queries, chosen.repeat, Path(folder))
-            print(" ", found.line(kind), flush=True)
-            found.note(results, f"set {name}: {kind}")
+                measured = measure(kind, partitions, vectors, queries, chosen.repeat, Path(folder))
+            print(" ", measured.line(kind), flush=True)
+            measured.note(results, f"set {name}: {kind}")
     if chosen.lookup_rows:
         with tempfile.TemporaryDirectory() as folder:
             print(lookups(results, chosen.lookup_rows, chosen.repeat, Path(folder)))

@@ -68,22 +68,22 @@ class Peak:
 
 def _python_processes() -> Iterator[float]:
     """Yield the megabytes of this process and of every Python below it."""
-    found: dict[int, dict[str, str]] = {}
+    processes: dict[int, dict[str, str]] = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             lines = status.read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        found[int(status.parent.name)] = dict(line.split(":", 1) for line in lines)
+        processes[int(status.parent.name)] = dict(line.split(":", 1) for line in lines)
     children: dict[int, list[int]] = {}
-    for process, told in found.items():
-        children.setdefault(int(told["PPid"]), []).append(process)
+    for process, fields in processes.items():
+        children.setdefault(int(fields["PPid"]), []).append(process)
     ours = [os.getpid()]
     for process in ours:
         ours += children.get(process, [])
-        told = found.get(process, {})
-        if "RssAnon" in told and told["Name"].strip().startswith("python"):
-            yield int(told["RssAnon"].split()[0]) / 1024
+        fields = processes.get(process, {})
+        if "RssAnon" in fields and fields["Name"].strip().startswith("python"):
+            yield int(fields["RssAnon"].split()[0]) / 1024
 
 
 class Steps:
@@ -150,10 +150,10 @@ def _scan(frame: DataFrame) -> None:
 def _changes(spark: SparkSession, path: str, steps: Steps, rows: int, updated: dict[str, str]) -> None:
     """Merge, delete from every third fragment, compact; check the number of rows."""
     table = LanceTable.forPath(spark, path)
-    found = spark.read.format("lance").load(path)
+    frame = spark.read.format("lance").load(path)
     keys = spark.range(rows // 1000).select((F.col("id") * 1000 + 7).alias("id"))
     new = spark.range(rows, rows + rows // 1_000_000 + 1)
-    changed = found.limit(1).drop("id").crossJoin(keys.union(new)).select(*found.columns)
+    changed = frame.limit(1).drop("id").crossJoin(keys.union(new)).select(*frame.columns)
     merge = table.alias("t").merge(changed.alias("s"), "t.id = s.id")
     steps("merge", lambda: merge.whenMatchedUpdate(set=updated).whenNotMatchedInsertAll().execute())
     total = rows + rows // 1_000_000 + 1
@@ -171,17 +171,17 @@ def flat(folder: Path, rows: int, steps: Steps) -> None:
     spark = start_spark()
     try:
         steps("write", lambda: _flat_rows(spark, rows).write.format("lance").mode("append").save(path))
-        found = spark.read.format("lance").load(path)
+        frame = spark.read.format("lance").load(path)
         print(f"{size_of(path) / 2**30:.2f} GiB, {len(spark_lance.dataset(path).get_fragments())} fragments")
-        steps("scan", lambda: _scan(found))
-        (total,) = steps("sum", lambda: found.agg(F.sum("quantity")).first())
+        steps("scan", lambda: _scan(frame))
+        (total,) = steps("sum", lambda: frame.agg(F.sum("quantity")).first())
         assert total == sum(i * len(range(i, rows, 50)) for i in range(50))
-        steps("filter", lambda: _scan(found.where("customer % 1000 = 1")))
+        steps("filter", lambda: _scan(frame.where("customer % 1000 = 1")))
         _changes(spark, path, steps, rows, {"price": "s.price"})
         steps("index", lambda: LanceTable.forPath(spark, path).createScalarIndex("id"))
         keys = np.random.default_rng(3).integers(0, rows // 2, 1000) * 2
-        kept = spark.read.format("lance").load(path).where(F.col("id").isin(keys.tolist()))
-        steps("look-ups", lambda: kept.collect())
+        rows_of_keys = spark.read.format("lance").load(path).where(F.col("id").isin(keys.tolist()))
+        steps("look-ups", lambda: rows_of_keys.collect())
     finally:
         spark.stop()
 
@@ -194,10 +194,10 @@ def vectors(folder: Path, rows: int, steps: Steps, partitions: int) -> None:
     print(f"{size_of(path) / 2**30:.2f} GiB, {len(spark_lance.dataset(path).get_fragments())} fragments")
     spark = start_spark()
     try:
-        found = spark.read.format("lance").load(path)
-        steps("scan", lambda: _scan(found))
-        steps("sum", lambda: found.agg(F.sum(F.col("v")[0])).first())
-        steps("filter", lambda: _scan(found.where("id % 1000 = 7")))
+        frame = spark.read.format("lance").load(path)
+        steps("scan", lambda: _scan(frame))
+        steps("sum", lambda: frame.agg(F.sum(F.col("v")[0])).first())
+        steps("filter", lambda: _scan(frame.where("id % 1000 = 7")))
         table = LanceTable.forPath(spark, path)
         _changes(spark, path, steps, rows, {"v": "s.v"})
         steps("index", lambda: table.createIndex("v", "IVF_PQ", numPartitions=partitions))
@@ -213,12 +213,16 @@ def vectors(folder: Path, rows: int, steps: Steps, partitions: int) -> None:
 
 def main() -> None:
     """Print the figures of every size."""
-    known = parser(__doc__)
-    known.add_argument("--rows", type=int, nargs="*", default=[10_000_000, 100_000_000])
-    known.add_argument("--vectors", type=int, nargs="*", default=[650_000, 6_500_000], help="3 KB each")
-    known.add_argument("--partitions", type=int, default=256)
-    known.add_argument("--folder", type=Path, help="where the tables are made; 60 GB for the defaults")
-    options = known.parse_args()
+    arguments_parser = parser(__doc__)
+    arguments_parser.add_argument("--rows", type=int, nargs="*", default=[10_000_000, 100_000_000])
+    arguments_parser.add_argument(
+        "--vectors", type=int, nargs="*", default=[650_000, 6_500_000], help="3 KB each"
+    )
+    arguments_parser.add_argument("--partitions", type=int, default=256)
+    arguments_parser.add_argument(
+        "--folder", type=Path, help="where the tables are made; 60 GB for the defaults"
+    )
+    options = arguments_parser.parse_args()
     results = Results("bench_large", options.keep)
     for kind, sizes in (("flat rows", options.rows), ("vectors", options.vectors)):
         before: dict[str, float] = {}

@@ -71,8 +71,8 @@ def questions(spark: SparkSession, path: Path, rows: int) -> dict[str, Ask]:
 
     def search(number: int) -> int:
         query = {"column": "v", "q": vectors[number % 64].tolist(), "k": 10, "nprobes": 4}
-        found = spark.read.format("lance").option("nearest", json.dumps(query)).load(str(path))
-        return len(found.select("id").collect())
+        frame = spark.read.format("lance").option("nearest", json.dumps(query)).load(str(path))
+        return len(frame.select("id").collect())
 
     return {"count": count, "head": head, "indexed look-up": look_up, "vector search": search}
 
@@ -127,10 +127,10 @@ def alive(spark: SparkSession) -> dict[str, float]:
     }
 
 
-def measure(spark: SparkSession, asked: Mapping[str, Ask], calls: int, own: int, results: Results) -> None:
+def measure(spark: SparkSession, queries: Mapping[str, Ask], calls: int, own: int, results: Results) -> None:
     """Print and note how long each question takes."""
     print(f"{'milliseconds':18} {'p50':>8} {'p95':>8} {'own way: p50':>14} {'p95':>8}")
-    for name, ask in asked.items():
+    for name, ask in queries.items():
         ours = milliseconds(ask, calls)
         spark.conf.set(_PLANS, "false")
         theirs = milliseconds(ask, own)
@@ -140,17 +140,17 @@ def measure(spark: SparkSession, asked: Mapping[str, Ask], calls: int, own: int,
             results.add(name, metric, "ms", our, {"Spark's own way": their})
 
 
-def repeat(spark: SparkSession, asked: Mapping[str, Ask], many: int, results: Results) -> None:
+def repeat(spark: SparkSession, queries: Mapping[str, Ask], many: int, results: Results) -> None:
     """Print and note what stays behind after many questions."""
-    steps = list(asked.values())
+    steps = list(queries.values())
     for number in range(1, many + 1):
         steps[number % len(steps)](number)
         if number in (many // 10, many // 2, many):
-            found = alive(spark)
+            processes = alive(spark)
             if number == many // 10:
-                print(f"\n{'after calls':12}" + "".join(f"{name:>20}" for name in found))
-            print(f"{number:12}" + "".join(f"{value:20.0f}" for value in found.values()), flush=True)
-            for name, value in found.items():
+                print(f"\n{'after calls':12}" + "".join(f"{name:>20}" for name in processes))
+            print(f"{number:12}" + "".join(f"{value:20.0f}" for value in processes.values()), flush=True)
+            for name, value in processes.items():
                 results.add(f"after {number:,} calls", name, "", value)
 
 
@@ -167,10 +167,10 @@ def main() -> None:
         path = Path(folder) / "t.lance"
         make(path, arguments.rows)
         spark = start_spark()
-        asked = questions(spark, path, arguments.rows)
+        queries = questions(spark, path, arguments.rows)
         print(f"load {os.getloadavg()[0]:.1f}")
-        measure(spark, asked, arguments.calls, arguments.own, results)
-        repeat(spark, asked, arguments.many, results)
+        measure(spark, queries, arguments.calls, arguments.own, results)
+        repeat(spark, queries, arguments.many, results)
         spark.stop()
     results.save()
 

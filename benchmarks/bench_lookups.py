@@ -87,15 +87,15 @@ def measure(tables: Mapping[str, Read], rows: int, keys: int, rounds: int) -> di
     draw = np.random.default_rng(7)
     taken: dict[str, list[float]] = {name: [] for name in tables}
     for number in range(rounds + 1):
-        wanted = sorted(draw.choice(rows, keys, replace=False).tolist())
+        chosen = sorted(draw.choice(rows, keys, replace=False).tolist())
         answers = set()
         for name, read in tables.items():
             start = time.perf_counter()
-            answers.add(found(read, wanted))
+            answers.add(found(read, chosen))
             if number:
                 taken[name].append(time.perf_counter() - start)
         assert len(answers) == 1, answers
-        assert answers.pop()[:2] == (keys, sum(wanted))
+        assert answers.pop()[:2] == (keys, sum(chosen))
     return taken
 
 

@@ -147,16 +147,16 @@ def main() -> None:
             for action in ("write", "read"):
                 command = ["-m", "benchmarks.bench_memory", "--gigabytes", str(arguments.gigabytes)]
                 command += ["--child", action, str(path)]
-                found = json.loads(run_alone(command, SPARK_LANCE_NUMBA=arguments.numba))
+                figures = json.loads(run_alone(command, SPARK_LANCE_NUMBA=arguments.numba))
                 stored = sum(f.stat().st_size for f in path.glob("data/*"))
                 print(
-                    f"{action + ' ' + case:16} {stored / 1e9:8.2f} {found['bytes'] / 1e9:8.2f} "
-                    f"{found['seconds']:7.1f} {found['RssAnon']:10} {found['RssFile']:10} {GOAL:8}",
+                    f"{action + ' ' + case:16} {stored / 1e9:8.2f} {figures['bytes'] / 1e9:8.2f} "
+                    f"{figures['seconds']:7.1f} {figures['RssAnon']:10} {figures['RssFile']:10} {GOAL:8}",
                     flush=True,
                 )
                 label = f"{action} {case}, {arguments.gigabytes:g} GB"
-                results.add(label, "peak of anonymous memory", "MB", found["RssAnon"])
-                results.add(label, "time", "s", found["seconds"])
+                results.add(label, "peak of anonymous memory", "MB", figures["RssAnon"])
+                results.add(label, "time", "s", figures["seconds"])
             shutil.rmtree(path)
     results.save()
 

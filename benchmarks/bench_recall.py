@@ -26,12 +26,12 @@ from benchmarks.harness import Results, parser
 
 def answers(dataset: Any, queries: Matrix, search: dict[str, Any]) -> tuple[float, list[list[int]]]:
     """Return milliseconds per query, and what was found for each."""
-    found = []
+    result = []
     began = time.perf_counter()
     for query in queries:
         nearest_to = {"column": "v", "q": query, "k": K, **search}
-        found.append(dataset.to_table(columns=["id", "_distance"], nearest=nearest_to)["id"].to_pylist())
-    return 1000 * (time.perf_counter() - began) / len(queries), found
+        result.append(dataset.to_table(columns=["id", "_distance"], nearest=nearest_to)["id"].to_pylist())
+    return 1000 * (time.perf_counter() - began) / len(queries), result
 
 
 def main() -> None:
@@ -68,8 +68,8 @@ def main() -> None:
             share: dict[str, float] = {}
             for _ in range(chosen.repeat):
                 for who, dataset in sides.items():
-                    took, found = answers(dataset, queries, {"nprobes": probes, **search})
-                    best[who], share[who] = min(best[who], took), recall(found, truth)
+                    took, row_ids = answers(dataset, queries, {"nprobes": probes, **search})
+                    best[who], share[who] = min(best[who], took), recall(row_ids, truth)
             case = f"{chosen.kind}, {probes} of {partitions} partitions"
             results.add(case, "recall", "", share["ours"], {"pylance": share["pylance"]}, more_is_better=True)
             results.add(case, "time", "ms per query", best["ours"], {"pylance": best["pylance"]})

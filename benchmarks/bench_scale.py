@@ -123,10 +123,10 @@ def measure(side: str, step: str, path: str) -> None:
     opened(path + ".small")
     before = _resident()
     start = time.process_time()
-    kept = (OURS if side == "ours" else THEIRS)[step](opened(path))
+    result = (OURS if side == "ours" else THEIRS)[step](opened(path))
     seconds = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(seconds, max(0.0, peak - before), kept is None, flush=True)
+    print(seconds, max(0.0, peak - before), result is None, flush=True)
 
 
 def _resident() -> float:
@@ -146,11 +146,11 @@ def run(side: str, step: str, table: Path) -> tuple[float, float]:
 
 def main() -> None:
     """Print a table of seconds of processor time and of megabytes."""
-    known = parser(__doc__)
-    known.add_argument("--fragments", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    known.add_argument("--no-pylance", action="store_true")
-    known.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
-    options = known.parse_args()
+    arguments_parser = parser(__doc__)
+    arguments_parser.add_argument("--fragments", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    arguments_parser.add_argument("--no-pylance", action="store_true")
+    arguments_parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    options = arguments_parser.parse_args()
     if options.measure:
         measure(*options.measure)
         return

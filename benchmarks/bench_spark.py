@@ -98,8 +98,8 @@ class Bench:
         """Print the seconds of ours and of the others, and the ratios; note them."""
         (_, ours), *others = seconds.items()
         self._results.add(label, "time", "s", ours, dict(others))
-        told = "  ".join(f"{name} {other:6.3f} s {other / ours:5.2f} x" for name, other in others)
-        print(f"{label:44} {ours:7.3f} s   {told}", flush=True)
+        text = "  ".join(f"{name} {other:6.3f} s {other / ours:5.2f} x" for name, other in others)
+        print(f"{label:44} {ours:7.3f} s   {text}", flush=True)
 
 
 def noop(frame: DataFrame) -> None:
@@ -135,11 +135,11 @@ def bench_table(bench: Bench, name: str, spark: SparkSession) -> None:
 
 def bench_selective(bench: Bench, rows: int) -> None:
     """Measure filters that keep one row of a thousand and return the widest column."""
-    wanted = list(range(13, rows, 1000))
+    keys = list(range(13, rows, 1000))
 
     def some(kind: str) -> None:
         frame = bench.load("vectors", kind)
-        noop(frame.where(frame.id.isin(wanted)).select("vector"))
+        noop(frame.where(frame.id.isin(keys)).select("vector"))
 
     def title(kind: str) -> None:
         noop(bench.load("vectors", kind).where("key = 'k7'").select("vector"))

@@ -41,15 +41,15 @@ def main() -> None:
     """Measure each step."""
     options = parser(__doc__)
     options.add_argument("--runs", type=int, default=5)
-    given = options.parse_args()
-    results = Results("bench_start", given.keep)
+    arguments = options.parse_args()
+    results = Results("bench_start", arguments.keep)
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/t.lance"
         spark_lance.write_dataset(pa.table({"n": range(1000)}), path)
         for name, (program, limit) in STEPS.items():
             measured = partial(cpu_seconds, program.format(path=path))
             measured()  # what it imports is compiled then
-            (least,) = in_turns(given.runs, measured)
+            (least,) = in_turns(arguments.runs, measured)
             bound = "" if limit is None else f"   limit {limit} s"
             print(f"{name:28} {least:6.3f} s{bound}")
             results.add(name, "CPU time, least", "s", least, None if limit is None else {"limit": limit})

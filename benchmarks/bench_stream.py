@@ -113,11 +113,11 @@ def out_of(spark: SparkSession, way: Way, folder: Path, batches: int, rows: int)
     """Return the seconds of a batch that is read from a table."""
     place, file = folder / "table", folder / "fresh.parquet"
 
-    def append(found: pa.Table) -> None:
+    def append(table: pa.Table) -> None:
         if way.format == "lance":
-            spark_lance.write_dataset(found, place, mode="append" if place.exists() else "create")
+            spark_lance.write_dataset(table, place, mode="append" if place.exists() else "create")
             return
-        pq.write_table(found, file)
+        pq.write_table(table, file)
         spark.read.parquet(str(file)).write.format(way.format).mode("append").save(str(place))
 
     append(rows_of(0, rows).slice(0, 0))
@@ -143,16 +143,16 @@ def main() -> None:
         print(f"load {os.getloadavg()[0]:.1f}")
         print(f"{'seconds of a batch':20}" + "".join(f"{way.name:>17}" for way in ways))
         for label, measure in (("into a table", into), ("out of a table", out_of)):
-            found = {}
+            seconds = {}
             for way in ways:
                 spark.conf.set(_PLANS, way.plans)
                 folder = Path(temporary) / label / way.name
                 folder.mkdir(parents=True)
                 batches = max(_COLD + 2, round(arguments.batches * way.share))
-                found[way.name] = measure(spark, way, folder, batches, arguments.rows)
-            print(f"{label:20}" + "".join(f"{one:17.3f}" for one in found.values()), flush=True)
-            ours = found.pop(WAYS[0].name)
-            results.add(label, "median", "s", ours, found)
+                seconds[way.name] = measure(spark, way, folder, batches, arguments.rows)
+            print(f"{label:20}" + "".join(f"{one:17.3f}" for one in seconds.values()), flush=True)
+            ours = seconds.pop(WAYS[0].name)
+            results.add(label, "median", "s", ours, seconds)
         spark.stop()
     results.save()
 

@@ -31,14 +31,14 @@ Hand = Callable[[pa.Table], Handed]
 
 def as_arrays(table: pa.Table) -> Handed:
     """Return columns as arrays of numpy that share memory."""
-    found: Handed = {}
+    result: Handed = {}
     for name in table.column_names:
         column = table[name].chunk(0)
         if pa.types.is_fixed_size_list(column.type):
-            found[name] = column.flatten().to_numpy().reshape(len(column), -1)
+            result[name] = column.flatten().to_numpy().reshape(len(column), -1)
         else:
-            found[name] = column.to_numpy()
-    return found
+            result[name] = column.to_numpy()
+    return result
 
 
 def from_table(ds: LanceDataset, hand: Hand) -> Iterator[Handed]:
@@ -53,17 +53,17 @@ def from_parquet(path: str, hand: Hand) -> Iterator[Handed]:
     file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
     chance = np.random.default_rng(0)
     groups = chance.permutation(file.num_row_groups).tolist()
-    held = None
+    remainder = None
     for start in range(0, len(groups), BUFFER):
         table = file.read_row_groups(groups[start : start + BUFFER]).combine_chunks()
         table = table.take(pa.array(chance.permutation(table.num_rows)))
-        table = table if held is None else pa.concat_tables([held, table]).combine_chunks()
+        table = table if remainder is None else pa.concat_tables([remainder, table]).combine_chunks()
         whole = table.num_rows - table.num_rows % BATCH
         for first in range(0, whole, BATCH):
             yield hand(table.slice(first, BATCH).combine_chunks())
-        held = table.slice(whole) if whole < table.num_rows else None
-    if held is not None:
-        yield hand(held.combine_chunks())
+        remainder = table.slice(whole) if whole < table.num_rows else None
+    if remainder is not None:
+        yield hand(remainder.combine_chunks())
 
 
 def measured(batches: Iterator[Handed], rows: int) -> tuple[float, float]:
@@ -80,34 +80,34 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=200_000)
     options.add_argument("--dim", type=int, default=128)
     options.add_argument("--runs", type=int, default=3)
-    given = options.parse_args()
+    arguments = options.parse_args()
     hand: Hand = as_arrays
     if find_spec("torch") is not None:
         from spark_lance.training.torch import as_tensors
 
         hand = as_tensors
-    results = Results("bench_training", given.keep)
+    results = Results("bench_training", arguments.keep)
     chance = np.random.default_rng(1)
-    vectors = pa.array(chance.random(given.rows * given.dim, np.float32))
+    vectors = pa.array(chance.random(arguments.rows * arguments.dim, np.float32))
     rows = pa.table(
         {
-            "vector": pa.FixedSizeListArray.from_arrays(vectors, given.dim),
-            "label": chance.integers(0, 10, given.rows),
+            "vector": pa.FixedSizeListArray.from_arrays(vectors, arguments.dim),
+            "label": chance.integers(0, 10, arguments.rows),
         }
     )
     with tempfile.TemporaryDirectory() as folder:
         ds = spark_lance.write_dataset(rows, f"{folder}/t.lance", max_rows_per_file=100_000)
         parquet = f"{folder}/t.parquet"
         pq.write_table(rows, parquet, row_group_size=PIECE, compression="none", use_dictionary=False)
-        found: dict[str, list[tuple[float, float]]] = {"table": [], "Parquet": []}
-        for _ in range(given.runs):
-            found["table"].append(measured(from_table(ds, hand), given.rows))
-            found["Parquet"].append(measured(from_parquet(parquet, hand), given.rows))
-        print(f"an epoch of {given.rows:,} rows of {given.dim} floats, by {hand.__name__}")
-        for name, times in found.items():
+        seconds: dict[str, list[tuple[float, float]]] = {"table": [], "Parquet": []}
+        for _ in range(arguments.runs):
+            seconds["table"].append(measured(from_table(ds, hand), arguments.rows))
+            seconds["Parquet"].append(measured(from_parquet(parquet, hand), arguments.rows))
+        print(f"an epoch of {arguments.rows:,} rows of {arguments.dim} floats, by {hand.__name__}")
+        for name, times in seconds.items():
             cpu, wall = min(times)
             print(f"{name:10} {cpu:7.3f} s CPU {wall:7.3f} s")
-        ours, theirs = (min(found[name])[0] for name in ("table", "Parquet"))
+        ours, theirs = (min(seconds[name])[0] for name in ("table", "Parquet"))
         results.add("shuffled epoch", "CPU time, least", "s", ours, {"Parquet": theirs})
     results.save()
 

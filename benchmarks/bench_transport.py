@@ -209,8 +209,8 @@ def line(results: Results, name: str, stage: str, seconds: dict[str, float]) -> 
     """Print and note the figures of a stage."""
     for way, figure in seconds.items():
         results.add(f"{name}, {stage}", "processor time" + (f", {way}" if way else ""), "s", figure)
-    told = "  ".join(f"{way} {figure:7.3f} s".strip() for way, figure in seconds.items())
-    print(f"  {stage:40} {told}", flush=True)
+    text = "  ".join(f"{way} {figure:7.3f} s".strip() for way, figure in seconds.items())
+    print(f"  {stage:40} {text}", flush=True)
 
 
 def main() -> None:

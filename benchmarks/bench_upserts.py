@@ -111,17 +111,17 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=200_000)
     options.add_argument("--batch", type=int, default=1000)
     options.add_argument("--seconds", type=float, default=5.0)
-    asked = options.parse_args()
-    results = Results("bench_upserts", asked.keep)
+    arguments = options.parse_args()
+    results = Results("bench_upserts", arguments.keep)
     # Made before, so that making them is not measured.
-    source = Rows(asked.rows, asked.batch)
-    batches = [source() for _ in range(min(2000, 400_000 // asked.batch))]
+    source = Rows(arguments.rows, arguments.batch)
+    batches = [source() for _ in range(min(2000, 400_000 // arguments.batch))]
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
 
         def table(name: str, shards: int = 1) -> Path:
             path = Path(folder) / name
-            make(path, asked.rows, shards)
+            make(path, arguments.rows, shards)
             return path
 
         for name, shards, way, settings in (
@@ -133,9 +133,9 @@ def main() -> None:
         ):
             path = table(name, shards)
             log = spark_lance.dataset(path).upsert_log(**settings)
-            figures[name] = way(batches, log.put, log.close, asked.seconds)
+            figures[name] = way(batches, log.put, log.close, arguments.seconds)
         writer = lance.dataset(str(table("theirs"))).mem_wal_writer(str(uuid.uuid4()))
-        figures["log 1 pylance"] = pace(batches, writer.put, writer.close, asked.seconds)
+        figures["log 1 pylance"] = pace(batches, writer.put, writer.close, arguments.seconds)
 
         def merged(opened: Callable[[str], Any]) -> Callable[[pa.Table], object]:
             path = str(table(f"merge {opened.__module__}"))
@@ -147,19 +147,19 @@ def main() -> None:
             return merge
 
         nothing = lambda: None  # noqa: E731
-        figures["merge"] = pace(batches, merged(spark_lance.dataset), nothing, asked.seconds)
-        figures["merge pylance"] = pace(batches, merged(lance.dataset), nothing, asked.seconds)
+        figures["merge"] = pace(batches, merged(spark_lance.dataset), nothing, arguments.seconds)
+        figures["merge pylance"] = pace(batches, merged(lance.dataset), nothing, arguments.seconds)
 
         path = table("visible", 4)
         times = []
         with spark_lance.dataset(path).upsert_log() as log:
             for number in range(30):
-                batch = source.table([number, asked.rows + number])
+                batch = source.table([number, arguments.rows + number])
                 start = time.perf_counter()
                 log.put(batch)
-                found = spark_lance.dataset(path).fresh().lookup([asked.rows + number])
+                row = spark_lance.dataset(path).fresh().lookup([arguments.rows + number])
                 times.append((time.perf_counter() - start) * 1000)
-                assert found.num_rows == 1
+                assert row.num_rows == 1
         figures["visible"] = statistics.median(times)
         path = Path(folder) / "log 4"
         start = time.perf_counter()

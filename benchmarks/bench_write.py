@@ -81,8 +81,8 @@ def _timed(clock: _Clock, stage: str, function: Callable[..., Any]) -> Callable[
     def run(*arguments: Any, **options: Any) -> Any:
         clock.switch(stage)
         try:
-            made = function(*arguments, **options)
-            return list(made) if isinstance(made, Iterator) else made
+            result = function(*arguments, **options)
+            return list(result) if isinstance(result, Iterator) else result
         finally:
             clock.switch(None)
 
@@ -93,7 +93,7 @@ def _timed(clock: _Clock, stage: str, function: Callable[..., Any]) -> Callable[
 def watched() -> Iterator[_Clock]:
     """Measure the stages of what is written meanwhile."""
     clock = _Clock()
-    kept = [(place, name, getattr(place, name)) for places in STAGES.values() for place, name in places]
+    originals = [(place, name, getattr(place, name)) for places in STAGES.values() for place, name in places]
     for stage, places in STAGES.items():
         for place, name in places:
             setattr(place, name, _timed(clock, stage, getattr(place, name)))
@@ -101,7 +101,7 @@ def watched() -> Iterator[_Clock]:
         yield clock
     finally:
         clock.switch(None)
-        for place, name, function in kept:
+        for place, name, function in originals:
             setattr(place, name, function)
 
 

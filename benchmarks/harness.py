@@ -114,9 +114,9 @@ class Results:
         """Write the figures to the file of this release, in place of those of an earlier run."""
         if not self._keep:
             return
-        kept = {record.key: record for record in read_results(self._path)}
-        kept.update({record.key: record for record in self.records})
-        lines = ",\n".join(json.dumps(asdict(kept[key])) for key in sorted(kept))
+        records = {record.key: record for record in read_results(self._path)}
+        records.update({record.key: record for record in self.records})
+        lines = ",\n".join(json.dumps(asdict(records[key])) for key in sorted(records))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(f"[\n{lines}\n]\n")
         print(f"\nkept in {self._path}")
@@ -137,8 +137,8 @@ def read_results(path: Path) -> list[Record]:
 
 def machine() -> str:
     """Return processor, cores, memory and system of this machine in a line."""
-    found = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    name = found[0].partition(":")[2].strip() if found else platform.processor() or platform.machine()
+    models = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    name = models[0].partition(":")[2].strip() if models else platform.processor() or platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{name}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
 
@@ -149,22 +149,22 @@ def _lines(path: str) -> list[str]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, of this package and of those that it is measured with."""
-    found = {"spark_lance": spark_lance.__version__, "python": platform.python_version()}
+    result = {"spark_lance": spark_lance.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            result[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return result
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser of arguments that shows the benchmark's docstring and knows `--keep`."""
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument(
+    result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument(
         "--keep", action="store_true", help=f"write the figures to {RESULTS.parent.name}/{RESULTS.name}/"
     )
-    return made
+    return result
 
 
 def in_turns(repeat: int, *actions: Callable[[], float]) -> list[float]:

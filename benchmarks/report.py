@@ -123,13 +123,15 @@ def sizes(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
     newest = max((r.metric.split(", ")[1] for r in records if r.metric.startswith("bytes, ")), default=None)
     if newest is None:
         return
-    found: dict[str, dict[str, float]] = {}
+    sizes_by_column: dict[str, dict[str, float]] = {}
     for record in records:
         if record.metric.startswith(f"bytes, {newest}"):
             own = _OURS + record.metric.removeprefix(f"bytes, {newest}").replace(", ", " ")
-            found.setdefault(record.case, {}).update({own: record.ours, record.peer_name: record.peer or 0})
+            sizes_by_column.setdefault(record.case, {}).update(
+                {own: record.ours, record.peer_name: record.peer or 0}
+            )
     tables: dict[str, dict[str, dict[str, float]]] = {}
-    for case, sides in found.items():
+    for case, sides in sizes_by_column.items():
         table, _, column = case.partition(": ")
         if column == "all":
             tables.setdefault("", {})[table] = sides
@@ -145,31 +147,31 @@ def sizes(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
 
 def _dots(title: str, rows: dict[str, dict[str, float]], unit: str, records: Sequence[Record]) -> Any:
     """Return a picture of figures as multiples of one side's, a row for each case."""
-    kept = {case: sides for case, sides in sorted(rows.items()) if sides.get(unit)}
-    figure, axes = plt.subplots(figsize=(_WIDTH, 1.6 + 0.36 * len(kept)))
+    cases = {case: sides for case, sides in sorted(rows.items()) if sides.get(unit)}
+    figure, axes = plt.subplots(figsize=(_WIDTH, 1.6 + 0.36 * len(cases)))
     others = [side for side in _SIDES if side != unit]
     for place, side in enumerate(others):
         # Side by side in a row, as many are about the same.
         shift = 0.18 * (place - (len(others) - 1) / 2)
         points = [
             (sides[side] / sides[unit], row + shift)
-            for row, sides in enumerate(kept.values())
+            for row, sides in enumerate(cases.values())
             if sides.get(side)
         ]
         if points:
             colour, mark = _SIDES[side]
             axes.plot(*zip(*points, strict=True), mark, color=colour, label=side, markersize=5)
-    axes.set_yticks(range(len(kept)), [f"{case}  ({_bytes(sides[_OURS])})" for case, sides in kept.items()])
+    axes.set_yticks(range(len(cases)), [f"{case}  ({_bytes(sides[_OURS])})" for case, sides in cases.items()])
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
     axes.xaxis.set_minor_locator(NullLocator())
-    for row in range(0, len(kept), 2):
+    for row in range(0, len(cases), 2):
         axes.axhspan(row - 0.5, row + 0.5, color="#f5f5f5", zorder=0)
     axes.axvline(1, color=_PLAIN, linewidth=0.8, label=unit)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(f"{title}: less is better; in brackets {_OURS}'s", loc="left")
-    axes.set_ylim(len(kept) - 0.4, -0.6)
+    axes.set_ylim(len(cases) - 0.4, -0.6)
     _margins(figure)
     figure.legend(loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=len(_SIDES), frameon=False)
     _foot(figure, records, below=0.35)
@@ -178,27 +180,27 @@ def _dots(title: str, rows: dict[str, dict[str, float]], unit: str, records: Seq
 
 def rates(_name: str, records: Sequence[Record]) -> Any | None:
     """Return a group of bars for each case, a bar for each side; None unless all is of the unit "1/s"."""
-    asked = [record for record in records if record.peer]
-    if not asked or {record.unit for record in asked} != {"1/s"}:
+    with_peer = [record for record in records if record.peer]
+    if not with_peer or {record.unit for record in with_peer} != {"1/s"}:
         return None
-    cases = sorted(dict.fromkeys(record.case for record in asked), key=_release)
-    peers = sorted({record.peer_name for record in asked})
-    figures = {_OURS: {record.case: record.ours for record in asked}}
+    cases = sorted(dict.fromkeys(record.case for record in with_peer), key=_release)
+    peers = sorted({record.peer_name for record in with_peer})
+    figures = {_OURS: {record.case: record.ours for record in with_peer}}
     for peer in peers:
-        figures[peer] = {record.case: record.peer or 0 for record in asked if record.peer_name == peer}
+        figures[peer] = {record.case: record.peer or 0 for record in with_peer if record.peer_name == peer}
     figure, axes = plt.subplots(figsize=(_WIDTH, 3.6))
     width = 0.8 / len(figures)
-    for place, (side, found) in enumerate(figures.items()):
+    for place, (side, values) in enumerate(figures.items()):
         spots = [number + (place - (len(figures) - 1) / 2) * width for number in range(len(cases))]
-        heights = [found.get(case, 0) for case in cases]
+        heights = [values.get(case, 0) for case in cases]
         drawn = axes.bar(spots, heights, width * 0.92, label=side, color=_SIDES.get(side, (_PLAIN, ""))[0])
         axes.bar_label(drawn, fmt="%.3g", padding=2)
     axes.set_xticks(range(len(cases)), cases)
-    axes.set_ylabel(f"{asked[0].metric} a second")
+    axes.set_ylabel(f"{with_peer[0].metric} a second")
     axes.margins(y=0.12)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    axes.set_title(f"{asked[0].metric.capitalize()} a second: more is better", loc="left")
+    axes.set_title(f"{with_peer[0].metric.capitalize()} a second: more is better", loc="left")
     _foot(figure, records)
     return figure
 

@@ -88,7 +88,7 @@ def main() -> None:
         partition = (more[0] - some[0]) / 64
         codes, centroids = row * args.rows, partition * args.partitions
         a_partition = codes / args.partitions
-        held = KINDS[kind].get("num_sub_vectors", args.dim) + HELD[kind.split()[0]]
+        row_bytes = KINDS[kind].get("num_sub_vectors", args.dim) + HELD[kind.split()[0]]
         lines += [
             (f"{kind}: bytes of a row", f"{row:.1f}"),
             (f"{kind}: codes, all segments", f"{codes / GB:,.1f} GB"),
@@ -99,13 +99,13 @@ def main() -> None:
             (f"{kind}: a query reads of all segments",
              f"{(args.nprobes * a_partition + args.segments * centroids) / MB:,.0f} MB, centroids included"),
             (f"{kind}: a partition in memory",
-             f"{args.rows / args.partitions / args.segments * held / MB:.1f} MB"),
+             f"{args.rows / args.partitions / args.segments * row_bytes / MB:.1f} MB"),
         ]  # fmt: skip
     places = args.queries * args.nprobes * args.segments
     sent = places * (4 * args.dim + 24)
     lines.append(("searchBatch: rows and bytes to the partitions", f"{places:,}, {sent / GB:,.0f} GB"))
-    found = places * 10 * 20
-    lines.append(("searchBatch: bytes of candidates, k = 10", f"{found / GB:,.0f} GB"))
+    answer_bytes = places * 10 * 20
+    lines.append(("searchBatch: bytes of candidates, k = 10", f"{answer_bytes / GB:,.0f} GB"))
     for name, value in lines:
         sys.stdout.write(f"{name:48} {value}\n")
 

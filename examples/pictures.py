@@ -58,11 +58,11 @@ def run(spark: SparkSession, path: str) -> None:
         f"conv(hex(substring({header}, 1, 4)), 16, 10) AS width",
         f"conv(hex(substring({header}, 5, 4)), 16, 10) AS height",
     )
-    found = {
+    blobs = {
         (row.width, row.height): row["count"] for row in sizes.groupBy("width", "height").count().collect()
     }
     confirm(
-        "sizes of pictures", found, set(found) <= {("64", "64"), ("128", "64")} and sum(found.values()) == 200
+        "sizes of pictures", blobs, set(blobs) <= {("64", "64"), ("128", "64")} and sum(blobs.values()) == 200
     )
 
     # All bytes of few.
@@ -79,8 +79,8 @@ def run(spark: SparkSession, path: str) -> None:
     target = Path(path).parent / "pictures.png"
     sheet.save(target)
     confirm("digits in a row of the sheet", columns, min(columns) >= 1)
-    with Image.open(target) as shown:
-        check("size of the sheet", shown.size, (SIDE * SHOWN, SIDE * 10))
+    with Image.open(target) as picture:
+        check("size of the sheet", picture.size, (SIDE * SHOWN, SIDE * 10))
 
     # As a plain column of bytes; blobs that are not wanted are left out.
     both = spark.read.format("lance").option("blob_handling", "picture=bytes").load(path)

@@ -85,13 +85,13 @@ class Report:
         figures = [step.rows_text and f"{step.rows_text} rows", step.size_text, f"{step.seconds:.1f} s"]
         print(", ".join(filter(None, figures)), flush=True)
 
-    def check(self, what: str, found: object, expected: object) -> None:
+    def check(self, what: str, value: object, expected: object) -> None:
         """Compare a result with what the CSV file says."""
-        if found == expected:
+        if value == expected:
             print(f"  ok: {what}", flush=True)
         else:
             self.failures += 1
-            print(f"  FAILED: {what}: {found} in the table, {expected} in the source", flush=True)
+            print(f"  FAILED: {what}: {value} in the table, {expected} in the source", flush=True)
 
     def table(self) -> str:
         """Return all steps as a table."""

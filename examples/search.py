@@ -28,7 +28,7 @@ def run(spark: SparkSession, path: str) -> None:
     """Index the digits and look for them by picture, by words and by number."""
     data = load_digits()
     pictures = data.data.astype(np.float32)
-    stored, asked = slice(0, 1600), slice(1600, 1797)
+    stored, test_rows = slice(0, 1600), slice(1600, 1797)
     rows = pa.table(
         {
             "id": np.arange(1600),
@@ -49,9 +49,9 @@ def run(spark: SparkSession, path: str) -> None:
     confirm("indices", indices, len(indices) == 3)
 
     query = pictures[1600].tolist()
-    found = table.search(query, "picture", 5, columns=["id", "digit"]).collect()
-    same = sum(row.digit == data.target[1600] for row in found)
-    confirm(f"neighbours of a {data.target[1600]}", [row.digit for row in found], same >= 4)
+    hits = table.search(query, "picture", 5, columns=["id", "digit"]).collect()
+    same = sum(row.digit == data.target[1600] for row in hits)
+    confirm(f"neighbours of a {data.target[1600]}", [row.digit for row in hits], same >= 4)
 
     threes = table.search(query, "picture", 5, filter="digit = 3", columns=["digit"]).collect()
     confirm(
@@ -59,7 +59,7 @@ def run(spark: SparkSession, path: str) -> None:
     )
 
     queries = spark.createDataFrame(
-        [(i, pictures[i].tolist(), int(data.target[i])) for i in range(asked.start, asked.stop)],
+        [(i, pictures[i].tolist(), int(data.target[i])) for i in range(test_rows.start, test_rows.stop)],
         "id bigint, vector array<float>, truth bigint",
     )
     nearest = table.searchBatch(queries, "picture", 1, columns=["digit"])

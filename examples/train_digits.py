@@ -80,16 +80,16 @@ def train(ds: LanceDataset) -> list[float]:
     batches = Batches(ds, batch_size=64, shuffle=True, seed=7, piece_rows=100, buffer_pieces=4)
     model, losses = Softmax(), []
     for epoch in range(EPOCHS):
-        found, place = [], Position()
+        result, place = [], Position()
         for table, position in batches.epoch(epoch):
-            found.append(model.step(*arrays(table)))
+            result.append(model.step(*arrays(table)))
             place = position
-            if epoch == 2 and len(found) == 10:
+            if epoch == 2 and len(result) == 10:
                 break
         if epoch == 2:
-            found += [model.step(*arrays(table)) for table, _ in batches.epoch(epoch, start=place)]
-        confirm(f"batches of epoch {epoch}", len(found), len(found) == -(-len(ds) // 64))
-        losses.append(float(np.mean(found)))
+            result += [model.step(*arrays(table)) for table, _ in batches.epoch(epoch, start=place)]
+        confirm(f"batches of epoch {epoch}", len(result), len(result) == -(-len(ds) // 64))
+        losses.append(float(np.mean(result)))
         print(f"epoch {epoch}: loss {losses[-1]:.3f}")
     pixels, labels = arrays(ds.to_table().combine_chunks())
     right = float((model.scores(pixels).argmax(axis=1) == labels).mean())
@@ -101,17 +101,17 @@ def from_parquet(path: Path, epoch: int) -> Iterator[pa.Table]:
     """Yield batches of a Parquet file: row groups in random order, and rows mixed as `Batches` does it."""
     file, chance = pq.ParquetFile(path, memory_map=True), np.random.default_rng(epoch)
     groups = chance.permutation(file.num_row_groups).tolist()
-    held = None
+    remainder = None
     for start in range(0, len(groups), BUFFER):
         rows = file.read_row_groups(groups[start : start + BUFFER])
         rows = rows.take(pa.array(chance.permutation(rows.num_rows)))
-        rows = rows if held is None else pa.concat_tables([held, rows])
+        rows = rows if remainder is None else pa.concat_tables([remainder, rows])
         rows = rows.combine_chunks()
         whole = rows.num_rows - rows.num_rows % 64
         yield from (rows.slice(first, 64) for first in range(0, whole, 64))
-        held = rows.slice(whole)
-    if held is not None and held.num_rows:
-        yield held
+        remainder = rows.slice(whole)
+    if remainder is not None and remainder.num_rows:
+        yield remainder
 
 
 def beside_parquet(ds: LanceDataset, folder: Path) -> None:

@@ -39,8 +39,8 @@ class Late:
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
-    def __instancecheck__(self, held: object) -> bool:
-        return isinstance(held, self.__wrapped__)
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, self.__wrapped__)
 
 
 def late(module: str, name: str) -> Any:

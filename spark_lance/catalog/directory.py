@@ -127,8 +127,8 @@ class DirectoryCatalog:
         properties = self.namespace_properties(name)
         if not name:
             raise OptionError("the root namespace of a catalog has no properties that could be set")
-        kept = {key: value for key, value in properties.items() if key not in removed} | dict(values)
-        text = json.dumps(kept).replace("'", "''")
+        merged = {key: value for key, value in properties.items() if key not in removed} | dict(values)
+        text = json.dumps(merged).replace("'", "''")
         self._list().update({"metadata": f"'{text}'"}, where=_is(name))
 
     def drop_namespace(self, name: Name) -> None:
@@ -141,10 +141,10 @@ class DirectoryCatalog:
         self._check_namespace(name, entries)
         if not name:
             raise OptionError("the root namespace of a catalog cannot be dropped")
-        held = [other for other in entries if len(other) > len(name) and other[: len(name)] == name]
-        if held:
+        children = [other for other in entries if len(other) > len(name) and other[: len(name)] == name]
+        if children:
             raise NamespaceInUseError(
-                f"namespace {shown(name)} is not empty, it holds {shown(held[0])}: drop what is in it first"
+                f"namespace {shown(name)} is not empty: drop its content first, such as {shown(children[0])}"
             )
         self._list().delete(_is(name))
 
@@ -152,11 +152,11 @@ class DirectoryCatalog:
         """Return the tables directly in a namespace, sorted."""
         entries = self._entries()
         self._check_namespace(namespace, entries)
-        found = {name for name, entry in entries.items() if _is_in(name, namespace, entry, _TABLE)}
+        names = {name for name, entry in entries.items() if _is_in(name, namespace, entry, _TABLE)}
         if not namespace:
             listed = {entry.location for entry in entries.values()}
-            found |= {(folder[: -len(_SUFFIX)],) for folder in self._folders() if folder not in listed}
-        return sorted(found)
+            names |= {(folder[: -len(_SUFFIX)],) for folder in self._folders() if folder not in listed}
+        return sorted(names)
 
     def table(self, name: Name) -> TableEntry:
         """Return where a table is."""
@@ -415,7 +415,7 @@ class DirectoryCatalog:
         _, entries = _LISTS.get(
             id(newest.manifest),
             lambda: (newest.manifest, _entries_of(newest)),
-            lambda held: held[0].message.ByteSize() + _ENTRY_BYTES * len(held[1]),
+            lambda cached: cached[0].message.ByteSize() + _ENTRY_BYTES * len(cached[1]),
         )
         return entries
 
@@ -484,12 +484,12 @@ class DirectoryCatalog:
 
 
 def _entries_of(listed: LanceDataset) -> Mapping[Name, _Entry]:
-    found = {}
+    result = {}
     for row in listed.to_table(["object_id", "object_type", "location", "metadata"]).to_pylist():
         name = tuple(row["object_id"].split(SEPARATOR))
         properties = json.loads(row["metadata"]) if row["metadata"] else {}
-        found[name] = _Entry(name, row["object_type"], row["location"], properties)
-    return found
+        result[name] = _Entry(name, row["object_type"], row["location"], properties)
+    return result
 
 
 def _check_new(name: Name) -> None:

@@ -64,8 +64,8 @@ class ServiceCatalog:
 
     def namespaces(self, parent: Name = ()) -> list[Name]:
         """Return the namespaces directly in a namespace, sorted."""
-        found = self._listed("list_namespaces", "ListNamespacesRequest", "namespaces", parent)
-        return [(*parent, name) for name in found]
+        names = self._listed("list_namespaces", "ListNamespacesRequest", "namespaces", parent)
+        return [(*parent, name) for name in names]
 
     def namespace_properties(self, name: Name) -> dict[str, str]:
         """Return what is kept about a namespace."""
@@ -98,8 +98,8 @@ class ServiceCatalog:
 
     def tables(self, namespace: Name = ()) -> list[Name]:
         """Return the tables directly in a namespace, sorted."""
-        found = self._listed("list_tables", "ListTablesRequest", "tables", namespace)
-        return [(*namespace, name) for name in found]
+        names = self._listed("list_tables", "ListTablesRequest", "tables", namespace)
+        return [(*namespace, name) for name in names]
 
     def table(self, name: Name) -> TableEntry:
         """Return where a table is."""
@@ -144,20 +144,20 @@ class ServiceCatalog:
         self._ask("drop_table", "DropTableRequest", name)
 
     def _listed(self, verb: str, request: str, content: str, parent: Name) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         token = None
         while True:
             answer = self._ask(verb, request, parent, page_token=token)
-            found += getattr(answer, content)
+            names += getattr(answer, content)
             token = answer.page_token
             if not token:
-                return sorted(found)
+                return sorted(names)
 
     def _ask(self, verb: str, request: str, name: Name, **values: Any) -> Any:
-        given = {key: value for key, value in values.items() if value is not None}
-        asked = getattr(_package(), request)(id=list(name), **given)
+        arguments = {key: value for key, value in values.items() if value is not None}
+        message = getattr(_package(), request)(id=list(name), **arguments)
         try:
-            return getattr(self._client, verb)(asked)
+            return getattr(self._client, verb)(message)
         except _package().LanceNamespaceError as error:
             kind = _ERRORS.get(type(error).__name__, StoreError)
             raise kind(
@@ -226,8 +226,8 @@ def _told(error: Any) -> Exception:
         code, text = int(body["code"]), body.get("error") or body.get("detail") or ""
     except (ValueError, KeyError, TypeError):
         return StoreError(f"the namespace service answers {error.status} {error.reason}")
-    found: Exception = _package().from_error_code(code, text)
-    return found
+    result: Exception = _package().from_error_code(code, text)
+    return result
 
 
 def _check(name: Name) -> None:

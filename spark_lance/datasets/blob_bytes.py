@@ -30,17 +30,17 @@ def blob_columns(schema: Schema, names: tuple[str, ...]) -> list[str]:
     Raises:
         UnsupportedFormatError: a column has blobs in structs or lists.
     """
-    found = []
+    result = []
     for field in schema.fields:
         if field.name not in names:
             continue
         if field.is_blob:
-            found.append(field.name)
+            result.append(field.name)
         elif any(node.is_blob for node in field.walk()):
             raise UnsupportedFormatError(
                 f"column {field.name!r} has blobs inside: read them with take_blobs, as `{field.name}.name`"
             )
-    return found
+    return result
 
 
 def with_blob_bytes(table: pa.Table, snapshot: Snapshot, columns: list[str]) -> pa.Table:

@@ -137,8 +137,8 @@ def write_fragments(
         return fragments
     if plan.operation == "append":
         return Transaction(plan.read_version, LanceOperation.Append(fragments))
-    made = LanceOperation.Overwrite(LanceSchema(plan.schema), fragments, initial_bases)
-    return Transaction(plan.read_version, made)
+    operation = LanceOperation.Overwrite(LanceSchema(plan.schema), fragments, initial_bases)
+    return Transaction(plan.read_version, operation)
 
 
 def commit(

@@ -116,10 +116,10 @@ class ColumnsMixin(DatasetBase):
                 names = [field.name for field in self.manifest.schema.fields]
             source = function(transforms, names, lambda: sample_row(self.snapshot, names))
             if (file := getattr(transforms, "checkpoint_file", None)) is not None:
-                kept = Checkpoints(file)
-                found = self._at(add_columns(self.snapshot, kept.around(source), batch_rows=rows))
-                kept.remove()
-                return found
+                checkpoints = Checkpoints(file)
+                result = self._at(add_columns(self.snapshot, checkpoints.around(source), batch_rows=rows))
+                checkpoints.remove()
+                return result
         else:
             source = Stream(as_reader(transforms, reader_schema))
         return self._at(add_columns(self.snapshot, source, batch_rows=rows))
@@ -236,19 +236,21 @@ def sample_row(snapshot: Snapshot, columns: Sequence[str]) -> pa.RecordBatch:
 _KEYS = {"path", "name", "nullable", "data_type"}
 
 
-def read_alteration(given: Mapping[str, Any]) -> Alteration:
+def read_alteration(alteration: Mapping[str, Any]) -> Alteration:
     """Return what a dict says about a column; see `ColumnsMixin.alter_columns`.
 
     Raises:
         OptionError: it has other keys, or says nothing.
     """
-    if unknown := given.keys() - _KEYS:
+    if unknown := alteration.keys() - _KEYS:
         raise OptionError(
             f"an alteration has no {', '.join(sorted(unknown))}; use {', '.join(sorted(_KEYS))}"
         )
-    if "path" not in given or len(given) < 2:
+    if "path" not in alteration or len(alteration) < 2:
         raise OptionError("an alteration needs a path, and a name, nullable or data_type")
-    kind = given.get("data_type")
+    kind = alteration.get("data_type")
     if kind is not None and not isinstance(kind, pa.DataType):
         raise OptionTypeError(f"data_type is a type of pyarrow, such as pyarrow.int32(), not {kind!r}")
-    return Alteration(given["path"], given.get("name"), given.get("nullable"), given.get("data_type"))
+    return Alteration(
+        alteration["path"], alteration.get("name"), alteration.get("nullable"), alteration.get("data_type")
+    )

@@ -95,8 +95,8 @@ def dataset(
         manifest = (
             load_version(store, root, version) if isinstance(version, int) else load_latest(store, root)
         )
-    found = LanceDataset(os.fspath(uri), store, root, manifest)
-    return found if version is None or isinstance(version, int) else found.checkout_version(version)
+    result = LanceDataset(os.fspath(uri), store, root, manifest)
+    return result if version is None or isinstance(version, int) else result.checkout_version(version)
 
 
 @both_spellings_of_methods
@@ -190,8 +190,10 @@ class LanceDataset(
             CommitError: other writers were in the way; see its subclasses.
         """
         merged = merge_appends(transactions)
-        found = LanceDataset.commit(dest, merged, None, commit_lock, storage_options, max_retries=max_retries)
-        return {"dataset": found, "merged": merged}
+        committed = LanceDataset.commit(
+            dest, merged, None, commit_lock, storage_options, max_retries=max_retries
+        )
+        return {"dataset": committed, "merged": merged}
 
 
 @both_spellings
@@ -255,12 +257,12 @@ def write_dataset(
     store, root = place.store, place.root
     latest = find_latest(store, root)
     reader = _reader(data, schema, latest if mode == "append" else None)
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "data_storage_version": data_storage_version,
         "stable_row_ids": enable_stable_row_ids,
     }
     new_bases = [base.stored() for base in initial_bases or ()]
-    plan = plan_write(store, root, latest, reader.schema, mode, bases=new_bases, **asked)
+    plan = plan_write(store, root, latest, reader.schema, mode, bases=new_bases, **arguments)
     bases = plan.places(store, root, latest)
     plan = replace(plan, schema=compressed(plan.schema, compression))
     fragments = _written(

@@ -91,11 +91,11 @@ class FragmentChanges(ABC):
         for file in self.message.files:
             store, path = snapshot.bases.data_file(file)
             try:
-                found = open_file(store, path).num_rows
+                num_rows = open_file(store, path).num_rows
             except FileNotFoundError:
                 raise FormatError("a data file of the table is missing", path) from None
-            if found != rows:
-                raise FormatError(f"the file has {found} rows, the fragment {rows}", path)
+            if num_rows != rows:
+                raise FormatError(f"the file has {num_rows} rows, the fragment {rows}", path)
         snapshot.deletions(self.message)
 
     def delete(self, predicate: Predicate) -> FragmentMetadata | None:
@@ -113,8 +113,8 @@ class FragmentChanges(ABC):
             raise OptionTypeError("delete needs a condition, not None; delete('true') deletes every row")
         snapshot = self.snapshot
         scan = snapshot.scan([ROW_ADDRESS], fragments=[self.message])
-        found = [table[ROW_ADDRESS].to_numpy() for table in scan.tables(predicate, _WINDOW_BYTES)]
-        offsets = np.concatenate([np.empty(0, np.uint64), *found]).astype(np.uint32)
+        addresses = [table[ROW_ADDRESS].to_numpy() for table in scan.tables(predicate, _WINDOW_BYTES)]
+        offsets = np.concatenate([np.empty(0, np.uint64), *addresses]).astype(np.uint32)
         return self._without(offsets)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:

@@ -137,8 +137,8 @@ class DeletionFile:
 
     def path(self, fragment_id: int, base_uri: str | None = None) -> str:
         """Return where it is, from the table's root or from `base_uri`."""
-        found = deletion_path("", fragment_id, self.message()).lstrip("/")
-        return found if base_uri is None else f"{base_uri.rstrip('/')}/{found}"
+        path = deletion_path("", fragment_id, self.message()).lstrip("/")
+        return path if base_uri is None else f"{base_uri.rstrip('/')}/{path}"
 
     @classmethod
     def of(cls, message: table_pb2.DeletionFile) -> DeletionFile:
@@ -184,10 +184,12 @@ class _Sequence:
         return f"{type(self).__name__}({len(self.data)} bytes)"
 
     @classmethod
-    def _parse(cls, given: Mapping[str, Any]) -> bytes:
-        values = next((value for key, value in given.items() if key.lower() == "inline"), None)
+    def _parse(cls, document: Mapping[str, Any]) -> bytes:
+        values = next((value for key, value in document.items() if key.lower() == "inline"), None)
         if values is None:
-            raise UnsupportedFormatError(f"{cls.__name__} that is {', '.join(given) or 'empty'}, not inline")
+            raise UnsupportedFormatError(
+                f"{cls.__name__} that is {', '.join(document) or 'empty'}, not inline"
+            )
         return bytes(values)
 
 
@@ -202,9 +204,9 @@ class RowIdMeta(_Sequence):
         return cls(cls._parse(json.loads(text)))
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> RowIdMeta:
+    def from_dict(cls, values: Mapping[str, Any]) -> RowIdMeta:
         """Return what a dict says."""
-        return cls(cls._parse(given))
+        return cls(cls._parse(values))
 
 
 class RowDatasetVersionMeta(_Sequence):
@@ -216,9 +218,9 @@ class RowDatasetVersionMeta(_Sequence):
         return cls(cls._parse(json.loads(text)))
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> RowDatasetVersionMeta:
+    def from_dict(cls, values: Mapping[str, Any]) -> RowDatasetVersionMeta:
         """Return what a dict says."""
-        return cls(cls._parse(given))
+        return cls(cls._parse(values))
 
 
 @both_spellings_of_methods
@@ -279,25 +281,28 @@ class FragmentMetadata:
             FormatError: a file lacks what it needs.
         """
         try:
-            given = json.loads(json_data) if isinstance(json_data, str) else json_data
+            values = json.loads(json_data) if isinstance(json_data, str) else json_data
         except ValueError as error:
             raise FormatError(f"this describes no fragment, for it is no JSON: {error}") from None
-        if not isinstance(given, Mapping):
-            raise FormatError(f"this JSON describes no fragment: it is {type(given).__name__}, no object")
-        if given.get("overlays"):
+        if not isinstance(values, Mapping):
+            raise FormatError(f"this JSON describes no fragment: it is {type(values).__name__}, no object")
+        if values.get("overlays"):
             raise UnsupportedFormatError("fragments with overlays are not taken as JSON")
         names = DataFile.__dataclass_fields__
         try:
             files = [
                 DataFile(**{key: value for key, value in file.items() if key in names})
-                for file in given["files"]
+                for file in values["files"]
             ]
-            deletion, row_ids = given.get("deletion_file"), given.get("row_id_meta")
-            created, updated = given.get("created_at_version_meta"), given.get("last_updated_at_version_meta")
+            deletion, row_ids = values.get("deletion_file"), values.get("row_id_meta")
+            created, updated = (
+                values.get("created_at_version_meta"),
+                values.get("last_updated_at_version_meta"),
+            )
             return cls(
-                given["id"],
+                values["id"],
                 files,
-                given.get("physical_rows") or 0,
+                values.get("physical_rows") or 0,
                 DeletionFile(**deletion) if deletion else None,
                 RowIdMeta.from_dict(row_ids) if row_ids else None,
                 RowDatasetVersionMeta.from_dict(created) if created else None,
@@ -315,28 +320,28 @@ class FragmentMetadata:
         """
         if message.overlays:
             raise UnsupportedFormatError(f"fragment {message.id} has overlays")
-        found = cls(message.id, [DataFile.of(file) for file in message.files], message.physical_rows)
+        result = cls(message.id, [DataFile.of(file) for file in message.files], message.physical_rows)
         if message.HasField("deletion_file"):
-            found.deletion_file = DeletionFile.of(message.deletion_file)
+            result.deletion_file = DeletionFile.of(message.deletion_file)
         for arm, field_name, name, kind in _SEQUENCES:
             which = message.WhichOneof(arm)
             if which == field_name:
-                setattr(found, name, kind(getattr(message, field_name)))
+                setattr(result, name, kind(getattr(message, field_name)))
             elif which is not None:
                 raise UnsupportedFormatError(f"fragment {message.id} has its {name} in a column")
-        return found
+        return result
 
     def message(self) -> table_pb2.DataFragment:
         """Return the message for a manifest."""
-        made = table_pb2.DataFragment(
+        message = table_pb2.DataFragment(
             id=self.id, files=[file.message() for file in self.files], physical_rows=self.physical_rows
         )
         if self.deletion_file is not None:
-            made.deletion_file.CopyFrom(self.deletion_file.message())
+            message.deletion_file.CopyFrom(self.deletion_file.message())
         for _, field_name, name, _ in _SEQUENCES:
             if (sequence := getattr(self, name)) is not None:
-                setattr(made, field_name, sequence.data)
-        return made
+                setattr(message, field_name, sequence.data)
+        return message
 
 
 # Oneof of the message, its arm that holds bytes, attribute, class.
@@ -359,13 +364,13 @@ _SEQUENCES: tuple[tuple[str, str, str, type[RowIdMeta] | type[RowDatasetVersionM
 
 def messages_of(fragments: Iterable[Any]) -> list[table_pb2.DataFragment]:
     """Return the messages of fragments: of `FragmentMetadata`, or of what has it as `metadata`."""
-    found = []
-    for given in fragments:
-        metadata = getattr(given, "metadata", given)
+    result = []
+    for fragment in fragments:
+        metadata = getattr(fragment, "metadata", fragment)
         if isinstance(metadata, FragmentMetadata):
-            found.append(metadata.message())
+            result.append(metadata.message())
         elif isinstance(metadata, table_pb2.DataFragment):
-            found.append(metadata)
+            result.append(metadata)
         else:
-            raise TypeError(f"a fragment is FragmentMetadata, not {type(given).__name__}")
-    return found
+            raise TypeError(f"a fragment is FragmentMetadata, not {type(fragment).__name__}")
+    return result

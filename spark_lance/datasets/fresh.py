@@ -115,16 +115,16 @@ class FreshDataset(Readable):
                     f"the key is ({', '.join(names)}): give a table or dicts with these columns"
                 )
             keys = pa.table({names[0]: pa.array(keys, fields[0].arrow_type())})
-        given = as_reader(keys).read_all()
-        absent = [name for name in names if name not in given.column_names]
+        key_table = as_reader(keys).read_all()
+        absent = [name for name in names if name not in key_table.column_names]
         if absent:
             raise OptionError(f"the keys lack the column {absent[0]!r}")
-        aligner = Aligner(given.select(list(names)).schema, Schema(fields))
-        batches = [aligner.align(batch) for batch in given.select(list(names)).to_batches()]
+        aligner = Aligner(key_table.select(list(names)).schema, Schema(fields))
+        batches = [aligner.align(batch) for batch in key_table.select(list(names)).to_batches()]
         chosen = Projection.of(columns, self.snapshot.schema)
         reads = [f.name for f in self.snapshot.schema.fields] if chosen.reads is None else chosen.reads
-        found = self.rows.lookup(pa.Table.from_batches(batches, aligner.arrow_schema), reads)
-        return known_table(chosen.apply(found))
+        rows = self.rows.lookup(pa.Table.from_batches(batches, aligner.arrow_schema), reads)
+        return known_table(chosen.apply(rows))
 
     def to_table(
         self,
@@ -159,23 +159,23 @@ class FreshDataset(Readable):
         measured = self._measured(request).names
         flags = [
             name
-            for name, asked in ((ROW_ID, request.with_row_id), (ROW_ADDRESS, request.with_row_address))
-            if asked
+            for name, is_requested in ((ROW_ID, request.with_row_id), (ROW_ADDRESS, request.with_row_address))
+            if is_requested
         ]
         later = condition is not None and not request.prefilter
         stored = [name for name in columns if name not in measured]
         extra = condition.columns if condition is not None and later else ()
         names = list(dict.fromkeys([*stored, *flags, *extra])) or [ROW_ADDRESS]
         tables = []
-        for number, found in enumerate(
+        for number, result in enumerate(
             nearest_rows(self.rows, query, names, condition if request.prefilter else None)
         ):
-            rows = found.rows.append_column("_distance", pa.array(found.distances, pa.float32()))
+            rows = result.rows.append_column("_distance", pa.array(result.distances, pa.float32()))
             if "query_index" in measured:
                 rows = rows.append_column("query_index", pa.array(np.full(rows.num_rows, number, np.int32)))
             if condition is not None and later:
                 rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
             tables.append(rows)
-        shown = pa.concat_tables(tables)
+        result = pa.concat_tables(tables)
         first = [name for name in measured if name == "query_index"]
-        return known_table(shown.select(list(dict.fromkeys([*first, *stored, *measured, *flags]))))
+        return known_table(result.select(list(dict.fromkeys([*first, *stored, *measured, *flags]))))

@@ -69,25 +69,25 @@ class HybridQuery:
     rank_constant: float
 
     @classmethod
-    def parse(cls, manifest: Manifest, asked: Mapping[str, Any]) -> HybridQuery:
+    def parse(cls, manifest: Manifest, request: Mapping[str, Any]) -> HybridQuery:
         """Return the query of a dict.
 
         Args:
             manifest: the version that is searched.
-            asked: `nearest` and `full_text_query` as of `LanceDataset.to_table`, and perhaps `k` (10),
+            request: `nearest` and `full_text_query` as of `LanceDataset.to_table`, and perhaps `k` (10),
                 `candidates`, `vector_weight` (1), `text_weight` (1) and `rank_constant` (60).
 
         Raises:
             OptionError: a key or value that a search does not have.
         """
-        unknown = sorted(set(asked) - _KEYS)
-        nearest, words = asked.get("nearest"), asked.get("full_text_query")
+        unknown = sorted(set(request) - _KEYS)
+        nearest, words = request.get("nearest"), request.get("full_text_query")
         if unknown or not isinstance(nearest, Mapping) or not isinstance(words, str | Mapping):
             raise OptionError(
                 f"a hybrid search has {', '.join(sorted(_KEYS))}, and needs nearest (a dict) and "
                 f"full_text_query (words or a dict); not known: {', '.join(unknown) or 'none'}"
             )
-        numbers = {name: _number(name, asked.get(name)) for name in (*_COUNTS, *_WEIGHTS)}
+        numbers = {name: _number(name, request.get(name)) for name in (*_COUNTS, *_WEIGHTS)}
         k = 10 if numbers["k"] is None else int(numbers["k"])
         candidates = max(CANDIDATES, k) if numbers["candidates"] is None else int(numbers["candidates"])
         if candidates < k:
@@ -188,10 +188,10 @@ class HybridMixin(IndexPartsMixin):
             OptionError: an option cannot be used.
             SchemaError, ExpressionError: a column does not exist, or the filter does not fit.
         """
-        asked: dict[str, Any] = {"nearest": nearest, "full_text_query": full_text_query, "k": k}
-        asked |= {"vector_weight": vector_weight, "text_weight": text_weight}
-        asked |= {"rank_constant": rank_constant, "candidates": candidates}
-        query = HybridQuery.parse(self.manifest, asked)
+        request: dict[str, Any] = {"nearest": nearest, "full_text_query": full_text_query, "k": k}
+        request |= {"vector_weight": vector_weight, "text_weight": text_weight}
+        request |= {"rank_constant": rank_constant, "candidates": candidates}
+        query = HybridQuery.parse(self.manifest, request)
         condition = self._condition(filter)
         allowed = allowed_rows(self.snapshot, condition if prefilter else None)
         near = self._searches.setdefault(
@@ -199,9 +199,9 @@ class HybridMixin(IndexPartsMixin):
         )
         (by_vector,) = near.run(query.vector, allowed)
         by_words = TextSearch(self.snapshot, query.text_column).run(query.text, allowed)
-        found = fuse(query, by_vector, by_words)
+        fused = fuse(query, by_vector, by_words)
         later = None if prefilter else condition
-        return self._rows_of(found.addresses, found.measured(), columns, later, with_row_id, with_row_address)
+        return self._rows_of(fused.addresses, fused.measured(), columns, later, with_row_id, with_row_address)
 
 
 def _number(name: str, value: Any) -> Any:
@@ -224,13 +224,13 @@ def _number(name: str, value: Any) -> Any:
     return value
 
 
-def _looked_up(asked: Addresses, addresses: Addresses, values: Floats) -> Floats:
+def _looked_up(wanted_addresses: Addresses, addresses: Addresses, values: Floats) -> Floats:
     """Return the values of some of the addresses; NaN where there is none."""
-    found = np.full(len(asked), np.nan, np.float32)
+    result = np.full(len(wanted_addresses), np.nan, np.float32)
     order = np.argsort(addresses)
-    places = np.searchsorted(addresses, asked, sorter=order)
+    places = np.searchsorted(addresses, wanted_addresses, sorter=order)
     there = np.flatnonzero(places < len(addresses))
     rows = order[places[there]]
-    same = addresses[rows] == asked[there]
-    found[there[same]] = values[rows[same]]
-    return found
+    same = addresses[rows] == wanted_addresses[there]
+    result[there[same]] = values[rows[same]]
+    return result

@@ -169,13 +169,13 @@ class IndexPartsMixin(IndexMixin):
     def _fragments_named(self, ids: Iterable[int]) -> list[table_pb2.DataFragment]:
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise OptionTypeError(f"fragment_ids is a list of numbers, not {ids!r}")
-        known = {fragment.id: fragment for fragment in self.snapshot.fragments}
-        wanted = sorted(set(ids))
-        lacking = [number for number in wanted if number not in known]
-        if lacking or not wanted:
+        fragments = {fragment.id: fragment for fragment in self.snapshot.fragments}
+        numbers = sorted(set(ids))
+        lacking = [number for number in numbers if number not in fragments]
+        if lacking or not numbers:
             what = f"no fragment {lacking[0]}" if lacking else "no fragment named"
-            raise OptionError(f"there is {what}; the version has {len(known)} fragments")
-        return [known[number] for number in wanted]
+            raise OptionError(f"there is {what}; the version has {len(fragments)} fragments")
+        return [fragments[number] for number in numbers]
 
 
 def _uuid(text: str) -> uuids.UUID:

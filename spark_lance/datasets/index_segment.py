@@ -56,7 +56,7 @@ class Index:
     @classmethod
     def of(cls, message: table_pb2.IndexMetadata) -> Index:
         """Return what a message says."""
-        made = message.created_at / 1000 if message.HasField("created_at") else None
+        created_at = message.created_at / 1000 if message.HasField("created_at") else None
         details = message.index_details
         return cls(
             str(uuids.UUID(bytes=message.uuid.uuid)),
@@ -65,7 +65,7 @@ class Index:
             message.dataset_version,
             covered_ids(message) or set(),
             message.index_version,
-            None if made is None else datetime.fromtimestamp(made, timezone.utc),
+            None if created_at is None else datetime.fromtimestamp(created_at, timezone.utc),
             message.base_id if message.HasField("base_id") else None,
             [IndexFile(file.path, file.size_bytes) for file in message.files] or None,
             (details.type_url, details.value) if details.type_url else None,
@@ -74,7 +74,7 @@ class Index:
 
     def message(self) -> table_pb2.IndexMetadata:
         """Return the message for a manifest."""
-        made = table_pb2.IndexMetadata(
+        message = table_pb2.IndexMetadata(
             uuid=table_pb2.UUID(uuid=uuids.UUID(self.uuid).bytes),
             name=self.name,
             fields=self.fields,
@@ -86,7 +86,7 @@ class Index:
             covering_fields=self.covering_fields,
         )
         if self.created_at is not None:
-            made.created_at = int(self.created_at.timestamp() * 1000)
+            message.created_at = int(self.created_at.timestamp() * 1000)
         if self.index_details is not None:
-            made.index_details.type_url, made.index_details.value = self.index_details
-        return made
+            message.index_details.type_url, message.index_details.value = self.index_details
+        return message

@@ -52,16 +52,16 @@ def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[st
                     figures |= kind(usable).figures()
     if label != VECTOR_LABEL:
         return plain
-    known = {
+    result = {
         segment.entry.uuid.uuid.hex(): segment
         for segment in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST)
         if segment.name == index.name
     }
     for figures in plain:
         number = figures["uuid"].replace("-", "")
-        if number not in known:
+        if number not in result:
             continue
-        segment = known[number]
+        segment = result[number]
         try:
             opened = open_segment(segment)
             centroids = opened.ivf.centroids

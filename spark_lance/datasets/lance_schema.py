@@ -75,9 +75,11 @@ class LanceSchema:
             SchemaError: Lance cannot store a type.
         """
         stored = pa.schema([blobs_as_stored(field, DEFAULT_VERSION) for field in schema], schema.metadata)
-        made = Schema.from_arrow(stored, first_id)
-        fields = tuple(blobs_as_given(*each) for each in zip(made.fields, stored.types, strict=True))
-        return cls(Schema(fields, made.metadata))
+        schema_with_ids = Schema.from_arrow(stored, first_id)
+        fields = tuple(
+            blobs_as_given(*each) for each in zip(schema_with_ids.fields, stored.types, strict=True)
+        )
+        return cls(Schema(fields, schema_with_ids.metadata))
 
     def to_pyarrow(self) -> pa.Schema:
         """Return the Arrow schema."""
@@ -100,9 +102,9 @@ class LanceSchema:
         if exact is not None:
             return exact
         paths = {path.lower(): number for number, path in self.stored.paths.items()}
-        wanted = paths.get(name.lower())
-        found = [field for field in self.stored.walk() if field.id == wanted]
-        return LanceField(found[0]) if found else None
+        field_id = paths.get(name.lower())
+        matches = [field for field in self.stored.walk() if field.id == field_id]
+        return LanceField(matches[0]) if matches else None
 
     def unenforced_primary_key(self) -> Sequence[LanceField]:
         """Return the fields of the primary key, in its order."""

@@ -165,12 +165,12 @@ class MemWalMixin(DatasetBase):
         """
         at = self.snapshot.at(load_latest(self.store, self.root))
         compacted = compacted_generations(at) or {}
-        found = []
+        result = []
         for shard in shards_of(at):
             paths = ShardPaths(at.root, shard)
             manifest = load_shard(at.store, paths) or ShardManifest(current_generation=1)
             tail = read_tail(at.store, paths, manifest.replay_after_wal_entry_position, at.schema)
-            found.append(
+            result.append(
                 ShardInfo(
                     str(shard),
                     {entry.field_id: entry.value for entry in manifest.shard_field_entries},
@@ -182,7 +182,7 @@ class MemWalMixin(DatasetBase):
                     sum(entry.rows.num_rows for entry in tail.entries if entry.rows is not None),
                 )
             )
-        return found
+        return result
 
     def mem_wal_writer(self, shard_id: str | uuid.UUID, **settings: Any) -> ShardWriter:
         """Claim a shard and return its writer, see `ShardWriter`; a writer that it had is fenced.

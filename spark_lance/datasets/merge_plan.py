@@ -108,13 +108,13 @@ def _table_side(merge: Merge) -> str:
     line += f", num_fragments={len(scan.fragments)}, version={scan.manifest.version}, rows={scan.count()}"
     if merge.lookup is None:
         return line
-    kept = {task.message.id for task in merge.lookup.tasks}
-    gone = [str(fragment.id) for fragment in scan.fragments if fragment.id not in kept]
+    task_ids = {task.message.id for task in merge.lookup.tasks}
+    gone = [str(fragment.id) for fragment in scan.fragments if fragment.id not in task_ids]
     if gone:
-        shown = ", ".join(gone[:20]) + (f", and {len(gone) - 20} more" if len(gone) > 20 else "")
-        line += f", pruned_fragments=[{shown}] of {len(scan.fragments)}"
+        text = ", ".join(gone[:20]) + (f", and {len(gone) - 20} more" if len(gone) > 20 else "")
+        line += f", pruned_fragments=[{text}] of {len(scan.fragments)}"
     lists = sum(task.selection is not None for task in merge.lookup.tasks)
-    return f"{line}, row_lists={lists} of {len(kept)} fragments" if lists else line
+    return f"{line}, row_lists={lists} of {len(task_ids)} fragments" if lists else line
 
 
 def _index_steps(merge: Merge) -> list[str]:

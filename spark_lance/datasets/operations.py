@@ -52,20 +52,20 @@ def _check_schema(schema: Any) -> None:
 def _check_fragments(fragments: Any) -> None:
     if isinstance(fragments, str | Mapping) or not isinstance(fragments, Iterable):
         raise OptionTypeError(f"fragments must be list[FragmentMetadata], got {type(fragments)}")
-    for given in fragments if isinstance(fragments, Sequence) else ():
-        if not isinstance(getattr(given, "metadata", given), FragmentMetadata | table_pb2.DataFragment):
-            raise OptionTypeError(f"fragments must be list[FragmentMetadata], got one of {type(given)}")
+    for fragment in fragments if isinstance(fragments, Sequence) else ():
+        if not isinstance(getattr(fragment, "metadata", fragment), FragmentMetadata | table_pb2.DataFragment):
+            raise OptionTypeError(f"fragments must be list[FragmentMetadata], got one of {type(fragment)}")
 
 
 def _numbered_as(fragments: Iterable[table_pb2.DataFragment], schema: pa.Schema, first: int) -> Schema:
     """Return an Arrow schema with the ids that the files of new fragments have."""
-    made = LanceSchema.from_pyarrow(schema).stored
+    new_schema = LanceSchema.from_pyarrow(schema).stored
     used = [
         number for fragment in fragments for file in fragment.files for number in file.fields if number >= 0
     ]
     if not used:
         return LanceSchema.from_pyarrow(schema, first).stored
-    leaves = [node.id for node in made.walk() if not node.children or node.is_packed or node.is_blob]
+    leaves = [node.id for node in new_schema.walk() if not node.children or node.is_packed or node.is_blob]
     return LanceSchema.from_pyarrow(schema, max(0, min(used) - min(leaves))).stored
 
 
@@ -264,21 +264,21 @@ class LanceOperation:
 
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
             """Return the message for a transaction."""
-            made = pb.Transaction.Rewrite()
+            message = pb.Transaction.Rewrite()
             for group in self.groups:
-                made.groups.add(
+                message.groups.add(
                     old_fragments=messages_of(group.old_fragments),
                     new_fragments=messages_of(group.new_fragments),
                 )
             for index in self.rewritten_indices:
-                added = made.rewritten_indices.add(
+                added = message.rewritten_indices.add(
                     old_id=table_pb2.UUID(uuid=uuids.UUID(index.old_id).bytes),
                     new_id=table_pb2.UUID(uuid=uuids.UUID(index.new_id).bytes),
                     new_index_version=index.new_index_version,
                 )
                 added.new_index_details.type_url = index.new_details_type_url
                 added.new_index_details.value = index.new_details_value
-            return made
+            return message
 
     @dataclass
     class CreateIndex(Operation):
@@ -309,10 +309,10 @@ class LanceOperation:
 
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
             """Return the message for a transaction."""
-            made = pb.Transaction.DataReplacement()
+            message = pb.Transaction.DataReplacement()
             for group in self.replacements:
-                made.replacements.add(fragment_id=group.fragment_id, new_file=group.new_file.message())
-            return made
+                message.replacements.add(fragment_id=group.fragment_id, new_file=group.new_file.message())
+            return message
 
     @dataclass
     class UpdateMap:
@@ -332,13 +332,15 @@ class LanceOperation:
 
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
             """Return the message for a transaction."""
-            made = pb.Transaction.UpdateConfig()
+            message = pb.Transaction.UpdateConfig()
             for name in ("config_updates", "table_metadata_updates", "schema_metadata_updates"):
                 if (each := getattr(self, name)) is not None:
-                    getattr(made, name).CopyFrom(text_updates(each.updates, replace=each.replace))
+                    getattr(message, name).CopyFrom(text_updates(each.updates, replace=each.replace))
             for number, each in (self.field_metadata_updates or {}).items():
-                made.field_metadata_updates[number].CopyFrom(text_updates(each.updates, replace=each.replace))
-            return made
+                message.field_metadata_updates[number].CopyFrom(
+                    text_updates(each.updates, replace=each.replace)
+                )
+            return message
 
     @dataclass
     class Other(Operation):

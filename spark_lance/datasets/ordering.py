@@ -38,24 +38,24 @@ class ColumnOrdering:
 OrderBy: TypeAlias = str | ColumnOrdering | Sequence[str | ColumnOrdering] | None
 
 
-def orderings(given: OrderBy) -> tuple[ColumnOrdering, ...]:
+def orderings(order_by: OrderBy) -> tuple[ColumnOrdering, ...]:
     """Return what to sort by, from names and orderings.
 
     Raises:
         OptionError: an item is neither.
     """
-    if given is None:
+    if order_by is None:
         return ()
-    items = [given] if isinstance(given, str | ColumnOrdering) else list(given)
-    found = []
+    items = [order_by] if isinstance(order_by, str | ColumnOrdering) else list(order_by)
+    result = []
     for item in items:
         if isinstance(item, str):
-            found.append(ColumnOrdering(item))
+            result.append(ColumnOrdering(item))
         elif hasattr(item, "column_name"):
-            found.append(ColumnOrdering(item.column_name, item.ascending, item.nulls_first))
+            result.append(ColumnOrdering(item.column_name, item.ascending, item.nulls_first))
         else:
             raise OptionError(f"order_by takes names of columns and ColumnOrdering, not {item!r}")
-    return tuple(found)
+    return tuple(result)
 
 
 def sorted_rows(table: pa.Table, keys: Sequence[tuple[pa.ChunkedArray, ColumnOrdering]]) -> pa.Table:
@@ -80,17 +80,17 @@ def first_rows(
         by: the orderings.
         count: rows that are wanted. Memory stays near twice as many rows plus one part.
     """
-    held: list[tuple[pa.Table, Sequence[pa.ChunkedArray]]] = []
+    first: list[tuple[pa.Table, Sequence[pa.ChunkedArray]]] = []
     rows = 0
     for table, values in parts:
-        held.append((table, values))
+        first.append((table, values))
         rows += table.num_rows
         if rows > 2 * count:
-            whole, keys = joined(held)
+            whole, keys = joined(first)
             order = np.sort(_order(list(zip(keys, by, strict=True)))[:count])
-            held = [(pick_rows(whole, order), [key.take(pa.array(order)) for key in keys])]
+            first = [(pick_rows(whole, order), [key.take(pa.array(order)) for key in keys])]
             rows = count
-    return held
+    return first
 
 
 def joined(
@@ -118,9 +118,9 @@ def _order(
     columns.append(pa.chunked_array([pa.array(np.arange(len(columns[0])))]))
     names = [name for name, _ in sort] + ["row"]
     try:
-        made = pc.sort_indices(pa.table(columns, names=names), sort_keys=[*sort, ("row", "ascending")])
+        indices = pc.sort_indices(pa.table(columns, names=names), sort_keys=[*sort, ("row", "ascending")])
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         kinds = ", ".join(f"{how.column_name} ({values.type})" for values, how in keys)
         raise OptionError(f"rows cannot be sorted by {kinds}: {error}") from error
-    found: np.ndarray[tuple[int], np.dtype[np.int64]] = made.to_numpy().astype(np.int64)
-    return found
+    result: np.ndarray[tuple[int], np.dtype[np.int64]] = indices.to_numpy().astype(np.int64)
+    return result

@@ -113,15 +113,17 @@ def _search_steps(request: ScanRequest, condition: Condition | None, searched: S
     if condition is not None and not request.prefilter:
         steps.append(f"FilterExec: {condition_text(condition)}")
     if request.nearest is not None:
-        asked = {name: value for name, value in request.nearest.items() if name != "q" and value is not None}
-        probes = asked.pop("nprobes", None)
+        options = {
+            name: value for name, value in request.nearest.items() if name != "q" and value is not None
+        }
+        probes = options.pop("nprobes", None)
         if probes is not None:
-            asked |= {"minimum_nprobes": probes, "maximum_nprobes": probes}
-        asked.pop("use_index", None)
-        if "minimum_nprobes" in asked:
-            most = asked.pop("maximum_nprobes", None)
-            asked["maximum_nprobes"] = "None" if most is None else f"Some({most})"
-        said = ", ".join(f"{name}={value}" for name, value in asked.items())
+            options |= {"minimum_nprobes": probes, "maximum_nprobes": probes}
+        options.pop("use_index", None)
+        if "minimum_nprobes" in options:
+            most = options.pop("maximum_nprobes", None)
+            options["maximum_nprobes"] = "None" if most is None else f"Some({most})"
+        said = ", ".join(f"{name}={value}" for name, value in options.items())
         steps += [f"{kind}: {said}" for kind in searched]
     else:
         steps.append(f"MatchQuery: query={request.full_text_query}")
@@ -129,14 +131,14 @@ def _search_steps(request: ScanRequest, condition: Condition | None, searched: S
 
 
 def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[str]:
-    asked = len(scan.fragments)
+    total = len(scan.fragments)
     tasks = scan.tasks_for(condition)
-    kept = {task.message.id for task in tasks}
+    remaining = {task.message.id for task in tasks}
     stored = [name for name in scan.names if name not in SYSTEM_COLUMNS]
     needed = () if condition is None else condition.columns
     read = ", ".join(dict.fromkeys([*stored, *(name for name in needed if name not in SYSTEM_COLUMNS)]))
     line = f"LanceRead: uri={scan.store.uri(scan.root)}, projection=[{read}], num_fragments={len(tasks)}"
-    rows = sum(scan.live_rows(fragment) for fragment in scan.fragments if fragment.id in kept)
+    rows = sum(scan.live_rows(fragment) for fragment in scan.fragments if fragment.id in remaining)
     line += f", version={scan.manifest.version}, rows={rows}"
     pages = planned_pages(scan, tasks, condition, None if verbose else PLANNED_FRAGMENTS)
     if pages is not None:
@@ -144,9 +146,9 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
     if condition is None:
         return [f"{line}, full_filter=--"]
     line += f", full_filter={condition_text(condition)}"
-    if len(tasks) < asked:
-        left = [fragment.id for fragment in scan.fragments if fragment.id not in kept]
-        line += f", pruned_fragments={_shown(left)} of {asked}"
+    if len(tasks) < total:
+        left = [fragment.id for fragment in scan.fragments if fragment.id not in remaining]
+        line += f", pruned_fragments={_shown(left)} of {total}"
     selected = [task for task in tasks if task.selection is not None]
     if selected:
         line += f", row_lists={len(selected)} of {len(tasks)} fragments"
@@ -161,15 +163,15 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
 
 def _page_ranges(tasks: Sequence[Any], condition: Condition) -> str:
     """Return the runs of rows that page statistics leave, by fragment, if they leave out any."""
-    found = []
+    ranges = []
     for task in tasks:
         if task.selection is None:
             runs, rows = task.runs(condition)
             if runs != [(0, rows)]:
-                shown = "+".join(f"{start}..{stop}" for start, stop in runs) or "none"
-                found.append(f"{_number(task.message)}:{shown} of {rows}")
-    more = f" and {len(found) - _SHOWN_FRAGMENTS} more" if len(found) > _SHOWN_FRAGMENTS else ""
-    return f"[{', '.join(found[:_SHOWN_FRAGMENTS])}{more}]" if found else ""
+                text = "+".join(f"{start}..{stop}" for start, stop in runs) or "none"
+                ranges.append(f"{_number(task.message)}:{text} of {rows}")
+    more = f" and {len(ranges) - _SHOWN_FRAGMENTS} more" if len(ranges) > _SHOWN_FRAGMENTS else ""
+    return f"[{', '.join(ranges[:_SHOWN_FRAGMENTS])}{more}]" if ranges else ""
 
 
 def _number(fragment: table_pb2.DataFragment) -> int:

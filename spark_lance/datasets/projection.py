@@ -71,7 +71,7 @@ class Projection:
         extra = measured or pa.schema([])
         if isinstance(columns, Mapping):
             whole = pa.schema([*nameable(schema), *(field for field in extra)])
-            made = tuple(_expression(name, text, whole) for name, text in columns.items())
+            outputs = tuple(_expression(name, text, whole) for name, text in columns.items())
         else:
             names = list(columns)
             if not all(isinstance(name, str) for name in names):
@@ -80,8 +80,8 @@ class Projection:
             tops = {field.name for field in schema.fields} | set(system) | set(extra.names)
             if all(name in tops or "." not in name for name in names):
                 return cls(tuple(names))
-            made = tuple(_named(name, schema, tops, system, extra) for name in names)
-        return cls(tuple(dict.fromkeys(read for output in made for read in output.reads)), made)
+            outputs = tuple(_named(name, schema, tops, system, extra) for name in names)
+        return cls(tuple(dict.fromkeys(read for output in outputs for read in output.reads)), outputs)
 
     def schema(self, read: pa.Schema, also: Sequence[str] = ()) -> pa.Schema:
         """Return the schema of the result, from that of what is read.
@@ -109,12 +109,12 @@ class Projection:
 def _expression(name: str, text: str, schema: pa.Schema) -> Output:
     if not isinstance(text, str):
         raise OptionError(f"the column {name!r} is to be an SQL expression, not {text!r}")
-    made = compile_expression(text, schema)
+    expression = compile_expression(text, schema)
     # A column under another name stays JSON; what functions make of one is plain.
     same = text in schema.names and is_json_field(schema.field(text))
     metadata = schema.field(text).metadata if same else None
-    field = pa.field(name, made.type, metadata=metadata)
-    return Output(field, made.columns, made.evaluate, f"{text} as {name}")
+    field = pa.field(name, expression.type, metadata=metadata)
+    return Output(field, expression.columns, expression.evaluate, f"{text} as {name}")
 
 
 def _named(name: str, schema: Schema, tops: set[str], system: tuple[str, ...], extra: pa.Schema) -> Output:
@@ -135,7 +135,7 @@ def _named(name: str, schema: Schema, tops: set[str], system: tuple[str, ...], e
     steps = [field.name for field in path[1:]]
 
     def values(table: pa.Table) -> pa.ChunkedArray:
-        found = table[path[0].name]
-        return pc.struct_field(found, steps)
+        column = table[path[0].name]
+        return pc.struct_field(column, steps)
 
     return Output(pa.field(name, kind.type, nullable, kind.metadata), (path[0].name,), values, name)

@@ -250,8 +250,8 @@ class ReadMixin(DatasetBase, Readable):
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
         """Return the fragment of an id, None if there is none."""
-        found = [fragment for fragment in self.manifest.fragments if fragment.id == fragment_id]
-        return LanceFragment(self, found[0]) if found else None
+        fragments = [fragment for fragment in self.manifest.fragments if fragment.id == fragment_id]
+        return LanceFragment(self, fragments[0]) if fragments else None
 
     def _scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
@@ -356,8 +356,8 @@ class ReadMixin(DatasetBase, Readable):
             FormatError, UnsupportedFormatError: a descriptor is damaged or of an unknown kind.
             FileNotFoundError: an object outside the table, to which a descriptor points, does not exist.
         """
-        given = [numbers for numbers in (indices, ids, addresses) if numbers is not None]
-        if len(given) != 1:
+        numberings = [numbers for numbers in (indices, ids, addresses) if numbers is not None]
+        if len(numberings) != 1:
             raise OptionError("take_blobs needs one of indices, ids and addresses")
         path = blob_path(self.lance_schema, blob_column)
         scan = self._scan([path[0].name, ROW_ADDRESS])
@@ -366,9 +366,9 @@ class ReadMixin(DatasetBase, Readable):
         elif ids is not None:
             rows = take_row_ids(scan, ids)
         else:
-            rows = take_addresses(scan, given[0])
-        if rows.num_rows != len(given[0]):
-            raise RowNotFoundError(f"only {rows.num_rows} of {len(given[0])} rows exist")
+            rows = take_addresses(scan, numberings[0])
+        if rows.num_rows != len(numberings[0]):
+            raise RowNotFoundError(f"only {rows.num_rows} of {len(numberings[0])} rows exist")
         by_id = {fragment.id: fragment for fragment in self.manifest.fragments}
         fragments = [by_id[number] for number in fragments_of(rows[ROW_ADDRESS].to_numpy()).tolist()]
         return open_blobs(self.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
@@ -402,7 +402,7 @@ class LanceFragment(FragmentChanges, Readable):
         Raises:
             OptionError: there are no rows.
         """
-        made = write_fragments(
+        result = write_fragments(
             data,
             dataset_uri,
             schema,
@@ -412,9 +412,9 @@ class LanceFragment(FragmentChanges, Readable):
             data_storage_version=data_storage_version,
             storage_options=storage_options,
         )
-        if not isinstance(made, list) or not made:
+        if not isinstance(result, list) or not result:
             raise OptionError("there are no rows, and so no fragment")
-        (fragment,) = made
+        (fragment,) = result
         fragment.id = fragment_id or 0
         return fragment
 

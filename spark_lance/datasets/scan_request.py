@@ -56,13 +56,13 @@ def check_hints(hints: Mapping[str, Any]) -> None:
         OptionTypeError: one is not known.
     """
     if unknown := sorted(hints.keys() - HINTS):
-        known = [each.name for each in fields(ScanRequest)]
-        near = get_close_matches(unknown[0], known, 1)
-        told = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
-        raise OptionTypeError(f"a scan has no argument {', '.join(unknown)}{told}")
-    given = {name: value for name, value in hints.items() if value is not None}
-    if given:
-        logger.debug("hints that change nothing here: %s", given)
+        names = [each.name for each in fields(ScanRequest)]
+        near = get_close_matches(unknown[0], names, 1)
+        suggestion = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(names)}"
+        raise OptionTypeError(f"a scan has no argument {', '.join(unknown)}{suggestion}")
+    arguments = {name: value for name, value in hints.items() if value is not None}
+    if arguments:
+        logger.debug("hints that change nothing here: %s", arguments)
 
 
 @dataclass(frozen=True)

@@ -152,17 +152,17 @@ class LanceScanner:
     def _search_schema(self, read: pa.Schema) -> pa.Schema:
         """Return the schema of what a search gives, in which what was measured stands before row ids."""
         request = self.request
-        shown = list(self._measured)
+        columns = list(self._measured)
         if request.disable_scoring_autoprojection and request.columns is not None:
-            shown = [field for field in shown if field.name in (self._projection.reads or ())]
-        names = {field.name for field in shown}
-        first = [field for field in shown if field.name == "query_index"]
+            columns = [field for field in columns if field.name in (self._projection.reads or ())]
+        names = {field.name for field in columns}
+        first = [field for field in columns if field.name == "query_index"]
         flagged = [field for field in read if field.name in self._flags]
         stored = [field for field in read if field.name not in {*names, *self._flags}]
         if request.columns is not None and self._projection.outputs is None:
-            named = {field.name: field for field in (*stored, *shown, *read)}
+            named = {field.name: field for field in (*stored, *columns, *read)}
             stored = [named[name] for name in self._projection.reads or () if name not in self._flags]
-        fields = {field.name: field for field in (*first, *stored, *shown, *flagged)}
+        fields = {field.name: field for field in (*first, *stored, *columns, *flagged)}
         return pa.schema(list(fields.values()), read.metadata)
 
     @property
@@ -198,9 +198,13 @@ class LanceScanner:
         return analyzed(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes), scanned)
 
     def __repr__(self) -> str:
-        asked = {"columns": self.request.columns, "filter": self.request.filter, "limit": self.request.limit}
-        shown = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value is not None)
-        return f"LanceScanner({shown})"
+        options = {
+            "columns": self.request.columns,
+            "filter": self.request.filter,
+            "limit": self.request.limit,
+        }
+        text = ", ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
+        return f"LanceScanner({text})"
 
     @cached_property
     def _measured(self) -> pa.Schema:
@@ -214,8 +218,8 @@ class LanceScanner:
 
     @property
     def _flags(self) -> list[str]:
-        asked = ((ROW_ID, self.request.with_row_id), (ROW_ADDRESS, self.request.with_row_address))
-        return [name for name, wanted in asked if wanted]
+        flags = ((ROW_ID, self.request.with_row_id), (ROW_ADDRESS, self.request.with_row_address))
+        return [name for name, is_set in flags if is_set]
 
     @property
     def _also(self) -> list[str]:
@@ -229,8 +233,10 @@ class LanceScanner:
         if self.request.blob_handling != "all_binary":
             return []
         schema = self.source.snapshot.schema
-        shown = self._projection.reads
-        return blob_columns(schema, tuple(field.name for field in schema.fields) if shown is None else shown)
+        columns = self._projection.reads
+        return blob_columns(
+            schema, tuple(field.name for field in schema.fields) if columns is None else columns
+        )
 
     @property
     def _condition(self) -> Condition | None:
@@ -241,8 +247,8 @@ class LanceScanner:
     def _reads(self) -> list[str]:
         """What is read beside columns asked for by flag: for the result, the order, and the blobs."""
         schema = self.source.snapshot.schema
-        shown = self._projection.reads
-        names = [field.name for field in schema.fields] if shown is None else list(shown)
+        columns = self._projection.reads
+        names = [field.name for field in schema.fields] if columns is None else list(columns)
         for ordering in self.request.order_by:
             names.append(self._order_path(ordering.column_name)[0])
         if self._blobs or self.request.include_deleted_rows:
@@ -297,9 +303,9 @@ class LanceScanner:
     def _sorted(self, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
         by, offset, limit = self.request.order_by, self.request.offset or 0, self.request.limit
         keyed = ((part, [self._key(part, how.column_name) for how in by]) for part in parts)
-        held = list(keyed) if limit is None else first_rows(keyed, by, offset + limit)
-        if held:
-            table, keys = joined(held)
+        rows = list(keyed) if limit is None else first_rows(keyed, by, offset + limit)
+        if rows:
+            table, keys = joined(rows)
             yield sorted_rows(table, list(zip(keys, by, strict=True))).slice(offset, limit)
 
     def _key(self, part: pa.Table, column: str) -> pa.ChunkedArray:
@@ -350,7 +356,7 @@ def _cut(parts: Iterable[pa.Table], offset: int, limit: int | None) -> Iterator[
         skipped = min(offset, part.num_rows)
         offset -= skipped
         rows = part.num_rows - skipped
-        kept = part.slice(skipped, rows if limit is None else min(rows, limit))
-        if kept.num_rows:
-            limit = None if limit is None else limit - kept.num_rows
-            yield kept
+        piece = part.slice(skipped, rows if limit is None else min(rows, limit))
+        if piece.num_rows:
+            limit = None if limit is None else limit - piece.num_rows
+            yield piece

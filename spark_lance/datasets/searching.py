@@ -114,10 +114,10 @@ class SearchMixin(ReadMixin):
             request.with_row_address,
         )
         if request.full_text_query is not None:
-            wanted = None if request.limit is None else request.limit + (request.offset or 0)
+            count = None if request.limit is None else request.limit + (request.offset or 0)
             if isinstance(request.full_text_query, FullTextQuery):
-                return self._answering_query(request, wanted, stored)
-            return self._answering(_text_query(request), wanted, *chosen)
+                return self._answering_query(request, count, stored)
+            return self._answering(_text_query(request), count, *chosen)
         return self._nearest(request.vector_query, *chosen)
 
     def _compared(self, request: ScanRequest) -> Sequence[str]:
@@ -161,7 +161,7 @@ class SearchMixin(ReadMixin):
 
     def _answering(
         self,
-        asked: dict[str, Any],
+        request: dict[str, Any],
         k: int | None,
         columns: Sequence[str] | None,
         filter: Predicate | None,
@@ -170,13 +170,13 @@ class SearchMixin(ReadMixin):
         with_row_address: bool,
     ) -> pa.Table:
         """Return the rows that answer a text query."""
-        column, query = parse_text_query(self.manifest, asked, k)
+        column, query = parse_text_query(self.manifest, request, k)
         condition = self._condition(filter)
         search = TextSearch(self.snapshot, column)
-        found = search.run(query, allowed_rows(self.snapshot, condition if prefilter else None))
+        result = search.run(query, allowed_rows(self.snapshot, condition if prefilter else None))
         later = None if prefilter else condition
         return self._rows_of(
-            found.addresses, {SCORE: found.scores}, columns, later, with_row_id, with_row_address
+            result.addresses, {SCORE: result.scores}, columns, later, with_row_id, with_row_address
         )
 
     def _answering_query(self, request: ScanRequest, k: int | None, columns: Sequence[str]) -> pa.Table:
@@ -184,10 +184,10 @@ class SearchMixin(ReadMixin):
         condition = self._condition(request.filter)
         search = CompoundSearch(self.snapshot, request.fast_search)
         allowed = allowed_rows(self.snapshot, condition if request.prefilter else None)
-        found = search.run(request.full_text_query, k, allowed)
+        result = search.run(request.full_text_query, k, allowed)
         later = None if request.prefilter else condition
         flags = request.with_row_id, request.with_row_address
-        return self._rows_of(found.addresses, {SCORE: found.scores}, columns, later, *flags)
+        return self._rows_of(result.addresses, {SCORE: result.scores}, columns, later, *flags)
 
     def _condition(self, filter: Predicate | None) -> Condition | None:
         return None if filter is None else compile_predicate(filter, nameable(self.lance_schema))
@@ -204,30 +204,32 @@ class SearchMixin(ReadMixin):
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
         stored = [field.name for field in self.lance_schema.fields] if columns is None else columns
         # What a search measures hides a column of that name, as in what another search has left.
-        shown = [column for column in stored if column not in measured]
-        flagged = [name for name, asked in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if asked]
+        columns_read = [column for column in stored if column not in measured]
+        flagged = [
+            name for name, is_set in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if is_set
+        ]
         extra = [] if condition is None else condition.columns
         # Some column must be taken, or nothing would say how many rows there are.
-        names = dict.fromkeys([*shown, *flagged, *extra, ROW_ADDRESS])
+        names = dict.fromkeys([*columns_read, *flagged, *extra, ROW_ADDRESS])
         rows = self._open_fragments(tuple(names)).take(addresses)
         for name, values in measured.items():
             rows = rows.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
-        chosen = [name for name in (shown if columns is None else columns) if name not in flagged]
+        chosen = [name for name in (columns_read if columns is None else columns) if name not in flagged]
         return known_table(rows.select(list(dict.fromkeys([*first, *chosen, *measured, *flagged]))))
 
     def _open_fragments(self, names: tuple[str, ...]) -> OpenFragments:
         """Return what takes some columns of rows; of the sets of columns used last it is kept."""
-        known = self._opened.pop(names, None)
-        if known is None:
-            known = OpenFragments(self.snapshot.scan(list(names)))
-        self._opened[names] = known
+        opened = self._opened.pop(names, None)
+        if opened is None:
+            opened = OpenFragments(self.snapshot.scan(list(names)))
+        self._opened[names] = opened
         if len(self._opened) > _KEPT_COLUMN_SETS:
             # Another thread may have been faster.
             self._opened.pop(next(iter(self._opened), names), None)
-        return known
+        return opened
 
     @cached_property
     def _opened(self) -> dict[tuple[str, ...], OpenFragments]:
@@ -253,8 +255,8 @@ def measured_schema(request: ScanRequest, schema: LanceSchema) -> pa.Schema:
 
 def _text_query(request: ScanRequest) -> dict[str, Any]:
     """Return the text query of a read with the keys that it may have."""
-    given = request.full_text_query
-    if not isinstance(given, str | Mapping):
-        raise OptionTypeError(f"full_text_query is text, a dict or a query object, not {given!r}")
-    asked = {"query": given} if isinstance(given, str) else dict(given)
-    return {**asked, "fast_search": True} if request.fast_search else asked
+    query = request.full_text_query
+    if not isinstance(query, str | Mapping):
+        raise OptionTypeError(f"full_text_query is text, a dict or a query object, not {query!r}")
+    result = {"query": query} if isinstance(query, str) else dict(query)
+    return {**result, "fast_search": True} if request.fast_search else result

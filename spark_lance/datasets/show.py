@@ -29,16 +29,20 @@ class ShowMixin(ReadMixin):
     def _repr_html_(self) -> str:
         """Return what a notebook shows: what the table is, and its first rows."""
         fields = self.lance_schema.fields
-        shown = list(fields[:_SHOWN_COLUMNS])
-        head = self.head(_SHOWN_ROWS, columns=[field.name for field in shown])
-        more = "" if len(fields) == len(shown) else f" ({len(fields) - len(shown)} columns are not shown)"
+        shown_fields = list(fields[:_SHOWN_COLUMNS])
+        head = self.head(_SHOWN_ROWS, columns=[field.name for field in shown_fields])
+        more = (
+            ""
+            if len(fields) == len(shown_fields)
+            else f" ({len(fields) - len(shown_fields)} columns are not shown)"
+        )
         title = (
             f"<b>{escape(self.uri)}</b> version {self.version}, {self.count_rows():,} rows, "
             f"{len(self.manifest.fragments)} fragments, {self.size_text()}{more}"
         )
         names = "".join(
             f"<th>{escape(field.name)}<br><small>{escape(str(kind))}</small></th>"
-            for field, kind in zip(shown, head.schema.types, strict=True)
+            for field, kind in zip(shown_fields, head.schema.types, strict=True)
         )
         columns = [column.to_pylist() for column in head.columns]
         rows = "".join(

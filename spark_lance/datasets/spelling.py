@@ -33,25 +33,27 @@ def both_spellings(function: _Function, *, passes_on: bool = True) -> _Function:
     takes_all = passes_on and any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
     @wraps(function)
-    def either(*args: Any, **given: Any) -> Any:
-        if given.keys() <= names:
-            return function(*args, **given)
-        return function(*args, **_spelled(given, names, takes_all, function.__name__))
+    def either(*args: Any, **keywords: Any) -> Any:
+        if keywords.keys() <= names:
+            return function(*args, **keywords)
+        return function(*args, **_spelled(keywords, names, takes_all, function.__name__))
 
     return either  # type: ignore[return-value]
 
 
-def _spelled(given: Mapping[str, Any], names: set[str], takes_all: bool, function: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        known = name
+def _spelled(keywords: Mapping[str, Any], names: set[str], takes_all: bool, function: str) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, value in keywords.items():
+        spelling = name
         if name not in names:
             snake, camel = _snake(name), _camel(name)
-            known = next((other for other in (snake, camel) if other in names), snake if takes_all else name)
-        if known in found:
-            raise OptionTypeError(f"{function}() got {known} twice, in two spellings")
-        found[known] = value
-    return found
+            spelling = next(
+                (other for other in (snake, camel) if other in names), snake if takes_all else name
+            )
+        if spelling in result:
+            raise OptionTypeError(f"{function}() got {spelling} twice, in two spellings")
+        result[spelling] = value
+    return result
 
 
 def _snake(name: str) -> str:
@@ -70,12 +72,12 @@ def both_spellings_of_methods(kind: _Class) -> _Class:
     for name in dir(kind):
         if name.startswith("_"):
             continue
-        held = inspect.getattr_static(kind, name)
-        plain = held.__func__ if isinstance(held, staticmethod | classmethod) else held
+        attribute = inspect.getattr_static(kind, name)
+        plain = attribute.__func__ if isinstance(attribute, staticmethod | classmethod) else attribute
         if not inspect.isfunction(plain) or not _has_two_words(plain):
             continue
-        made: Any = both_spellings(plain, passes_on=plain is held)
-        setattr(kind, name, type(held)(made) if plain is not held else made)
+        wrapper: Any = both_spellings(plain, passes_on=plain is attribute)
+        setattr(kind, name, type(attribute)(wrapper) if plain is not attribute else wrapper)
     return kind
 
 

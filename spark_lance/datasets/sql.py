@@ -53,8 +53,8 @@ class SqlMixin(ReadMixin):
             relation = connection.sql(query)
             if relation is None:
                 raise OptionError(f"this SQL gives no rows: {query!r}")
-            found: pa.Table = relation.to_arrow_table()
-            return found
+            result: pa.Table = relation.to_arrow_table()
+            return result
 
 
 def duckdb_module() -> Any:

@@ -57,8 +57,8 @@ class LanceStats:
 
     def index_stats(self, index_name: str) -> dict[str, Any]:
         """Return what is known of an index, see `LanceDataset.index_statistics`."""
-        found: dict[str, Any] = self.dataset.index_statistics(index_name)
-        return found
+        result: dict[str, Any] = self.dataset.index_statistics(index_name)
+        return result
 
     def data_stats(self) -> DataStatistics:
         """Return the bytes that each field takes; opens every data file."""
@@ -104,8 +104,8 @@ class StatsMixin(ReadMixin):
         Raises:
             FormatError: something is damaged; the message lists it.
         """
-        found = verify(self.snapshot)
-        damages = [each for each in found.findings if each.level == "damage"]
+        problems = verify(self.snapshot)
+        damages = [each for each in problems.findings if each.level == "damage"]
         if damages:
             listed = "; ".join(f"{each.where}: {each.message}" for each in damages[:5])
             raise FormatError(f"{len(damages)} damages: {listed}", self.uri)

@@ -35,13 +35,13 @@ def _update_map(message: pb.Transaction.UpdateMap) -> LanceOperation.UpdateMap:
 
 
 def _config(message: Any) -> Operation:
-    given = {
+    parts = {
         name: _update_map(getattr(message, name))
         for name in ("config_updates", "table_metadata_updates", "schema_metadata_updates")
         if message.HasField(name)
     }
     fields = {number: _update_map(each) for number, each in message.field_metadata_updates.items()}
-    return LanceOperation.UpdateConfig(**given, field_metadata_updates=fields or None)
+    return LanceOperation.UpdateConfig(**parts, field_metadata_updates=fields or None)
 
 
 def _rewrite(message: Any) -> Operation:

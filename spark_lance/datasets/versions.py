@@ -176,12 +176,12 @@ class VersionsMixin(DatasetBase):
         The metadata are texts: `total_rows`, `total_fragments`, `total_data_files`, `total_data_file_rows`,
         `total_files_size`, `total_deletion_files` and `total_deletion_file_rows`.
         """
-        found = []
+        result = []
         for file in list_versions(self.store, self.root):
             manifest = read_manifest(self.store, file.path, file.naming)
             row = {"version": file.version, "timestamp": manifest.timestamp}
-            found.append({**row, "metadata": version_summary(manifest.message)})
-        return found
+            result.append({**row, "metadata": version_summary(manifest.message)})
+        return result
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """Return what made the newest versions up to this one, newest first; None where no record is left."""

@@ -89,8 +89,10 @@ def of_numbers(numbers: npt.NDArray[Any]) -> pa.Array:
     `pa.array` imports pandas when it is first called, where that is installed: 0.3 s of every process that
     Spark starts for Python.
     """
-    kept = np.ascontiguousarray(numbers)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(kept.dtype), len(kept), [None, pa.py_buffer(kept)])
+    contiguous = np.ascontiguousarray(numbers)
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(contiguous.dtype), len(contiguous), [None, pa.py_buffer(contiguous)]
+    )
 
 
 def of_flags(flags: npt.NDArray[np.bool_]) -> pa.BooleanArray:

@@ -93,8 +93,8 @@ def blobs_as_stored(field: pa.Field, version: FileVersion) -> pa.Field:
     has it, and large_binary before.
     """
     kind, metadata = field.type, dict(field.metadata or {})
-    asked = metadata.get(BLOB_KEY.encode(), b"").decode().lower() in _TRUE
-    if asked and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+    is_blob = metadata.get(BLOB_KEY.encode(), b"").decode().lower() in _TRUE
+    if is_blob and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         if version in (FileVersion.V2_0, FileVersion.V2_1):
             return field.with_type(pa.large_binary())
         del metadata[BLOB_KEY.encode()]
@@ -312,8 +312,8 @@ class BlobWriter:
 
     def _placed(self, field: Field, array: pa.StructArray) -> pa.Array:
         """Write blobs of 2.2, each to the place that suits its size."""
-        given = dict(zip((child.name for child in field.children), array.flatten(), strict=True))
-        data, uri = given["data"], given["uri"]
+        children = dict(zip((child.name for child in field.children), array.flatten(), strict=True))
+        data, uri = children["data"], children["uri"]
         external = _is_valid(uri)
         if (_is_valid(array) & (_is_valid(data) == external)).any():
             raise SchemaError(f"blob column {field.name!r}: a value needs either data or a uri")
@@ -331,8 +331,8 @@ class BlobWriter:
                 number[row] = self._dedicate(data[row])
         kind[external] = _EXTERNAL
         for name, values in (("position", position), ("size", size)):
-            if name in given:
-                values[external] = pc.fill_null(given[name], 0).to_numpy()[external]
+            if name in children:
+                values[external] = pc.fill_null(children[name], 0).to_numpy()[external]
         columns = [
             pa.array(kind.astype(np.uint8)),
             pa.array(position.astype(np.uint64)),

@@ -61,9 +61,9 @@ def extension_metadata(kind: pa.BaseExtensionType) -> dict[str, str]:
     """
     capsule = pa.field("", kind).__arrow_c_schema__()
     address = _CSchema.from_address(_pointer_of(capsule, b"arrow_schema")).metadata
-    found = _pairs(address)
+    pairs = _pairs(address)
     try:
-        return {key.decode(): found[key].decode() for key in _KEYS if key in found}
+        return {key.decode(): pairs[key].decode() for key in _KEYS if key in pairs}
     except UnicodeDecodeError:
         raise SchemaError(
             f"the parameters of the extension type {kind.extension_name!r} are bytes that are not text, and "

@@ -113,12 +113,12 @@ def _container_texts(containers: JsonValues, depth: int) -> pa.Array:
         if len(rest) < _LEAST_ALIKE:
             break
         part = containers.take(rest)
-        found = alike(part)
-        if found is None or _WORTH_COLUMNS * int(found.same.sum()) < len(rest):
+        shape = alike(part)
+        if shape is None or _WORTH_COLUMNS * int(shape.same.sum()) < len(rest):
             break
-        texts.append(_alike_texts(part, found, depth))
-        places.append(rest[found.same])
-        rest = rest[~found.same]
+        texts.append(_alike_texts(part, shape, depth))
+        places.append(rest[shape.same])
+        rest = rest[~shape.same]
     if len(rest) or not texts:
         texts.append(_mixed_texts(containers.take(rest), depth))
         places.append(rest)
@@ -127,15 +127,15 @@ def _container_texts(containers: JsonValues, depth: int) -> pa.Array:
     return pa.concat_arrays(texts).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
 
 
-def _alike_texts(containers: JsonValues, found: Alike, depth: int) -> pa.Array:
+def _alike_texts(containers: JsonValues, shape: Alike, depth: int) -> pa.Array:
     """Return containers of one shape as text."""
     is_object = bool(containers.take(np.zeros(1, np.int64)).headers()[0][0] == OBJECT)
     opening, closing = ("{", "}") if is_object else ("[", "]")
-    if not found.columns:
-        return pa.array([opening + closing] * int(found.same.sum()), pa.string())
-    keys = _quoted(strings_of(found.keys)).to_pylist() if is_object else [""] * len(found.columns)
+    if not shape.columns:
+        return pa.array([opening + closing] * int(shape.same.sum()), pa.string())
+    keys = _quoted(strings_of(shape.keys)).to_pylist() if is_object else [""] * len(shape.columns)
     parts: list[Any] = []
-    for number, (key, column) in enumerate(zip(keys, found.columns, strict=True)):
+    for number, (key, column) in enumerate(zip(keys, shape.columns, strict=True)):
         before = "," if number else opening
         parts += [f"{before}{key}:" if is_object else before, texts_of(column, depth + 1)]
     return pc.binary_join_element_wise(*parts, closing, "")
@@ -168,12 +168,12 @@ def strings_of(values: JsonValues) -> pa.Array:
     """
     offsets, data = values.bytes_of()
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    found = pa.Array.from_buffers(pa.large_string(), len(values), buffers)
+    result = pa.Array.from_buffers(pa.large_string(), len(values), buffers)
     try:
-        found.validate(full=True)
+        result.validate(full=True)
     except pa.ArrowInvalid as error:
         raise FormatError(f"a string of a JSON value is damaged: {error}") from None
-    return found.cast(pa.string())
+    return result.cast(pa.string())
 
 
 def _quoted(strings: pa.Array) -> pa.Array:
@@ -225,10 +225,10 @@ def _documents(texts: pa.Array) -> pa.Array:
     for _ in range(_MOST_SHAPES):
         if scan is None or len(left) < _LEAST_ALIKE:
             break
-        found = encode_alike(scan, left, texts[int(left[0])].as_py())
-        if found is None:
+        encoded = encode_alike(scan, left, texts[int(left[0])].as_py())
+        if encoded is None:
             break
-        same, documents = found
+        same, documents = encoded
         places.append(left[same])
         parts.append(documents)
         worth = _WORTH_COLUMNS * len(documents) >= len(left)
@@ -260,9 +260,9 @@ def _document(text: str) -> bytes:
     try:
         kind, data = _entry(_decoder.decode(text))
     except (ValueError, RecursionError, OverflowError) as error:
-        shown = text if len(text) <= 60 else f"{text[:60]}..."
+        excerpt = text if len(text) <= 60 else f"{text[:60]}..."
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise SchemaError(f"{shown!r} is not JSON that can be stored: {reason}") from None
+        raise SchemaError(f"{excerpt!r} is not JSON that can be stored: {reason}") from None
     if kind == CONTAINER:
         return data
     return struct.pack(">II", SCALAR, kind << 28 | len(data)) + data

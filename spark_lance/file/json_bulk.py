@@ -133,21 +133,21 @@ def encode_alike(scan: TextScan, rows: Places, like: str) -> tuple[Bools, pa.Arr
     except (ValueError, RecursionError):
         return None
     marks = bytearray()
-    wanted: list[bytes | None] = []
-    _outline(shape, marks, wanted)
-    own = [number for number, text in enumerate(wanted) if text is None]
+    documents: list[bytes | None] = []
+    _outline(shape, marks, documents)
+    own = [number for number, text in enumerate(documents) if text is None]
     if not own:
         return None
     same, gaps = scan.gaps(rows, bytes(marks))
     count = gaps.starts.shape[1]
     fits = np.ones(count, np.bool_)
-    for number, text in enumerate(wanted):
+    for number, text in enumerate(documents):
         if text is not None:
             fits &= _are(scan, gaps.starts[number], gaps.stops[number], text)
     fit, words, data = _stored_values(scan, gaps.starts[own], gaps.stops[own])
     fits &= fit.all(axis=0)
     # Keys and strings have a quote at each end; if a text has no others, there are none inside.
-    keys = sum(1 for text in wanted if text)
+    keys = sum(1 for text in documents if text)
     fits &= gaps.quotes == 2 * (keys + (words >> np.uint32(28) == STRING).sum(axis=0))
     columns = ((words[number], data.slice(number * count, count)) for number in range(len(own)))
     heads, data = _stored(shape, columns, count)
@@ -175,8 +175,8 @@ def _are(scan: TextScan, starts: Places, stops: Places, text: bytes) -> Bools:
 def _stored(shape: _Shape, columns: Any, count: int) -> tuple[Words, pa.Array]:
     """Return the entries and the bytes of values of a shape, which are in columns, in their order."""
     if shape is None:
-        found: tuple[Words, pa.Array] = next(columns)
-        return found
+        column: tuple[Words, pa.Array] = next(columns)
+        return column
     parts = [_stored(part, columns, count) for part in shape.parts]
     if shape.keys is None:
         head, texts = struct.pack(">I", ARRAY | len(parts)), b""
@@ -277,10 +277,10 @@ def _stored_numbers(texts: pa.Array) -> tuple[Bools, pa.Array]:
         rows[here, 0] = np.where(integers > 0, 0x50, np.where(integers < 0, 0x40, 0))
         widths[here] = _widths(integers)
         rows[here, 1:] = integers.astype(">i8").view(np.uint8).reshape(-1, 8)
-    kept = np.arange(9) > 8 - widths[:, None]
-    kept[:, 0] = True
+    keep = np.arange(9) > 8 - widths[:, None]
+    keep[:, 0] = True
     offsets = np.concatenate([[0], np.cumsum(1 + widths)]).astype(np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows[kept])]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows[keep])]
     return fits, pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
@@ -288,8 +288,8 @@ def _widths(whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return how many bytes integers need: none for 0, else 1, 2, 4 or 8; negative ones with their sign."""
     size = np.where(whole < 0, ~whole, whole)
     shift = np.where(whole < 0, 1, 0)
-    found = np.full(len(whole), 8, np.int64)
+    result = np.full(len(whole), 8, np.int64)
     for width in (4, 2, 1):
-        found[size < (np.int64(1) << (8 * width - shift))] = width
-    found[whole == 0] = 0
-    return found
+        result[size < (np.int64(1) << (8 * width - shift))] = width
+    result[whole == 0] = 0
+    return result

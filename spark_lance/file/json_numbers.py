@@ -65,11 +65,11 @@ class Numbers:
 
     def as_doubles(self) -> npt.NDArray[np.float64]:
         """Return the nearest doubles."""
-        found = np.where(self.which == "i", self.signed.astype(np.float64), self.doubles)
-        found = np.where(self.which == "u", self.unsigned.astype(np.float64), found)
+        result = np.where(self.which == "i", self.signed.astype(np.float64), self.doubles)
+        result = np.where(self.which == "u", self.unsigned.astype(np.float64), result)
         for place, value in self.decimals.items():
-            found[place] = float(value)
-        return found
+            result[place] = float(value)
+        return result
 
     def as_integers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return 64-bit integers, fractions rounded (a half away from 0), and which numbers have none."""
@@ -106,16 +106,16 @@ def numbers_of(values: JsonValues) -> Numbers:
     signed, unsigned = np.zeros(count, np.int64), np.zeros(count, np.uint64)
     doubles = np.zeros(count)
     decimals: dict[int, Decimal] = {}
-    known = (tags == _ZERO) & (widths == 0)
+    is_zero = (tags == _ZERO) & (widths == 0)
     for tag, value in _SPECIAL.items():
         places = np.flatnonzero((tags == tag) & (widths == 0))
-        which[places], doubles[places], known[places] = "f", value, True
+        which[places], doubles[places], is_zero[places] = "f", value, True
     for width in _WIDTHS:
         for tag in (_SIGNED, _UNSIGNED, _DOUBLE):
             places = np.flatnonzero((tags == tag) & (widths == width))
             if not len(places) or (tag == _DOUBLE and width != 8):
                 continue
-            known[places] = True
+            is_zero[places] = True
             words = _words(values, places, width)
             if tag == _SIGNED:
                 which[places] = "i"
@@ -127,10 +127,10 @@ def numbers_of(values: JsonValues) -> Numbers:
                 which[places], doubles[places] = "f", words.view(np.float64)
     for place in np.flatnonzero((tags == _DECIMAL) & np.isin(widths, _DECIMAL_WIDTHS)).tolist():
         raw = values.data[values.starts[place] + 1 :][: widths[place]].tobytes()
-        which[place], known[place] = "d", True
+        which[place], is_zero[place] = "d", True
         decimals[place] = Decimal(int.from_bytes(raw[:-1], "big", signed=True)).scaleb(-raw[-1])
-    if not bool(known.all()):
-        place = int(np.flatnonzero(~known)[0])
+    if not bool(is_zero.all()):
+        place = int(np.flatnonzero(~is_zero)[0])
         raw = values.data[values.starts[place] :][: min(int(values.lengths[place]), 16)].tobytes()
         raise UnsupportedFormatError(f"a JSON number stored as {raw.hex()}")
     return Numbers(which, signed, unsigned, doubles, decimals)

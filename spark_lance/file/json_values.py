@@ -87,8 +87,8 @@ class JsonValues:
         starts = offsets[:-1] if len(documents) else np.empty(0, np.int64)
         lengths = np.diff(offsets) if len(documents) else np.empty(0, np.int64)
         kinds = np.where(there, CONTAINER, MISSING).astype(np.uint8)
-        found = cls(data, kinds, starts.copy(), lengths)
-        return found._without_scalars(np.flatnonzero(there))
+        values = cls(data, kinds, starts.copy(), lengths)
+        return values._without_scalars(np.flatnonzero(there))
 
     def _without_scalars(self, places: Ints) -> JsonValues:
         """Return the values with containers of a scalar at some places replaced by the scalar."""
@@ -147,14 +147,14 @@ class JsonValues:
             FormatError, UnsupportedFormatError: a container is damaged, or of an unknown kind.
         """
         kinds, counts = self.headers()
-        wanted = np.flatnonzero(kinds if kind is None else kinds == kind)
-        counts, is_object = counts[wanted], kinds[wanted] == OBJECT
-        starts, ends = self.starts[wanted], self.starts[wanted] + self.lengths[wanted]
+        chosen = np.flatnonzero(kinds if kind is None else kinds == kind)
+        counts, is_object = counts[chosen], kinds[chosen] == OBJECT
+        starts, ends = self.starts[chosen], self.starts[chosen] + self.lengths[chosen]
         entry_counts = np.where(is_object, 2 * counts, counts)
         if bool((starts + 4 + 4 * entry_counts > ends).any()):
             raise FormatError("a JSON container has fewer bytes than values")
         firsts = np.cumsum(entry_counts) - entry_counts
-        ranks = expand_ranges(np.zeros(len(wanted), np.int64), entry_counts)
+        ranks = expand_ranges(np.zeros(len(chosen), np.int64), entry_counts)
         entries = big_endian(self.data, np.repeat(starts + 4, entry_counts) + 4 * ranks)
         lengths = entries & _LENGTH
         sums = np.concatenate([[0], np.cumsum(lengths)])
@@ -173,8 +173,8 @@ class JsonValues:
             raise FormatError("a key of a JSON object is not a string")
         return Children(
             values=JsonValues(self.data, kinds_of[values], places[values], lengths[values]),
-            owners=np.repeat(wanted, counts),
-            ranks=expand_ranges(np.zeros(len(wanted), np.int64), counts),
+            owners=np.repeat(chosen, counts),
+            ranks=expand_ranges(np.zeros(len(chosen), np.int64), counts),
             counts=counts,
             keys=JsonValues(
                 self.data,
@@ -191,11 +191,11 @@ class JsonValues:
 
     def are(self, text: bytes) -> Bools:
         """Return which values have just these bytes."""
-        found: Bools = self.lengths == len(text)
-        places = np.flatnonzero(found)
+        result: Bools = self.lengths == len(text)
+        places = np.flatnonzero(result)
         rows = self.data[self.starts[places, None] + np.arange(len(text))]
-        found[places] = (rows == np.frombuffer(text, np.uint8)).all(axis=1)
-        return found
+        result[places] = (rows == np.frombuffer(text, np.uint8)).all(axis=1)
+        return result
 
     def documents(self) -> pa.Array:
         """Return the values as documents of their own, null where they are missing."""
@@ -212,8 +212,8 @@ class JsonValues:
         out[offsets[scalars][:, None] + np.arange(8)] = words.view(np.uint8).reshape(-1, 8)
         lengths = np.where(there, self.lengths, 0)
         out[expand_ranges(offsets[:-1] + head, lengths)] = self.data[expand_ranges(self.starts, lengths)]
-        kept = None if bool(there.all()) else pa.array(there).buffers()[1]
-        buffers = [kept, pa.py_buffer(offsets), pa.py_buffer(out)]
+        validity = None if bool(there.all()) else pa.array(there).buffers()[1]
+        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
         return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
 
 

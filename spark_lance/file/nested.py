@@ -114,8 +114,8 @@ def _merge_list(field: Field, arrays: list[pa.Array], target: pa.DataType) -> pa
     offsets = _offsets(arrays[0])
     first, last = int(offsets[0]), int(offsets[-1])
     for other in arrays[1:]:
-        found = _offsets(other)
-        same = np.array_equal(found - found[0], offsets - offsets[0])
+        other_offsets = _offsets(other)
+        same = np.array_equal(other_offsets - other_offsets[0], offsets - offsets[0])
         if not same:
             raise FormatError(f"the parts of field {field.name!r} have lists of different lengths")
     items = [_items(array) for array in arrays]

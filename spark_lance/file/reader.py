@@ -164,8 +164,8 @@ class FileReader:
         Raises:
             FormatError: there is no such column, or its metadata is damaged.
         """
-        known = self._parsed.get(index)
-        if known is None:
+        parsed = self._parsed.get(index)
+        if parsed is None:
             if not 0 <= index < self._footer.num_columns:
                 raise FormatError(
                     f"column {index} does not exist; there are {self._footer.num_columns}", self.path
@@ -174,15 +174,15 @@ class FileReader:
             position, length = _PAIR.unpack(entry)
             data, size = self._bytes(position, length), self.source.size
             try:
-                known = _COLUMNS.get(
+                parsed = _COLUMNS.get(
                     (index, data, size),
                     lambda: parse_column(index, data, size),
                     lambda _: _PARSED * len(data),
                 )
             except (FormatError, UnsupportedFormatError) as error:
                 raise error.at(self.path) from error
-            self._parsed[index] = known
-        return known
+            self._parsed[index] = parsed
+        return parsed
 
     def open_field(self, field: Field) -> FieldReader:
         """Return a reader of one top-level field, which may be pruned to some of its leaves.

@@ -99,10 +99,10 @@ class Field:
         become struct<kind, position, size, blob_id, blob_uri>. (Lance file format, blobs.)
         """
         if self.kind == "blob":
-            known = _DESCRIPTORS.get(self.logical_type)
-            if known is None or self.is_descriptor:
+            descriptor = _DESCRIPTORS.get(self.logical_type)
+            if descriptor is None or self.is_descriptor:
                 return self
-            children, metadata = known
+            children, metadata = descriptor
             return replace(self, logical_type="struct", children=children, metadata=metadata)
         if not self.children:
             return self
@@ -169,14 +169,14 @@ class Field:
 
     def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
         """Return this field and those that names lead to from it, through structs; None if one is missing."""
-        found = [self]
+        fields = [self]
         for name in names:
-            children = found[-1].children if found[-1].kind == "struct" else ()
+            children = fields[-1].children if fields[-1].kind == "struct" else ()
             child = next((child for child in children if child.name == name), None)
             if child is None:
                 return None
-            found.append(child)
-        return tuple(found)
+            fields.append(child)
+        return tuple(fields)
 
     def prune(self, keep: Callable[[Field], bool]) -> Field | None:
         """Return the field with only those leaves below it (or itself) for which `keep` is true.
@@ -185,7 +185,7 @@ class Field:
         """
         if self.kind not in ("list", "map", "struct", "fsl_struct"):
             return self if keep(self) else None
-        children = tuple(kept for child in self.children if (kept := child.prune(keep)) is not None)
+        children = tuple(pruned for child in self.children if (pruned := child.prune(keep)) is not None)
         return replace(self, children=children) if children else None
 
 
@@ -377,9 +377,9 @@ class Schema:
             ColumnNotFoundError: there is no such field; the message lists those beside it.
         """
         steps = [path] if any(top.name == path for top in self.fields) else path.split(".")
-        found = [self.field(steps[0])]
+        result = [self.field(steps[0])]
         for step in steps[1:]:
-            here = found[-1]
+            here = result[-1]
             children = {child.name: child for child in here.children}
             if only_structs and here.kind != "struct":
                 children = {}
@@ -387,8 +387,8 @@ class Schema:
                 raise ColumnNotFoundError(
                     f"there is no field {path!r}: {here.name!r} has {', '.join(children) or 'no fields'}"
                 )
-            found.append(children[step])
-        return tuple(found)
+            result.append(children[step])
+        return tuple(result)
 
     def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
         """Return the fields that names lead to, through structs; None if one is missing."""
@@ -409,11 +409,11 @@ class Schema:
     @cached_property
     def paths(self) -> dict[int, str]:
         """Field ids -> paths, as in `find`."""
-        found: dict[int, str] = {}
+        paths: dict[int, str] = {}
         for node in self.walk():
-            path = found.setdefault(node.id, node.name)
-            found.update((child.id, f"{path}.{child.name}") for child in node.children)
-        return found
+            path = paths.setdefault(node.id, node.name)
+            paths.update((child.id, f"{path}.{child.name}") for child in node.children)
+        return paths
 
     def select(self, names: Sequence[str]) -> Schema:
         """Return the schema of the named top-level columns, in the order of `names`."""
@@ -426,8 +426,8 @@ class Schema:
 
     def prune(self, ids: Collection[int]) -> Schema:
         """Return the schema with only those leaves whose id is in `ids`."""
-        kept = (top.prune(lambda leaf: leaf.id in ids) for top in self.fields)
-        return Schema(tuple(top for top in kept if top is not None), self.metadata)
+        pruned = (top.prune(lambda leaf: leaf.id in ids) for top in self.fields)
+        return Schema(tuple(top for top in pruned if top is not None), self.metadata)
 
 
 def _from_proto(message: file_pb2.Field, parts: tuple[Field, ...]) -> Field:

@@ -73,10 +73,10 @@ class PageSource:
         if self._mapped is not None:
             count_read(size)
             return self._mapped.slice(offset, size)
-        known = self._fetched.get((offset, size))
-        if known is None:
-            known = self._store.read_ranges(self.path, [(offset, size)])[0]
-        return known
+        cached = self._fetched.get((offset, size))
+        if cached is None:
+            cached = self._store.read_ranges(self.path, [(offset, size)])[0]
+        return cached
 
     def gather(self, offsets: Ints, sizes: Ints) -> tuple[Bytes, Ints]:
         """Return bytes that have these ranges of the file in them, and where each range starts there.
@@ -100,10 +100,10 @@ class PageSource:
         """Fetch all the ranges that are not in memory yet, in few requests."""
         if self._mapped is not None:
             return
-        wanted = [r for r in dict.fromkeys(ranges) if r[1] > 0 and r not in self._fetched]
-        if not wanted:
+        missing = [r for r in dict.fromkeys(ranges) if r[1] > 0 and r not in self._fetched]
+        if not missing:
             return
-        for key, data in zip(wanted, self._store.read_ranges(self.path, wanted), strict=True):
+        for key, data in zip(missing, self._store.read_ranges(self.path, missing), strict=True):
             self._fetched[key] = data
 
     def release(self) -> None:
@@ -113,7 +113,7 @@ class PageSource:
 
 def _state(path: str) -> Hashable | None:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -98,7 +98,7 @@ class FileWriter:
         page_bytes: a page is made of a column when this many bytes of Arrow data have come.
         buffer_bytes: when all columns together hold more, the largest become pages early.
         referenced: finds the bytes of blobs that are given as references; None if none are.
-        held: the caller keeps all batches as they are until `finish`, so that rows are never copied;
+        is_buffered: the caller keeps all batches as they are until `finish`, so that rows are never copied;
             otherwise nothing refers to a batch once `write` has returned.
         threads: how many encode pages; as many as `spare_threads` says by default.
 
@@ -116,7 +116,7 @@ class FileWriter:
         page_bytes: int = DEFAULT_PAGE_BYTES,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         referenced: ReferencedBlobs | None = None,
-        held: bool = False,
+        is_buffered: bool = False,
         threads: int | None = None,
     ) -> None:
         self._schema = schema
@@ -144,7 +144,7 @@ class FileWriter:
         self._checked: pa.Schema | None = None
         self._metadata = dict(schema.metadata)
         self._extra_buffers: list[tuple[int, int]] = []
-        self._held = held
+        self._held = is_buffered
         # Bytes of blobs go to the file when rows come, so pages must not be on their way then.
         alone = any(column.blobs is not None for column in self._columns)
         threads = 1 if alone else spare_threads() if threads is None else threads
@@ -379,23 +379,23 @@ def _check_schema(schema: Schema, arrow: pa.Schema) -> None:
         raise SchemaError(f"the file has columns {expected}, the data has {actual}")
     # By other names: those of row lineage are not names of columns, but of columns in files.
     numbered = pa.schema([field.with_name(str(place)) for place, field in enumerate(arrow)])
-    for node, given in zip(schema.fields, Schema.from_arrow(numbered).fields, strict=True):
-        _check_field(node, given, node.name)
+    for node, arrow_field in zip(schema.fields, Schema.from_arrow(numbered).fields, strict=True):
+        _check_field(node, arrow_field, node.name)
 
 
-def _check_field(node: Field, given: Field, path: str) -> None:
-    if node.kind == "blob" and is_reference(given.arrow_type()):
+def _check_field(node: Field, arrow_field: Field, path: str) -> None:
+    if node.kind == "blob" and is_reference(arrow_field.arrow_type()):
         return
-    if _storage_name(node) != _storage_name(given) or len(node.children) != len(given.children):
+    if _storage_name(node) != _storage_name(arrow_field) or len(node.children) != len(arrow_field.children):
         raise SchemaError(
-            f"column {path!r} is {node.logical_type} in the file but {given.logical_type} in the data"
+            f"column {path!r} is {node.logical_type} in the file but {arrow_field.logical_type} in the data"
         )
-    if node.kind == "struct" and [c.name for c in node.children] != [c.name for c in given.children]:
+    if node.kind == "struct" and [c.name for c in node.children] != [c.name for c in arrow_field.children]:
         raise SchemaError(
             f"column {path!r} has the fields {[c.name for c in node.children]} in the file "
-            f"but {[c.name for c in given.children]} in the data"
+            f"but {[c.name for c in arrow_field.children]} in the data"
         )
-    for child, given_child in zip(node.children, given.children, strict=True):
+    for child, given_child in zip(node.children, arrow_field.children, strict=True):
         _check_field(child, given_child, f"{path}.{child.name}")
 
 

@@ -98,7 +98,7 @@ class Batches:
         begin = start or Position()
         mine = _dealt(self._pieces(number), shards)[shard]
         buffers = [mine[i : i + self.buffer_pieces] for i in range(0, len(mine), self.buffer_pieces)]
-        held: list[pa.Table] = []
+        pending: list[pa.Table] = []
         rows = 0
         place = begin
         opened: _Opened = OrderedDict()
@@ -108,15 +108,15 @@ class Batches:
             lies_together = all(column.num_chunks == 1 for column in table.columns)
             while used < table.num_rows:
                 part = table.slice(used, self.batch_size - rows)
-                held.append(part)
+                pending.append(part)
                 rows += part.num_rows
                 used += part.num_rows
                 place = Position(index, used)
                 if rows == self.batch_size:
-                    yield part if lies_together and len(held) == 1 else _together(held), place
-                    held, rows = [], 0
-        if held and not self.drop_last:
-            yield _together(held), place
+                    yield part if lies_together and len(pending) == 1 else _together(pending), place
+                    pending, rows = [], 0
+        if pending and not self.drop_last:
+            yield _together(pending), place
 
     def empty_table(self) -> pa.Table:
         """Return what a batch would be that has no rows.
@@ -206,19 +206,19 @@ def rows_at(dataset: LanceDataset, rows: Sequence[int], columns: Sequence[str] |
     blobs = blob_columns(dataset.lance_schema, tuple(names))
     if not blobs:
         return dataset.take(rows, names)
-    found = dataset.take(rows, [*names, ROW_ADDRESS])
-    return known_table(with_blob_bytes(found, dataset.snapshot, blobs).select(names))
+    table = dataset.take(rows, [*names, ROW_ADDRESS])
+    return known_table(with_blob_bytes(table, dataset.snapshot, blobs).select(names))
 
 
 def _joined(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return ascending runs of rows with those as one that go on where the one before them ends."""
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     for start, stop in runs:
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], stop)
+        if result and result[-1][1] == start:
+            result[-1] = (result[-1][0], stop)
         else:
-            found.append((start, stop))
-    return found
+            result.append((start, stop))
+    return result
 
 
 def _together(parts: Sequence[pa.Table]) -> pa.Table:

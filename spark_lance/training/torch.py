@@ -39,13 +39,13 @@ def as_tensors(table: pa.Table, decode: Decoders | None = None) -> dict[str, Any
         OptionError: a column of numbers has nulls.
     """
     functions = decode or {}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in table.column_names:
         if name in functions:
-            found[name] = functions[name](table[name].to_pylist())
+            result[name] = functions[name](table[name].to_pylist())
         else:
-            found[name] = as_tensor(table[name], name)
-    return found
+            result[name] = as_tensor(table[name], name)
+    return result
 
 
 def as_tensor(column: pa.ChunkedArray, name: str = "") -> Any:

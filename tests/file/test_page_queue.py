@@ -63,7 +63,7 @@ def test_files_do_not_depend_on_threads(version: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"version": version, "page_bytes": 160 * KIB}
     alone = write(tmp_path, "one", rows, threads=1, **options)
     assert write(tmp_path, "four", rows, threads=4, **options) == alone
-    assert write(tmp_path, "held", rows, threads=4, held=True, **options) == alone
+    assert write(tmp_path, "held", rows, threads=4, is_buffered=True, **options) == alone
     store, path = open_store(str(tmp_path / "four.lance"))
     assert FileReader(store, path).read() == pa.Table.from_batches(rows)
 
@@ -144,5 +144,6 @@ def test_random_types(data: st.DataObject) -> None:
         patch.setattr(page_queue, "_WORTH_A_THREAD", 0)
         one = write(Path(folder), "one", given_batches, version, threads=1, page_bytes=256)
         assert (
-            write(Path(folder), "many", given_batches, version, threads=3, page_bytes=256, held=True) == one
+            write(Path(folder), "many", given_batches, version, threads=3, page_bytes=256, is_buffered=True)
+            == one
         )

@@ -39,10 +39,10 @@ def _own_folder() -> str | None:
     path = Path(tempfile.gettempdir()) / f"spark-lance-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
     return str(path) if private else None
 
 
@@ -216,9 +216,9 @@ def _unpack(data: Any, starts: Any, widths: Any, bits: int, out: Any) -> int:
                 low = (full >> down) * unit
                 high = (full >> np.uint64(bits - spill)) * unit
                 for k in range(_ROW_WORDS):
-                    kept = (_get64(data, source + 8 * k) >> down) & low
+                    low_bits = (_get64(data, source + 8 * k) >> down) & low
                     rest = _get64(data, source + _ROW_BYTES + 8 * k) & high
-                    out[place + k] = kept | rest << up
+                    out[place + k] = low_bits | rest << up
     return 0
 
 

@@ -53,13 +53,13 @@ class LegacyFieldReader:
         """Return the numbers of the batches that have rows [start, stop)."""
         if not 0 <= start <= stop <= self._starts[-1]:
             raise FormatError(f"rows {start} to {stop} of a file of {self._starts[-1]} rows")
-        found = []
+        batches = []
         batch = bisect_right(self._starts, start) - 1
         while batch < len(self._starts) - 1 and self._starts[batch] < stop:
             if self._starts[batch + 1] > start:
-                found.append(batch)
+                batches.append(batch)
             batch += 1
-        return found
+        return batches
 
     def _count(self, batch: int) -> int:
         return self._starts[batch + 1] - self._starts[batch]
@@ -261,17 +261,17 @@ class LegacyFileReader:
         batches = len(self._contents.starts) - 1
         try:
             schema = Schema.from_protos(stored.schema)
-            found = [field for field in schema.fields if field.name == str(field_id)]
-            if not found:
+            fields = [field for field in schema.fields if field.name == str(field_id)]
+            if not fields:
                 return None
             ids = [field.id for field in schema.walk()]
             first = min(ids)
             table = PageTable.read(self.source, stored.page_table_position, first, max(ids) - first + 1, 1)
-            reader = LegacyFieldReader(found[0], LegacyPages(self.source, table, {}), [0, batches])
+            reader = LegacyFieldReader(fields[0], LegacyPages(self.source, table, {}), [0, batches])
             rows = pa.concat_arrays(reader.read(0, batches).chunks) if batches else None
         except (FormatError, UnsupportedFormatError) as error:
             raise error.at(self.path, f"statistics of field {field_id}") from error
-        kind = found[0].arrow_type()
+        kind = fields[0].arrow_type()
         if not pa.types.is_struct(kind):
             raise FormatError("the statistics are not structs", self.path, f"statistics of field {field_id}")
         if rows is None:

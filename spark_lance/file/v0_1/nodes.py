@@ -54,9 +54,9 @@ class LegacyPages:
         Raises:
             FormatError: it has another number of elements.
         """
-        position, found = self.table.page(field.id, batch)
-        if found != length:
-            raise FormatError(f"a page of {found} elements where {length} were expected")
+        position, page_length = self.table.page(field.id, batch)
+        if page_length != length:
+            raise FormatError(f"a page of {page_length} elements where {length} were expected")
         return position
 
 

@@ -71,8 +71,8 @@ def possible_pages(statistics: pa.Table, kind: pa.DataType, comparison: str, val
 def runs_of_rows(possible: pa.Array, starts: Sequence[int]) -> list[tuple[int, int]]:
     """Return the rows [start, stop) of possible pages, neighbours joined; `starts` ends with all rows."""
     runs: list[tuple[int, int]] = []
-    for wanted, (start, stop) in zip(possible.to_pylist(), pairwise(starts), strict=True):
-        if not wanted:
+    for is_possible, (start, stop) in zip(possible.to_pylist(), pairwise(starts), strict=True):
+        if not is_possible:
             continue
         if runs and runs[-1][1] == start:
             runs[-1] = runs[-1][0], stop

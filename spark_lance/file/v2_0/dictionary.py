@@ -39,10 +39,10 @@ class _Plain:
         self._values: pa.Array | None = None
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        found = self._indices.ranges(start, stop)
+        result = self._indices.ranges(start, stop)
         if self._values is None and self._item_count:
-            found += self._items.ranges(0, self._item_count)
-        return found
+            result += self._items.ranges(0, self._item_count)
+        return result
 
     def read(self, start: int, stop: int) -> pa.Array:
         indices = self._indices.read(start, stop)
@@ -66,10 +66,10 @@ class _Encoded:
         self._moved: pa.Array | None = None
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        found = self._indices.ranges(start, stop)
+        result = self._indices.ranges(start, stop)
         if self._values is None and self._item_count:
-            found += self._items.ranges(0, self._item_count)
-        return found
+            result += self._items.ranges(0, self._item_count)
+        return result
 
     def _dictionary(self) -> pa.Array:
         if self._values is None:

@@ -170,13 +170,13 @@ class _Column:
         return spans
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        found: list[Range] = []
+        result: list[Range] = []
         for page, first, last in self._spans(start, stop):
             try:
-                found += self._decoder(page).ranges(first, last)
+                result += self._decoder(page).ranges(first, last)
             except (FormatError, UnsupportedFormatError) as error:
                 raise self._located(error, page) from error
-        return found
+        return result
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
         return [self._read_page(*span) for span in self._spans(start, stop)]

@@ -141,10 +141,10 @@ class _Binary:
         self._kind = kind
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        found = end_ranges(self._index, start, stop)
+        result = end_ranges(self._index, start, stop)
         if start == 0 and stop == self._count:
-            found += self._data.whole()
-        return found
+            result += self._data.whole()
+        return result
 
     def parts(self, start: int, stop: int) -> tuple[Bounds, Bools | None, pa.Buffer]:
         """Return offsets from 0, which values are null, and the bytes."""
@@ -314,10 +314,10 @@ class _List:
         self._items = items
 
     def ranges(self, start: int, stop: int) -> list[Range]:
-        found = end_ranges(self._index, start, stop)
+        result = end_ranges(self._index, start, stop)
         if start == 0 and stop == self._count:
-            found += self._items.ranges(0, self._num_items)
-        return found
+            result += self._items.ranges(0, self._num_items)
+        return result
 
     def read(self, start: int, stop: int) -> pa.Array:
         bounds, nulls = read_ends(self._index, start, stop, self._adjustment, self._num_items)

@@ -253,9 +253,9 @@ def _decode_dictionary(block: DictionaryBlock, arrow: pa.DataType, validity: Byt
     indices = _indices(block.indices, validity)
     if pa.types.is_string(arrow) or pa.types.is_binary(arrow):
         numbers = np.frombuffer(indices.buffers()[1], dtype=f"<u{block.indices.bits // 8}")[: len(indices)]
-        found = spread(items, numbers, validity)
-        if found is not None:
-            return found
+        result = spread(items, numbers, validity)
+        if result is not None:
+            return result
         ends = np.frombuffer(items.buffers()[1], np.int32)[: len(items) + 1]
         if int(np.diff(ends).max(initial=0)) * len(numbers) > _INT32_MAX:
             inside = numbers[numbers < len(items)].astype(np.int64)

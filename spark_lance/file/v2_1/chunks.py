@@ -54,9 +54,9 @@ def integer_column(rows: Bytes) -> npt.NDArray[Any]:
 
 def run_starts(numbers: Ints) -> npt.NDArray[np.bool_]:
     """Return where a number differs from the one before it; so does the first."""
-    found = np.ones(len(numbers), np.bool_)
-    np.not_equal(numbers[1:], numbers[:-1], out=found[1:])
-    return found
+    result = np.ones(len(numbers), np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=result[1:])
+    return result
 
 
 def words_of(data: Bytes, positions: Ints, size: int) -> npt.NDArray[Any] | None:

@@ -105,7 +105,7 @@ def parse_text_query(manifest: Manifest, request: Mapping[str, Any], k: int | No
 
     Args:
         manifest: the version that is searched.
-        asked: `query`, words or a phrase in double quotes, and perhaps `column`, `operator`, `phrase` and
+        request: `query`, words or a phrase in double quotes, and perhaps `column`, `operator`, `phrase` and
             `fast_search`.
         k: rows that are wanted.
 

@@ -89,7 +89,7 @@ def search_graph(
     Args:
         graph: of the partition.
         scorer: the partition's rows; node i is row i.
-        asked: one query.
+        query: one query.
         ef: the number of candidates that are kept; at most this many nodes are returned.
         allowed: (n,) bool; other nodes are walked over but not returned.
 

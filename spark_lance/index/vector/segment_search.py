@@ -233,7 +233,7 @@ def _smallest(
 
     Args:
         scores: estimates for the rows of all partitions.
-        wanted: how many rows; all if there are fewer.
+        count: how many rows; all if there are fewer.
         rounding: how far an estimate may be off; if it may, the nearest are compared exactly.
         group: the partitions, and the query as they see it.
         ends: how many rows there are up to the end of each.

@@ -84,7 +84,9 @@ def write_fragments(
             for part in _split(batch, max_rows_per_file, writer.rows_written if writer else 0):
                 if writer is None:
                     path = join(target.folder, new_data_file_name(operation))
-                    writer = FileWriter(target.store, path, schema, version, referenced=sources, held=held)
+                    writer = FileWriter(
+                        target.store, path, schema, version, referenced=sources, is_buffered=held
+                    )
                 writer.write(part)
                 if writer.rows_written >= max_rows_per_file or writer.has_written(max_bytes_per_file):
                     file, writer = writer.finish(), None

@@ -201,8 +201,8 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
     padded = bool((counts[:-1] != BLOCK).any())
     shape = len(counts), BLOCK
     # What is copied once more need not have memory of its own.
-    held = padded and len(counts) * BLOCK * dtype.itemsize <= _MOST_HELD
-    values = _SCRATCH.take("blocks", shape, dtype) if held else np.empty(shape, dtype)
+    is_small = padded and len(counts) * BLOCK * dtype.itemsize <= _MOST_HELD
+    values = _SCRATCH.take("blocks", shape, dtype) if is_small else np.empty(shape, dtype)
     _unpack_by_width(packed, widths, values)
     if padded:
         values = _without_padding(values, counts)

@@ -74,10 +74,10 @@ def _guess_distinct(array: pa.Array, sample: int) -> float:
     # Values that repeat near to each other: what the share of new ones comes to.
     clustered = len(near.unique()) / len(near) * count
     far = array.take(of_numbers(np.arange(0, count, count // sample)))
-    found = numbers_of(pc.value_counts(far).field("counts"))
-    once, twice = np.count_nonzero(found == 1), np.count_nonzero(found == 2)
+    counts = numbers_of(pc.value_counts(far).field("counts"))
+    once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
     # Values that repeat anywhere: those that were met, and Chao's estimate of those that were not.
-    scattered = len(found) + once * (once - 1) / (2 * (twice + 1))
+    scattered = len(counts) + once * (once - 1) / (2 * (twice + 1))
     return float(min(clustered, scattered / 2))
 
 

@@ -60,5 +60,5 @@ def decode_dictionary(dictionary: pb.Dictionary, chunks: Chunks, resolver: Resol
     places = indices.data.view(f"<u{indices.bits // 8}")[: chunks.total]
     if len(places) and int(places.max()) >= items.count:
         raise FormatError(f"dictionary index {int(places.max())} of {items.count} items")
-    found = items.data[: items.count * size].view(f"<u{size}")[places]
-    return FixedWidth(items.bits, chunks.total, found.view(np.uint8))
+    values = items.data[: items.count * size].view(f"<u{size}")[places]
+    return FixedWidth(items.bits, chunks.total, values.view(np.uint8))

@@ -319,11 +319,11 @@ def compress_zipped(values: ZipVariable, compression: Compression) -> ZipVariabl
     The reference reader wants the length prefix of lz4 even where there are no bytes at all.
     """
     _, offsets, data = values.data.buffers()
-    held = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    data_bytes = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     cuts = np.frombuffer(offsets, np.int64)[values.data.offset :][: len(values.data) + 1]
     if compression.scheme == "lz4" and bool((np.diff(cuts) == 0).any()):
         compression = Compression("zstd")
-    packed = compress_pieces(ChunkBuffer(held, cuts), compression)
+    packed = compress_pieces(ChunkBuffer(data_bytes, cuts), compression)
     buffers = [None, pa.py_buffer(packed.starts), pa.py_buffer(packed.data)]
     array = pa.Array.from_buffers(pa.large_binary(), len(values.data), buffers)
     return ZipVariable(compression.describe(values.description), array, values.bits_per_offset)
@@ -344,7 +344,7 @@ class CompressedText(CompressedChunks):
         zstd = self.compression.scheme == "zstd"
         join = _zstd_join(self.compression, self.packs_tables) if zstd else _lz4_join(self.compression)
         offsets, data = self.values.offsets, self.values.data
-        held, step = pa.py_buffer(data), self.values.width // 8
+        buffer, step = pa.py_buffer(data), self.values.width // 8
         word = np.uint32 if step == 4 else np.uint64
         cuts = offsets[bounds].tolist()
         parts: _Pieces = []
@@ -355,7 +355,7 @@ class CompressedText(CompressedChunks):
             table = (offsets[first : last + 1] + (head - start)).astype(word).tobytes()
             filled = stop + (start - stop) % step
             if filled <= len(data):
-                plain = held.slice(start, filled - start)
+                plain = buffer.slice(start, filled - start)
             else:
                 plain = pa.py_buffer(data[start:].tobytes() + bytes(filled - len(data)))
             pieces = [self.compression.prefix(head + plain.size), *join(table, plain)]

@@ -204,8 +204,8 @@ def _pick_flat(bits: int, pieces: Ranges, places: Ints) -> FixedWidth:
     count = len(places)
     if bits == 1:
         pieces.require(places // 8 + 1, "flat bits")
-        found = pieces.data[pieces.starts + places // 8] >> (places % 8).astype(np.uint8) & 1
-        return FixedWidth(1, count, pack_bits(found))
+        flags = pieces.data[pieces.starts + places // 8] >> (places % 8).astype(np.uint8) & 1
+        return FixedWidth(1, count, pack_bits(flags))
     width = bits // 8
     if width > len(pieces.data):
         raise FormatError(f"flat values of {bits} bits do not fit the page")
@@ -276,5 +276,5 @@ def _unpack(data: Bytes, starts: Ints, widths: Ints, places: Ints, bits: int) ->
         high = following << np.where(spill, bits - shift, 0).astype(np.uint64)
         picked = low >> shift.astype(np.uint64) | np.where(spill, high, np.uint64(0))
     picked &= np.uint64(2**64 - 1) >> (64 - widths).astype(np.uint64)
-    found: npt.NDArray[Any] = picked.astype(f"<u{size}")
-    return found
+    result: npt.NDArray[Any] = picked.astype(f"<u{size}")
+    return result

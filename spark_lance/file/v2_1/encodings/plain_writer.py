@@ -254,8 +254,8 @@ def _item_values(array: pa.Array, valid: Bools | None) -> U8 | Bools:
     width = len(data) // len(valid)
     if width in (1, 2, 4, 8):
         words = data.view(f"u{width}")
-        kept: U8 = np.where(valid, words, words.dtype.type(0)).view(np.uint8)
-        return kept
+        result: U8 = np.where(valid, words, words.dtype.type(0)).view(np.uint8)
+        return result
     cleared: U8 = data.reshape(len(valid), width).copy()
     cleared[~valid] = 0
     return cleared.reshape(-1)

@@ -87,11 +87,11 @@ def _widths(rle: pb.Rle) -> _Widths:
 def decode_mini_block(rle: pb.Rle, chunks: Chunks, resolver: Resolver) -> FixedWidth:
     """Decode all chunks of a page."""
     if not is_flat(rle):
-        held = [has_buffer(part) for part in (rle.values, rle.run_lengths)]
-        if len(chunks.buffers) != sum(held):
+        has_buffers = [has_buffer(part) for part in (rle.values, rle.run_lengths)]
+        if len(chunks.buffers) != sum(has_buffers):
             raise FormatError(f"{len(chunks.buffers)} buffers per chunk do not fit run-length encoding")
         buffers = iter(chunks.buffers)
-        parts = [next(buffers) if own else _nothing(chunks.counts) for own in held]
+        parts = [next(buffers) if own else _nothing(chunks.counts) for own in has_buffers]
         return _decode_nested(rle, parts[0], parts[1], chunks.counts, resolver)
     if len(chunks.buffers) != 2:
         raise FormatError(
@@ -127,7 +127,7 @@ def _decode_nested(
     rle: pb.Rle, values: Ranges, lengths: Ranges, counts: Ints, resolver: Resolver
 ) -> FixedWidth:
     """Decode chunks whose run values or run lengths are encoded themselves."""
-    found: list[FixedWidth] = []
+    parts: list[FixedWidth] = []
     for number, count in enumerate(counts.tolist()):
         own = [part.select(slice(number, number + 1)).concat() for part in (values, lengths)]
         runs = _number_of_runs(rle, own, count, resolver)
@@ -138,10 +138,10 @@ def _decode_nested(
         if bool((times < 0).any()) or bool((times > count).any()) or int(times.sum()) != count:
             raise FormatError("the runs of a chunk do not add up to its values")
         expanded = np.repeat(words.data.view(f"<u{size}")[:runs], times)
-        found.append(FixedWidth(words.bits, count, expanded.view(np.uint8)))
-    if not found or len({block.bits for block in found}) > 1:
+        parts.append(FixedWidth(words.bits, count, expanded.view(np.uint8)))
+    if not parts or len({block.bits for block in parts}) > 1:
         raise FormatError("the runs of a page differ in width")
-    return FixedWidth(found[0].bits, int(counts.sum()), np.concatenate([block.data for block in found]))
+    return FixedWidth(parts[0].bits, int(counts.sum()), np.concatenate([block.data for block in parts]))
 
 
 def _block_of(encoding: pb.CompressiveEncoding, data: Bytes, count: int, resolver: Resolver) -> FixedWidth:

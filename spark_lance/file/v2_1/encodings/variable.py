@@ -98,10 +98,10 @@ def _decode_apart(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> 
     if not 1 <= len(chunks.buffers) <= 2:
         raise FormatError(f"byte strings with {len(chunks.buffers)} buffers per chunk")
     counts = chunks.counts
-    found = resolver.block(variable.offsets, Chunks(chunks.buffers[:-1], counts + 1))
-    if not isinstance(found, FixedWidth) or found.bits not in (32, 64):
+    block = resolver.block(variable.offsets, Chunks(chunks.buffers[:-1], counts + 1))
+    if not isinstance(block, FixedWidth) or block.bits not in (32, 64):
         raise FormatError("offsets of byte strings must be numbers of 32 or 64 bits")
-    words = found.data.view(f"<u{found.bits // 8}")[: chunks.total + len(counts)]
+    words = block.data.view(f"<u{block.bits // 8}")[: chunks.total + len(counts)]
     pieces = chunks.buffers[-1]
     bounds = exclusive_sum(counts + 1)
     sizes = words[bounds[1:] - 1].astype(np.int64)
@@ -109,10 +109,10 @@ def _decode_apart(variable: pb.Variable, chunks: Chunks, resolver: Resolver) -> 
         raise FormatError("offsets of byte strings leave their chunk")
     bases = exclusive_sum(sizes)
     total = int(bases[-1])
-    narrow = np.dtype(np.int32 if total <= _INT32_MAX and found.bits == 32 else np.int64)
+    narrow = np.dtype(np.int32 if total <= _INT32_MAX and block.bits == 32 else np.int64)
     offsets = np.empty(chunks.total + 1, dtype=narrow)
     offsets[-1] = total
-    _shift(words.view(f"<i{found.bits // 8}"), bases[:-1].astype(narrow), counts, offsets)
+    _shift(words.view(f"<i{block.bits // 8}"), bases[:-1].astype(narrow), counts, offsets)
     check_offsets(offsets, total)
     return Variable(offsets, pieces.part(0, sizes).concat())
 

@@ -229,8 +229,8 @@ def _fixed_positions(data: Bytes, control: _Control, width: int, bounds: Ints) -
         return positions
 
     def sizes(at: Ints) -> Ints:
-        shown = control.definition(control.words(data, at)) <= control.max_visible
-        return control.size + width * shown.astype(np.int64)
+        visible = control.definition(control.words(data, at)) <= control.max_visible
+        return control.size + width * visible.astype(np.int64)
 
     others = _follow(bounds[:-1][~plain], bounds[1:][~plain], control.size, sizes)
     return np.sort(np.concatenate([positions, others]))
@@ -245,12 +245,12 @@ def _variable_positions(data: Bytes, control: _Control, width: int, bounds: Ints
         heads = at[valid] + control.size
         if bool((heads + width > limit).any()):
             raise FormatError("a full-zip row is cut short")
-        found = np.full(len(at), control.size, dtype=np.int64)
+        result = np.full(len(at), control.size, dtype=np.int64)
         lengths = gather_integers(data, heads, width).astype(np.int64)
         if bool((lengths < 0).any()) or bool((lengths > limit).any()):
             raise FormatError("a full-zip value leaves its page")
-        found[valid] += width + lengths
-        return found
+        result[valid] += width + lengths
+        return result
 
     return np.sort(_follow(bounds[:-1], bounds[1:], control.size, sizes))
 
@@ -269,18 +269,18 @@ def _follow(starts: Ints, ends: Ints, head: int, sizes: Any) -> Ints:
     Raises:
         FormatError: a level leaves its row.
     """
-    found: list[Ints] = []
+    result: list[Ints] = []
     at = starts
     while len(at):
         if bool((at + head > ends).any()):
             raise FormatError("a full-zip row is cut short")
-        found.append(at)
+        result.append(at)
         at = at + sizes(at)
         if bool((at > ends).any()):
             raise FormatError("a full-zip level leaves its row")
         more = at < ends
         at, ends = at[more], ends[more]
-    return np.concatenate(found) if found else starts
+    return np.concatenate(result) if result else starts
 
 
 U8 = npt.NDArray[np.uint8]
@@ -397,5 +397,5 @@ def _bytes_of(array: pa.LargeBinaryArray) -> U8:
     if data is None or len(array) == 0:
         return np.zeros(0, np.uint8)
     cuts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    held: U8 = np.frombuffer(data, np.uint8)[cuts[0] : cuts[-1]]
-    return held
+    result: U8 = np.frombuffer(data, np.uint8)[cuts[0] : cuts[-1]]
+    return result

@@ -48,18 +48,18 @@ def decode(layout: pb23.PlanarLayout, page: PageBytes, resolver: Resolver) -> De
     if slots > _MAX_SLOTS:
         raise FormatError(f"a page of {slots} slots")
     name = layout.values.WhichOneof("codec")
-    held = page.buffers[: len(page.buffers) - sets.buffers]
+    value_buffers = page.buffers[: len(page.buffers) - sets.buffers]
     if name == "zipped":
         valid = levels.layers[-1].valid if levels.layers else None
         return DecodedPage(
-            levels, _zipped(layout, PageBytes(held, slots, page.arrow), valid, slots, resolver)
+            levels, _zipped(layout, PageBytes(value_buffers, slots, page.arrow), valid, slots, resolver)
         )
     if name == "chunked":
         if slots == 0:
             return DecodedPage(levels, AllNull(0))
         plain = _as_dense(layout, slots).mini_block_layout
         return DecodedPage(
-            levels, mini_block.decode(plain, PageBytes(held, slots, page.arrow), resolver).values
+            levels, mini_block.decode(plain, PageBytes(value_buffers, slots, page.arrow), resolver).values
         )
     uniform = as_constant(layout.values, [pb.REPDEF_ALL_VALID_ITEM])
     return DecodedPage(levels, constant.decode(uniform, PageBytes([], slots, page.arrow), resolver).values)
@@ -166,15 +166,15 @@ class _Sets:
             raise FormatError(f"the lists of a sparse page do not have {lists.num_child_slots} items")
         return SparseLayer.list_of(slots, positions, counts, self._valid(lists.validity, slots))
 
-    def _valid(self, found: pb23.SparseValiditySet, slots: int) -> Flags | None:
+    def _valid(self, validity_set: pb23.SparseValiditySet, slots: int) -> Flags | None:
         """Return which slots are not null; None = all."""
-        if not found.HasField("positions"):
-            if found.num_positions:
+        if not validity_set.HasField("positions"):
+            if validity_set.num_positions:
                 raise FormatError("positions of nulls are missing")
             return None
-        positions = self._positions(found.positions, found.num_positions, slots)
-        listed = found.meaning == pb23.SparseValiditySet.MEANING_VALID_POSITIONS
-        if not listed and found.meaning != pb23.SparseValiditySet.MEANING_NULL_POSITIONS:
+        positions = self._positions(validity_set.positions, validity_set.num_positions, slots)
+        listed = validity_set.meaning == pb23.SparseValiditySet.MEANING_VALID_POSITIONS
+        if not listed and validity_set.meaning != pb23.SparseValiditySet.MEANING_NULL_POSITIONS:
             raise UnsupportedFormatError("positions in a sparse page with a meaning that is not known")
         if len(positions) == (slots if listed else 0):
             return None
@@ -209,12 +209,12 @@ class _Sets:
 
 def _encodings(structure: pb23.SparseStructure) -> Sequence[pb.CompressiveEncoding]:
     """Return the encodings of all sets, in the order of their buffers."""
-    found: list[pb.CompressiveEncoding] = []
+    result: list[pb.CompressiveEncoding] = []
     for layer in structure.layers:
         name = layer.WhichOneof("layer")
         if name == "list":
-            found += [layer.list.non_empty_positions, layer.list.counts]
+            result += [layer.list.non_empty_positions, layer.list.counts]
         validity = layer.validity if name == "validity" else getattr(layer, name or "validity").validity
         if validity.HasField("positions"):
-            found.append(validity.positions)
-    return found
+            result.append(validity.positions)
+    return result

@@ -239,8 +239,8 @@ def _dense_dictionary(array: pa.DictionaryArray) -> pa.DictionaryArray:
     dense = np.zeros(len(array), indices.dtype)
     dense[valid] = positions
     renumbered = pa.array(dense, array.type.index_type, mask=~valid)
-    kept = dictionary.take(pa.array(used, array.type.index_type))
-    return pa.DictionaryArray.from_arrays(renumbered, kept, ordered=array.type.ordered)
+    values = dictionary.take(pa.array(used, array.type.index_type))
+    return pa.DictionaryArray.from_arrays(renumbered, values, ordered=array.type.ordered)
 
 
 def _nulls(array: pa.Array, levels: _Levels) -> Bools | None:

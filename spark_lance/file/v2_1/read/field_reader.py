@@ -82,7 +82,7 @@ class FieldReader:
 
     def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return the (offset, size) byte ranges that reading rows [start, stop) will ask for."""
-        return [wanted for path in self._paths for wanted in path.ranges(start, stop)]
+        return [byte_range for path in self._paths for byte_range in path.ranges(start, stop)]
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
         """Return rows [start, stop) as the field's Arrow type; chunks follow the pages.
@@ -201,21 +201,21 @@ class _PathReader:
         return spans
 
     def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
-        wanted: list[tuple[int, int]] = []
+        result: list[tuple[int, int]] = []
         for number, first, end in self._spans(start, stop):
             if self._is_decoded(number, first, end):
                 continue
             if self._is_narrow(number, first, end):
-                wanted += self._row_page(number).ranges()
+                result += self._row_page(number).ranges()
             else:
-                wanted += page_ranges(self._pages[number], self._path, first, end)
-        return wanted
+                result += page_ranges(self._pages[number], self._path, first, end)
+        return result
 
     def _is_decoded(self, number: int, first: int, end: int) -> bool:
         if self._last is None or self._last[0] != number:
             return False
-        _, known, array = self._last
-        return known <= first and end <= known + len(array)
+        _, start, array = self._last
+        return start <= first and end <= start + len(array)
 
     def _is_narrow(self, number: int, first: int, end: int) -> bool:
         """Tell whether decoding just these rows pays: they are few, and nobody is reading row after row."""
@@ -324,16 +324,16 @@ class _PathReader:
         """Return rows of a page, as one array if their dictionaries can be united."""
         arrays = []
         if self._last is not None and self._is_decoded(number, first, first + 1):
-            _, known, array = self._last
-            stop = min(end, known + len(array))
+            _, start, array = self._last
+            stop = min(end, start + len(array))
             arrays.append(self._slice(first, stop))
             first = stop
         if first < end:
             try:
-                known, array = self._decode(number, first, end)
+                start, array = self._decode(number, first, end)
             except (FormatError, UnsupportedFormatError) as error:
                 raise error.at(place=f"column {self._index}, page {number}") from error.__cause__
-            self._last = (number, known, array)
+            self._last = (number, start, array)
             arrays.append(self._slice(first, end))
         return join(arrays)
 
@@ -345,8 +345,8 @@ class _PathReader:
             part = self._row_page(number).part(first, min(stop, rows))
             if part is not None:
                 return part[1], part[0]
-        array, known = decode_page(self._pages[number], self._path, self._source, first, end)
-        return known, array
+        array, first_row = decode_page(self._pages[number], self._path, self._source, first, end)
+        return first_row, array
 
     def _part_rows(self, number: int) -> int:
         """Return how many rows of a page make some `_PART_BYTES`."""
@@ -360,7 +360,7 @@ class _PathReader:
     def _slice(self, first: int, end: int) -> pa.Array:
         """Return rows of the page decoded last, which must have them."""
         assert self._last is not None
-        _, known, array = self._last
-        if known == first and len(array) == end - first:
+        _, first_row, array = self._last
+        if first_row == first and len(array) == end - first:
             return array
-        return array.slice(first - known, end - first)
+        return array.slice(first - first_row, end - first)

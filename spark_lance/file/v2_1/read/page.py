@@ -295,9 +295,9 @@ def decode_run(pages: Sequence[Page], path: Sequence[Field], source: PageSource)
     data, starts = source.gather(bounds[:-1] + shifts, sizes)
 
     def decode() -> DecodedPage:
-        found = mini_block.decode_chunks(layouts[0], Ranges(data, starts, sizes), counts, None, RESOLVER)
-        _check_rows(found, pages, counts, firsts[:-1])
-        return found.page
+        chunks = mini_block.decode_chunks(layouts[0], Ranges(data, starts, sizes), counts, None, RESOLVER)
+        _check_rows(chunks, pages, counts, firsts[:-1])
+        return chunks.page
 
     array = build(path, decode)
     rows = sum(page.length for page in pages)
@@ -306,17 +306,17 @@ def decode_run(pages: Sequence[Page], path: Sequence[Field], source: PageSource)
     return array
 
 
-def _check_rows(found: mini_block.DecodedChunks, pages: Sequence[Page], counts: Ints, firsts: Ints) -> None:
+def _check_rows(chunks: mini_block.DecodedChunks, pages: Sequence[Page], counts: Ints, firsts: Ints) -> None:
     """Check that every page begins with a row and has as many as it says.
 
     Raises:
         FormatError: one does not, so that its rows would be taken for those of its neighbour.
     """
-    levels = found.levels
+    levels = chunks.levels
     if levels.rep is None:
         rows = np.add.reduceat(counts, firsts)
     else:
-        at = exclusive_sum(found.level_counts)[firsts]
+        at = exclusive_sum(chunks.level_counts)[firsts]
         if int(at[-1]) >= len(levels.rep) or bool((np.diff(at) <= 0).any()):
             raise FormatError("a page of lists has no levels")
         begins = levels.rep == levels.max_rep

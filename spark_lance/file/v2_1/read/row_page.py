@@ -206,13 +206,13 @@ class RowPage:
             unpack = self._unpack(layout, table, chosen)
 
             def pick() -> DecodedPage:
-                known = self._known_parts(layout, table, chosen)
-                if known is None:
+                layout_parts = self._known_parts(layout, table, chosen)
+                if layout_parts is None:
                     parts = mini_block.chunk_parts(layout, self._spans(table, chosen)).of(back)
                     return mini_block.pick_values(layout, parts, counts[back], places, items, unpack)
                 levels = None if self._level_runs is None else self._level_runs.at(homes, places)
                 return mini_block.pick_values(
-                    layout, known.of(homes), counts[back], places, items, unpack, levels
+                    layout, layout_parts.of(homes), counts[back], places, items, unpack, levels
                 )
 
             return build(self._path, pick)
@@ -220,11 +220,11 @@ class RowPage:
         array = build(
             self._path, lambda: mini_block.decode_chunks(layout, spans, counts, items, RESOLVER).page
         )
-        wanted = exclusive_sum(counts)[back] + places
-        first, end = int(wanted[0]), int(wanted[-1]) + 1
-        if end - first == len(wanted) and 2 * len(wanted) >= len(array):
-            return array.slice(first, len(wanted))
-        return movable(array).take(pa.array(wanted))
+        positions = exclusive_sum(counts)[back] + places
+        first, end = int(positions[0]), int(positions[-1]) + 1
+        if end - first == len(positions) and 2 * len(positions) >= len(array):
+            return array.slice(first, len(positions))
+        return movable(array).take(pa.array(positions))
 
     def _known_parts(self, layout: pb.MiniBlockLayout, table: ChunkTable, chosen: Ints) -> ChunkParts | None:
         """Return what the headers of all chunks tell, if it is known; `chosen` ones are read.
@@ -267,8 +267,8 @@ class RowPage:
     def _unpack(self, layout: pb.MiniBlockLayout, table: ChunkTable, chosen: Ints) -> Unpack:
         """Return what decompresses chunks of the page, some of which may be known from earlier reads."""
         width = plain_width(layout.value_compression)
-        kept = kept_chunks(self._source, self._buffer(1)[0], table.counts, width) if width else None
-        return decompress if kept is None else partial(kept.get, chosen)
+        plain_chunks = kept_chunks(self._source, self._buffer(1)[0], table.counts, width) if width else None
+        return decompress if plain_chunks is None else partial(plain_chunks.get, chosen)
 
     def _row_index(self, layout: pb.MiniBlockLayout, chunks: int) -> _RowIndex | None:
         """Return the repetition index; None if there is none that can be used."""
@@ -307,8 +307,8 @@ class RowPage:
         cut: list[Ints] = []
 
         def decode() -> DecodedPage:
-            found = mini_block.decode_chunks(layout, spans, counts, items, RESOLVER)
-            page, extra = _separate(found, firsts)
+            chunks = mini_block.decode_chunks(layout, spans, counts, items, RESOLVER)
+            page, extra = _separate(chunks, firsts)
             cut.append(extra)
             return page
 
@@ -354,11 +354,11 @@ class RowPage:
         return starts, ends - starts
 
 
-def _separate(found: mini_block.DecodedChunks, firsts: Ints) -> tuple[DecodedPage, Ints]:
+def _separate(chunks: mini_block.DecodedChunks, firsts: Ints) -> tuple[DecodedPage, Ints]:
     """Keep what a run of chunks begins with from joining the last row of the run before it.
 
     Args:
-        found: chunks of a page with lists.
+        chunks: chunks of a page with lists.
         firsts: the first chunk of every run.
 
     Returns:
@@ -367,11 +367,11 @@ def _separate(found: mini_block.DecodedChunks, firsts: Ints) -> tuple[DecodedPag
     Raises:
         FormatError: a run begins with a chunk without levels.
     """
-    levels = found.levels
-    if levels.rep is None or bool((found.level_counts[firsts] == 0).any()):
+    levels = chunks.levels
+    if levels.rep is None or bool((chunks.level_counts[firsts] == 0).any()):
         raise FormatError("a chunk of lists has no levels")
-    at = exclusive_sum(found.level_counts)[firsts]
+    at = exclusive_sum(chunks.level_counts)[firsts]
     rep = levels.rep.copy()
     extra = (rep[at] != levels.max_rep).astype(np.int64)
     rep[at] = levels.max_rep
-    return DecodedPage(replace(levels, rep=rep), found.values), extra
+    return DecodedPage(replace(levels, rep=rep), chunks.values), extra

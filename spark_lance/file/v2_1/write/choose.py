@@ -255,10 +255,10 @@ def _variable(
         return FullZip(values)
     if compression is None:
         return MiniBlock(chunks, None, _sized(_POLICY, settings))
-    asked = settings.compression is not None
-    large = version is not FileVersion.V2_1 and (asked or compression.scheme == "lz4")
+    is_explicit = settings.compression is not None
+    large = version is not FileVersion.V2_1 and (is_explicit or compression.scheme == "lz4")
     policy = _sized(_LARGE_TEXT_POLICY if large else _TEXT_POLICY, settings)
-    packs_tables = asked or mean < _SHORT_TEXT_BYTES
+    packs_tables = is_explicit or mean < _SHORT_TEXT_BYTES
     return MiniBlock(CompressedText(chunks, compression, packs_tables), None, policy)
 
 
@@ -271,7 +271,7 @@ def _compressed_vectors(array: pa.Array, valid: Bools | None, settings: Settings
     """Return vectors in compressed chunks if they shrink much, as pictures do and embeddings do not."""
     weights = Weights.of(settings)
     few = FixedChunks.of(array[: _VECTOR_SAMPLE // (value_bits(array.type) // 8) + 1], None)
-    gate = replace(weights, schemes=weights.schemes[:1], asked=True)
+    gate = replace(weights, schemes=weights.schemes[:1], is_explicit=True)
     if _odd_form(few, gate).nbytes >= few.nbytes:
         return None
     plain = FixedChunks.of(array, valid)
@@ -362,9 +362,9 @@ def _compressed_block(
     plain = settings.items_plain or (settings.plain and settings.items_compression is None)
     if version is FileVersion.V2_1 or plain or block.data.nbytes == 0:
         return block
-    asked = settings.items_compression or settings.compression
-    if asked is not None:
-        return compress_block(block, asked)
+    compression = settings.items_compression or settings.compression
+    if compression is not None:
+        return compress_block(block, compression)
     compressed = compress_block(block, scheme)
     pays = compressed.data.nbytes < (1 - _WORTH_COMPRESSED_ITEMS) * block.data.nbytes
     return compressed if pays else block

@@ -70,24 +70,24 @@ class Weights:
         schemes: general compression that may be used.
         split: "on", "off" or "auto": whether bytes are sorted by place below general compression.
         run_share: runs are taken below this share of the values, and only then; None = by weight.
-        asked: somebody asked for compression, so that small pages are tried too.
+        is_explicit: somebody asked for compression, so that small pages are tried too.
     """
 
     bytes_per_ns: float
     schemes: tuple[Compression, ...]
     split: str
     run_share: float | None
-    asked: bool
+    is_explicit: bool
 
     @classmethod
     def of(cls, settings: Settings) -> Weights:
         """Return what the settings of a field come to."""
-        asked = settings.compression
+        compression = settings.compression
         schemes: tuple[Compression, ...] = (Compression("lz4"), Compression("zstd"))
-        if settings.plain or asked is not None:
-            schemes = () if asked is None else (asked,)
-        rate = _BYTES_PER_NS if asked is None else _BYTES_PER_NS_ASKED
-        return cls(rate, schemes, settings.split_bytes, settings.rle_threshold, asked is not None)
+        if settings.plain or compression is not None:
+            schemes = () if compression is None else (compression,)
+        rate = _BYTES_PER_NS if compression is None else _BYTES_PER_NS_ASKED
+        return cls(rate, schemes, settings.split_bytes, settings.rle_threshold, compression is not None)
 
 
 @dataclass(frozen=True)
@@ -178,18 +178,18 @@ def compressed_forms(
         policy: of the chunks.
         most: forms that weigh as much, whatever samples say, are left out.
     """
-    if values.nbytes < _LEAST_BYTES and not weights.asked:
+    if values.nbytes < _LEAST_BYTES and not weights.is_explicit:
         return
     times = {
         scheme: weights.bytes_per_ns * (ns * values.count + _INFLATE_NS[scheme.scheme] * values.nbytes)
         for scheme in weights.schemes
     }
-    wanted = [scheme for scheme, time in times.items() if time < most]
-    if not wanted:
+    schemes = [scheme for scheme, time in times.items() if time < most]
+    if not schemes:
         return
     pieces = _samples(values, policy)
     total = int(pieces.starts[-1])
-    for scheme in wanted:
+    for scheme in schemes:
         share = int(compress_pieces(pieces, scheme).starts[-1]) / total
         nbytes = share * values.nbytes
         yield Form(nbytes, nbytes + times[scheme], policy, _compressor(values, scheme))

@@ -83,11 +83,11 @@ def _compression(field: Field, scheme: str | None, level_key: str) -> Compressio
     return Compression(scheme, None if level is None else int(level))
 
 
-def _word(field: Field, key: str, known: Collection[str]) -> str | None:
+def _word(field: Field, key: str, words: Collection[str]) -> str | None:
     text = field.metadata.get(_PREFIX + key)
     if text is None:
         return None
-    if text.lower() not in known:
+    if text.lower() not in words:
         raise _senseless(field, key, text)
     return text.lower()
 

@@ -119,7 +119,7 @@ class Scorer:
         """Write the distances of one query to all rows into an array (n,) float32, rounded as sums are.
 
         Args:
-            asked: the query.
+            query: the query.
             out: where to.
             afar: whether the rows are in memory rather than in the caches of a core.
         """
