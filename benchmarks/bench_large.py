@@ -202,11 +202,11 @@ def vectors(folder: Path, rows: int, steps: Steps, partitions: int) -> None:
         _changes(spark, path, steps, rows, {"v": "s.v"})
         steps("index", lambda: table.createIndex("v", "IVF_PQ", numPartitions=partitions))
         queries = next(_batches(100))
-        frame = spark.createDataFrame(
+        query_frame = spark.createDataFrame(
             list(zip(queries["id"].to_pylist(), queries["v"].to_pylist(), strict=True)),
             "id long, vector array<float>",
         )
-        steps("look-ups", lambda: _scan(table.searchBatch(frame, "v", k=10, nprobes=10)))
+        steps("look-ups", lambda: _scan(table.searchBatch(query_frame, "v", k=10, nprobes=10)))
     finally:
         spark.stop()
 
