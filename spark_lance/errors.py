@@ -15,6 +15,7 @@ from spark_lance.redaction import redacted
 __all__ = [
     "AlreadyCommittedError",
     "AtomicPutUnsupportedError",
+    "BaseNotAllowedError",
     "BlobSourceError",
     "BranchExistsError",
     "BranchInUseError",
@@ -249,6 +250,10 @@ class StoreAccessError(StoreError, PermissionError):
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*(redacted(part) if isinstance(part, str) else part for part in arguments))
+
+
+class BaseNotAllowedError(StoreAccessError):
+    """The table refers to a place outside of it that you did not allow: list it in `allowed_bases`."""
 
 
 class AtomicPutUnsupportedError(StoreError):

@@ -72,6 +72,12 @@ COMMON = (
         metavar="NAME=VALUE",
         help="Option of the store, such as aws_region=eu-central-1; may be repeated.",
     ),
+    click.Option(
+        ["--allowed-bases"],
+        multiple=True,
+        metavar="URI",
+        help="Place outside the table that it may use, with all that is below it; may be repeated.",
+    ),
     click.Option(["--json"], is_flag=True, help="Print JSON."),
     click.Option(["--wide"], is_flag=True, help="Cut nothing to the width of the window."),
 )

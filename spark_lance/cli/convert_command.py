@@ -67,7 +67,7 @@ def convert(arguments: Arguments) -> int:
             arguments.path,
             source.count,
             mode="create",
-            storage_options=storage_options(arguments.storage),
+            storage_options=storage_options(arguments),
             data_storage_version=arguments.file_version,
             enable_stable_row_ids=arguments.stable_row_ids or None,
             max_rows_per_file=arguments.max_rows_per_file,

@@ -8,6 +8,7 @@ from typing import Any
 from spark_lance.cli.names import Arguments
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import OptionError
+from spark_lance.io.base_options import ALLOWED_BASES
 
 __all__ = ["columns_of", "open_table", "reference_of", "storage_options"]
 
@@ -20,7 +21,7 @@ def open_table(arguments: Arguments) -> LanceDataset:
         TableNotFoundError, VersionNotFoundError: there is no such table or version.
         FormatError, UnsupportedFormatError: it cannot be read.
     """
-    options = storage_options(arguments.storage)
+    options = storage_options(arguments)
     version = getattr(arguments, "version", None)
     asof = getattr(arguments, "asof", None)
     if asof is not None:
@@ -54,14 +55,18 @@ def columns_of(arguments: Arguments) -> list[str] | None:
     return names
 
 
-def storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
-    """Return storage options from texts such as `aws_region=eu-central-1`; JSON values are parsed.
+def storage_options(arguments: Arguments) -> dict[str, Any]:
+    """Return the storage options of a command, from texts such as `aws_region=eu-central-1`.
+
+    JSON values are parsed.
 
     Raises:
         OptionError: a text is not of this form.
     """
     options: dict[str, Any] = {}
-    for text in given:
+    if allowed := getattr(arguments, "allowed_bases", None):
+        options[ALLOWED_BASES] = list(allowed)
+    for text in arguments.storage:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise OptionError(f"--storage takes NAME=VALUE, not {text!r}")

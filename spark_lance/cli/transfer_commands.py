@@ -104,7 +104,7 @@ def _remove(system: Any, path: str) -> None:
 def import_rows(arguments: Arguments) -> int:
     """Append the rows of a file or folder to a table, or make one of them."""
     chosen = format_of(arguments.source, arguments.format)
-    options = storage_options(arguments.storage)
+    options = storage_options(arguments)
     path = arguments.path
     if arguments.branch is not None:
         path = dataset(path, (arguments.branch, None), options).uri

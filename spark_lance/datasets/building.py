@@ -49,6 +49,20 @@ class Place:
     store: Store
     root: str
 
+    def with_bases(
+        self,
+        allowed: Sequence[str | os.PathLike[str]] | None,
+        params: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Place:
+        """Return this place for a user who says more about other places; see `Store.with_bases`."""
+        return replace(self, store=self.store.with_bases(allowed, params))
+
+    def for_operation(self, operation: Operation | Transaction) -> Place:
+        """Return this place for a user who names base paths in an operation."""
+        inner = operation.operation if isinstance(operation, Transaction) else operation
+        bases = getattr(inner, "initial_bases", None) or getattr(inner, "new_bases", None) or ()
+        return self.with_bases([os.fspath(base.path) for base in bases])
+
 
 def place_of(
     target: Any, storage_options: Mapping[str, Any] | None = None, commit_lock: CommitLock | None = None
@@ -63,7 +77,7 @@ def place_of(
     if hasattr(target, "store") and hasattr(target, "root"):
         if storage_options is None and commit_lock is None:
             return Place(target.uri, target.store, target.root)
-        store, _ = open_store(target.uri, storage_options or target.store.options, commit_lock)
+        store, _ = open_store(target.uri, storage_options or target.store.storage_options, commit_lock)
         return Place(target.uri, store, target.root)
     raise OptionTypeError(f"a table is given by its URI or as a LanceDataset, not as {type(target).__name__}")
 
@@ -105,7 +119,7 @@ def write_fragments(
     Raises:
         SchemaError: the data has no columns, does not fit the table, or Lance cannot store a type.
     """
-    place = place_of(dataset_uri, storage_options)
+    place = place_of(dataset_uri, storage_options).with_bases([base.path for base in initial_bases or ()])
     reader = as_reader(data, schema)
     if not len(reader.schema):
         raise SchemaError("Cannot write with an empty schema.")

@@ -70,6 +70,8 @@ def dataset(
     *,
     asof: datetime | str | None = None,
     commit_lock: CommitLock | None = None,
+    allowed_bases: Sequence[str | os.PathLike[str]] | None = None,
+    base_store_params: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> LanceDataset:
     """Open a table at its latest or a given version.
 
@@ -80,6 +82,11 @@ def dataset(
         asof: the latest version committed at or before this time; without a zone it is in UTC.
         commit_lock: called with a version, returns a context manager; a commit looks whether the version is
             free and writes it while it holds that. Only for stores that cannot create objects atomically.
+        allowed_bases: URIs of places outside the table that it may use: base paths and external blobs there
+            or below are read. Places in the same bucket, on the same host, or on a disk below the folder that
+            the table's folder is in, need not be listed.
+        base_store_params: a URI -> the storage options for it and what is below it. Options of the table
+            itself are used in its own bucket or on its own host only.
 
     Raises:
         TableNotFoundError: there is no table.
@@ -87,6 +94,7 @@ def dataset(
         UnsupportedFormatError: it uses a feature that this release does not read.
     """
     store, root = open_store(uri, storage_options, commit_lock)
+    store = store.with_bases(allowed_bases, base_store_params)
     if version is not None and asof is not None:
         raise OptionError("give a version or a time, not both")
     if asof is not None:
@@ -159,7 +167,7 @@ class LanceDataset(
             OptionError: an argument cannot be used.
             CommitError: other writers were in the way; see its subclasses.
         """
-        place = place_of(base_uri, storage_options, commit_lock)
+        place = place_of(base_uri, storage_options, commit_lock).for_operation(operation)
         manifest = commit(
             place,
             operation,
@@ -216,6 +224,8 @@ def write_dataset(
     initial_bases: Sequence[DatasetBasePath] | None = None,
     target_bases: Sequence[str] | None = None,
     target_all_bases: bool | None = None,
+    allowed_bases: Sequence[str | os.PathLike[str]] | None = None,
+    base_store_params: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> LanceDataset:
     """Write a table and return its new version.
 
@@ -244,6 +254,7 @@ def write_dataset(
         target_bases: the places that take the new files in turns, by name or path; the table's own URI stands
             for its root, which takes them by default.
         target_all_bases: all places take them; with true, the table's root as the first of them, too.
+        allowed_bases, base_store_params: as for `dataset`. `initial_bases` need not be listed.
 
     Raises:
         TableExistsError: mode "create" and the table exists.
@@ -253,7 +264,8 @@ def write_dataset(
     """
     config = auto_cleanup_config(auto_cleanup_options)
     _check_target(uri, mode)
-    place = place_of(uri, storage_options, commit_lock)
+    place = place_of(uri, storage_options, commit_lock).with_bases(allowed_bases, base_store_params)
+    place = place.with_bases([base.path for base in initial_bases or ()])
     store, root = place.store, place.root
     latest = find_latest(store, root)
     reader = _reader(data, schema, latest if mode == "append" else None)

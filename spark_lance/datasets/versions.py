@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_lance.datasets.base import DatasetBase
-from spark_lance.io.store import open_store
+from spark_lance.io.base_options import Location
+from spark_lance.io.locations import uri_text
+from spark_lance.io.store import Store, open_store
 from spark_lance.late import late
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.bases import BasePath
@@ -133,7 +135,8 @@ class VersionsMixin(DatasetBase):
         Args:
             target_path: where the clone is to be.
             reference: the version, as for `checkout_version`; this one by default.
-            storage_options: those of the clone; this table's by default.
+            storage_options: those of the clone; this table's by default if the clone is in the same bucket or
+                on the same host.
 
         Raises:
             TableExistsError: there is a table already.
@@ -159,11 +162,24 @@ class VersionsMixin(DatasetBase):
         *,
         shallow: bool,
     ) -> _Same:
-        options = self.store.options if storage_options is None else storage_options
-        store, root = open_store(target_path, options)
+        store, root = self._target(target_path, storage_options)
+        if shallow:
+            # Whoever clones a table has said that its files may be read, and with which options.
+            source = self.store.uri(self.main_root)
+            store = store.with_bases([source], {source: self.store.options})
+            store = replace(store, bases=store.bases.and_also(self.store.bases))
         make = shallow_clone if shallow else deep_clone
         manifest = make(self.store, self._ref(reference), store, root)
         return replace(self, uri=os.fspath(target_path), store=store, root=root, manifest=manifest)
+
+    def _target(self, path: str | os.PathLike[str], options: Mapping[str, Any] | None) -> tuple[Store, str]:
+        """Return the store and root of a clone; this table's options count in this table's store only."""
+        if options is not None:
+            return open_store(path, options)
+        location = Location.of(uri_text(path))
+        account = str(self.store.options.get("account_name", ""))
+        shares = location.is_in_store_of(self.store.location(self.root), account)
+        return open_store(path, self.store.storage_options if shares else None)
 
     def _ref(self, reference: Reference | None = None) -> VersionRef:
         if reference is None:
@@ -222,7 +238,9 @@ class VersionsMixin(DatasetBase):
         """
         messages = [base.stored().message() for base in new_bases]
         operation = transaction_pb2.Transaction.UpdateBases(new_bases=messages)
-        return self._at(commit_operation(self.store, self.root, operation, read_version=self.version))
+        manifest = commit_operation(self.store, self.root, operation, read_version=self.version)
+        store = self.store.with_bases([message.path for message in messages])
+        return replace(self, store=store, manifest=manifest)
 
     def base_paths(self) -> list[DatasetBasePath]:
         """Return the places in which this version may have files, besides its own root."""

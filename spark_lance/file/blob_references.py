@@ -4,7 +4,8 @@ A reference is a struct with the parts of a descriptor (see `blob_writer`) and t
 leaves to the reader, the file it counts from:
 
     kind         null in descriptors of versions 2.0 and 2.1, whose blobs are inline
-    position, size, blob_id, blob_uri     as in the descriptor
+    position, size, blob_id     as in the descriptor
+    blob_uri     as in the descriptor, or the URI that its relative location stands for
     blob_source  the URI of the data file that the descriptor was read from; of an external blob with a
                  relative location, that of the directory which the location counts from
     data         the bytes themselves; then the other parts are null

@@ -13,12 +13,19 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from spark_lance.errors import OptionError
+from spark_lance.io.base_options import (
+    ALLOWED_BASES,
+    BASE_STORE_PARAMS,
+    BaseOptions,
+    is_base_option,
+    read_base_options,
+)
 from spark_lance.io.retry import RetryPolicy
 
 __all__ = ["ALIASES", "DRIVERS", "Alias", "OwnOptions", "fsspec_options", "split_own"]
@@ -239,12 +246,14 @@ class OwnOptions:
         dynamodb_endpoint: URL of a DynamoDB that is not AWS's own.
         conditional_put: whether the store can create an object only if it is absent; "disabled" says no.
         retry: how often a failed request is sent again.
+        bases: places besides the table's own, see `io/base_options.py`.
     """
 
     manifest_store: str | None = None
     dynamodb_endpoint: str | None = None
     conditional_put: bool = True
     retry: RetryPolicy | None = None
+    bases: BaseOptions = field(default_factory=BaseOptions)
 
 
 _OWN_NAMES = frozenset(
@@ -260,7 +269,11 @@ def split_own(options: Mapping[str, Any]) -> tuple[OwnOptions, dict[str, Any]]:
     """
     rest: dict[str, Any] = {}
     own: dict[str, Any] = {}
+    about_bases: dict[str, Any] = {}
     for name, value in options.items():
+        if is_base_option(name):
+            about_bases[name] = value
+            continue
         plain = name.lower().removeprefix("aws_")
         (own if plain in _OWN_NAMES else rest)[plain if plain in _OWN_NAMES else name] = value
     retry = None
@@ -275,8 +288,9 @@ def split_own(options: Mapping[str, Any]) -> tuple[OwnOptions, dict[str, Any]]:
     way = str(own.get("conditional_put", "etag")).lower()
     if way not in ("etag", "disabled"):
         raise OptionError("storage option conditional_put is 'etag' or 'disabled'")
-    found = OwnOptions(own.get("manifest_store"), own.get("dynamodb_endpoint"), way == "etag", retry)
-    return found, rest
+    bases = read_base_options(about_bases)
+    endpoint = own.get("dynamodb_endpoint")
+    return OwnOptions(own.get("manifest_store"), endpoint, way == "etag", retry, bases), rest
 
 
 def fsspec_options(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,6 +395,6 @@ def _hint(driver: Driver, name: str) -> None:
     if name in driver.own:
         return
     plain = driver.prefix.sub("", name.lower(), count=1)
-    known = sorted({*driver.aliases, *driver.own, *_OWN_NAMES})
+    known = sorted({*driver.aliases, *driver.own, *_OWN_NAMES, ALLOWED_BASES, BASE_STORE_PARAMS})
     if close := difflib.get_close_matches(plain, known, n=1, cutoff=0.8):
         logger.warning("storage option %r is unknown; did you mean %r?", name, close[0])

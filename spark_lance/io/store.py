@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timezone
 from functools import cached_property
 from itertools import islice
@@ -28,6 +28,13 @@ import pyarrow as pa
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreError
 from spark_lance.io.atomic import put_if_absent, refusal
+from spark_lance.io.base_options import (
+    ALLOWED_BASES,
+    BASE_STORE_PARAMS,
+    BaseOptions,
+    Location,
+    read_base_options,
+)
 from spark_lance.io.counters import count_read
 from spark_lance.io.deletion import check_inside, delete_file, files_to_delete, remove_empty_folders
 from spark_lance.io.drivers import file_system
@@ -98,6 +105,8 @@ def open_store(
         ),
         commit_lock=commit_lock,
         conditional_put=own.conditional_put,
+        bases=own.bases,
+        authority="" if protocol in IN_REACH else text.partition("://")[2].partition("/")[0],
     )
     path = store.strip(text)
     return store, path.rstrip("/") if path != "/" else path
@@ -114,6 +123,8 @@ class Store:
         manifests: the external manifest store that commits go through.
         commit_lock: the lock that commits hold.
         conditional_put: False if the user says that the server cannot do it.
+        bases: what the user says about places besides the table's own.
+        authority: host, bucket or container as in the URI that the store was opened by.
     """
 
     protocol: str
@@ -122,6 +133,8 @@ class Store:
     manifests: ManifestStore | None = field(default=None, repr=False, kw_only=True)
     commit_lock: CommitLock | None = field(default=None, repr=False, compare=False, kw_only=True)
     conditional_put: bool = field(default=True, repr=False, kw_only=True)
+    bases: BaseOptions = field(default_factory=BaseOptions, repr=False, compare=False, kw_only=True)
+    authority: str = field(default="", repr=False, compare=False, kw_only=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: a lock cannot follow, so a user of the lock there gets an error."""
@@ -158,7 +171,40 @@ class Store:
 
     def uri(self, path: str) -> str:
         """Return a path of this store as a URI that opens it from anywhere; local paths stay paths."""
-        return path if self.is_local else f"{self.protocol}://{path}"
+        # Paths of HTTP are URIs.
+        return path if self.is_local or "://" in path else f"{self.protocol}://{path}"
+
+    def location(self, path: str) -> Location:
+        """Return a path of this store for comparison with other locations."""
+        location = Location.of(self.uri(path))
+        if not self.authority:
+            return location
+        opened = Location.of(f"{self.protocol}://{self.authority}/")
+        return replace(location, authority=opened.authority, account=opened.account)
+
+    def with_bases(
+        self,
+        allowed: Iterable[str | os.PathLike[str]] | None,
+        params: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Store:
+        """Return this store for a user who says more about places besides the table's own.
+
+        Args:
+            allowed: URIs of places that the table may use, besides those that are listed already.
+            params: URI -> the storage options for it.
+
+        Raises:
+            OptionError: a value cannot be used.
+        """
+        if not allowed and not params:
+            return self
+        more = read_base_options({ALLOWED_BASES: _listed(allowed), BASE_STORE_PARAMS: params or {}})
+        return replace(self, bases=more.and_also(self.bases))
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """The options by which a table near this one can be opened."""
+        return {**self.options, **self.bases.as_options()}
 
     def read(self, path: str) -> bytes:
         """Return a whole object.
@@ -538,6 +584,10 @@ class Store:
                 # Nothing else has to be there; not every driver says it.
                 raise StoreError(f"{what}: {Kind.NO_BUCKET.value}") from presentable(error, self.options)
             raise translated(error, what, self.options) from presentable(error, self.options)
+
+
+def _listed(allowed: Iterable[str | os.PathLike[str]] | None) -> object:
+    return allowed if isinstance(allowed, str | os.PathLike) else list(allowed or ())
 
 
 def _no_lock_here(version: int) -> AbstractContextManager[object]:

@@ -10,6 +10,10 @@ Blobs outside the table may lie below base paths too: {path}/{relative location}
 
 A path is a URI, an absolute local path, or a relative one, which counts from the working directory. (Lance
 table format, base paths.)
+
+A table may be made by somebody else, so `open_place` opens what it refers to only if it is near the table or
+listed by the user, and with storage options that were given for that place (`io/base_options.py`). Base
+paths, external blobs and the sources of blobs all go through it.
 """
 
 from __future__ import annotations
@@ -19,17 +23,17 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from spark_lance.errors import FormatError, OptionError
+from spark_lance.errors import BaseNotAllowedError, FormatError, OptionError
+from spark_lance.io.base_options import Location
 from spark_lance.io.store import Store, join, open_store
-from spark_lance.io.stored_names import check_key, check_message, check_path
+from spark_lance.io.stored_names import check_key, check_message, check_path, check_uri
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
 
-__all__ = ["BasePath", "Bases", "numbered", "options_for"]
+__all__ = ["BasePath", "Bases", "numbered", "open_place"]
 
 _DATA_FILE = "data file path"
-_S3 = frozenset({"s3", "s3a"})
-_WITHOUT_CREDENTIALS = frozenset({"file", "local", "memory"})
+_TREE = "tree"
 
 
 @dataclass(frozen=True)
@@ -64,26 +68,31 @@ class Bases:
     Attributes:
         store, root: the table itself.
         others: the manifest's base paths.
+        home: the root of the main line if the table is a branch.
     """
 
     store: Store
     root: str
     others: tuple[BasePath, ...] = ()
+    home: str | None = None
     _opened: dict[int, tuple[Store, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, store: Store, root: str, message: table_pb2.Manifest) -> Bases:
         """Return the places that a manifest names."""
-        return cls(store, root, _parse(message.base_paths))
+        branch = join("", _TREE, message.branch) if message.branch else ""
+        home = root.removesuffix(branch) if branch and root.endswith(branch) else None
+        return cls(store, root, _parse(message.base_paths), home)
 
     def __reduce__(self) -> tuple[type[Bases], tuple[object, ...]]:
-        return Bases, (self.store, self.root, self.others)
+        return Bases, (self.store, self.root, self.others, self.home)
 
     def data_file(self, file: table_pb2.DataFile) -> tuple[Store, str]:
         """Return the store and path of a data file.
 
         Raises:
             FormatError: the manifest has no such base path.
+            BaseNotAllowedError: the user did not allow the base path.
             StoreError: the base path needs a driver that is not installed.
         """
         if not file.HasField("base_id"):
@@ -131,6 +140,18 @@ class Bases:
         store, path, _ = self._place(base_id, relative)
         return store, join(path, relative)
 
+    def outside(self, uri: str) -> tuple[Store, str]:
+        """Return the store and path of an object that is given by its URI, such as an external blob.
+
+        Raises:
+            FormatError: it is not a URI.
+            BaseNotAllowedError: the user did not allow its place.
+            StoreError: as `data_file`.
+        """
+        return open_place(
+            self.store, self.home or self.root, check_uri(uri, "external blob"), "an external blob"
+        )
+
     def external_base(self, base_id: int, relative: str) -> str:
         """Return the URI of the directory from which the relative location of an object counts.
 
@@ -146,7 +167,9 @@ class Bases:
             known = ", ".join(str(other.id) for other in self.others) or "none"
             raise FormatError(f"base path {number} is not in the manifest (it has: {known})", what)
         if number not in self._opened:
-            self._opened[number] = open_store(base.uri, options_for(self.store, base.uri))
+            home = self.home or self.root
+            what = f"base path {number}" + (f" ({base.name})" if base.name else "")
+            self._opened[number] = open_place(self.store, home, base.uri, what, number)
         return *self._opened[number], base.is_dataset_root
 
 
@@ -166,16 +189,49 @@ def numbered(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
     return tuple(found)
 
 
-def options_for(store: Store, uri: str) -> dict[str, object] | None:
-    """Return a table's storage options if they can be meant for another place as well.
+def open_place(store: Store, root: str, uri: str, what: str, base_id: int | None = None) -> tuple[Store, str]:
+    """Open a place that a table refers to, if the user allows it.
 
-    Credentials of one kind of store are not handed to another kind. A table on a disk needs no options
-    itself: those that it was given are for its other places.
+    Args:
+        store, root: the table; of a branch, its main line.
+        uri: the place.
+        what: the place in words, for the error.
+        base_id: of a base path.
+
+    Raises:
+        BaseNotAllowedError: the place is not near the table, and the user has not listed it.
+        StoreError: the place needs a driver that is not installed.
     """
-    protocol = uri.partition("://")[0] if "://" in uri else "file"
-    ours = store.protocol
-    same = protocol == ours or {protocol, ours} <= _S3
-    return store.options if same or ours in _WITHOUT_CREDENTIALS else None
+    location, home = Location.of(uri), store.location(root)
+    shares = location.is_in_store_of(home, str(store.options.get("account_name", "")))
+    if not (shares and _is_near(location, home)) and not store.bases.allows(location):
+        raise BaseNotAllowedError(
+            f"{what} of {store.uri(root)} is at {_shown(uri)}, which is not near the table: if you trust "
+            f"that place, list it in the option allowed_bases, such as allowed_bases={_shown(uri)}"
+        )
+    options = store.bases.options_for(location, base_id)
+    if options is None and shares:
+        options = store.options
+    opened, path = open_store(uri, options)
+    return replace(opened, retry=store.retry), path
+
+
+def _is_near(location: Location, home: Location) -> bool:
+    """Whether a place in the same store is near a table: on a disk, below the folder that the table is in."""
+    if home.scheme != "file":
+        return True
+    folder = os.path.dirname(home.path)  # noqa: PTH120
+    # Everything is below the root of a disk.
+    return location.is_below(home if folder == os.path.dirname(folder) else replace(home, path=folder))  # noqa: PTH120
+
+
+def _shown(uri: str) -> str:
+    """Return a URI without the parts that may be secret: user, password and query."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme.lower() in ("file", "local", "abfs", "abfss"):
+        return uri
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _parse(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pytest
 
 import spark_lance.datasets.dataset as ours
-from spark_lance.errors import FormatError
+from spark_lance.errors import BaseNotAllowedError, FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import BasePath, Bases, options_for
+from spark_lance.table.bases import BasePath, Bases
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.versions.versions import load_latest
 
@@ -188,22 +188,9 @@ def test_another_store(tmp_path: Path, forge: Forge) -> None:
         message.fragments[0].files[0].base_id = 7
 
     forge(path, edit)
-    assert ours.dataset(path).to_table().equals(rows(0, 6))
-
-
-@pytest.mark.parametrize(
-    ("table", "base", "given"),
-    [
-        ("s3", "s3a", True),
-        ("s3", "gs", False),
-        ("s3", "file", False),
-        ("file", "s3", True),
-        ("memory", "memory", True),
-    ],
-)
-def test_credentials_go_to_stores_of_their_kind(table: str, base: str, given: bool) -> None:
-    store = open_store("memory://x", {"token": "t"})[0]
-    assert (options_for(type(store)(table, store.options), f"{base}://bucket/x") is not None) == given
+    with pytest.raises(BaseNotAllowedError, match=r"base path 7 of .* allowed_bases=memory://elsewhere"):
+        ours.dataset(path).to_table()
+    assert ours.dataset(path, allowed_bases=["memory://elsewhere"]).to_table().equals(rows(0, 6))
 
 
 def test_an_unknown_base_is_named(tmp_path: Path, forge: Forge) -> None:

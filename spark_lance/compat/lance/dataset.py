@@ -199,7 +199,7 @@ class LanceDataset(Reading, Changes):
         **_: Any,
     ) -> LanceDataset:
         """Commit an operation whose files are written."""
-        place = place_of(base_uri, storage_options, commit_lock)
+        place = place_of(base_uri, storage_options, commit_lock).for_operation(operation)
         manifest = commit_at(
             place,
             operation,
@@ -233,6 +233,8 @@ def dataset(
     default_scan_options: Mapping[str, Any] | None = None,
     namespace_client: Any = None,
     table_id: list[str] | None = None,
+    base_store_params: Mapping[str, Mapping[str, str]] | None = None,
+    allowed_bases: Sequence[str] | None = None,
     **_: Any,
 ) -> LanceDataset:
     """Open a table at its latest or a given version, by its uri or by its name in a namespace."""
@@ -244,7 +246,15 @@ def dataset(
             DeprecationWarning,
             stacklevel=2,
         )
-    opened = values.dataset(uri, version, storage_options, asof=asof, commit_lock=commit_lock)
+    opened = values.dataset(
+        uri,
+        version,
+        storage_options,
+        asof=asof,
+        commit_lock=commit_lock,
+        allowed_bases=allowed_bases,
+        base_store_params=base_store_params,
+    )
     return LanceDataset.of(opened, default_scan_options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -254,10 +255,14 @@ def option_texts(options: Mapping[str, object]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for name, value in options.items():
         if isinstance(value, dict):
-            texts.update({f"{name}.{key}": str(item) for key, item in value.items()})
+            texts.update({f"{name}.{key}": _option_text(item) for key, item in value.items()})
         else:
-            texts[name] = str(value)
+            texts[name] = _option_text(value)
     return texts
+
+
+def _option_text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else str(value)
 
 
 def _text(value: Any) -> str:

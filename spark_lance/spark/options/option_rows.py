@@ -75,6 +75,16 @@ ROWS = (
         "Read this branch, or write to it; `version` then counts on it.",
     ),
     Option(
+        "allowed_bases",
+        filled,
+        "URIs, separated by commas, or a JSON list of them",
+        None,
+        "both",
+        "Places outside the table that it may use for base paths and external blobs: URIs separated by "
+        "commas, or a JSON list. Everything below a URI is included. Not needed for places in the same "
+        "bucket, on the same host, or on a disk below the folder that contains the table's folder.",
+    ),
+    Option(
         "asof",
         filled,
         "a time such as 2026-01-31 12:00:00",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_lance.errors import OptionError
+from spark_lance.io.base_options import ALLOWED_BASES
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
 from spark_lance.spark.options.moments import in_zone
@@ -74,6 +75,7 @@ class ReadOptions:
     version: int | None
     tag: str | None
     branch: str | None
+    allowed_bases: str | None
     asof: str | None
     table: str | None
     fresh: bool
@@ -151,6 +153,7 @@ class WriteOptions:
     compression: str | None
     enable_stable_row_ids: bool | None
     branch: str | None
+    allowed_bases: str | None
     commit_message: str | None
     commit_retries: int | None
     commit_timeout: float | None
@@ -293,6 +296,8 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, 
             _check_unknown(key, text)
     if not given.get("path"):
         raise OptionError(_MISSING_PATH)
+    if given.get(ALLOWED_BASES) is not None:
+        storage[ALLOWED_BASES] = given[ALLOWED_BASES]
     given["path"] = _location(given["path"])
     return {name: given.get(name, option.default) for name, option in OPTIONS.items()}, columns, storage
 

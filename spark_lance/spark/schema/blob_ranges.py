@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 
@@ -11,11 +12,14 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.file.blob_references import BLOB_SOURCE, REFERENCE, runs_of
+from spark_lance.io.base_options import ALLOWED_BASES, read_base_options
 from spark_lance.io.store import Store
 from spark_lance.table.reading.blob_sources import BlobSources
 
 __all__ = ["blob_ranges"]
 
+# Rows hold no options, so the environment of the workers lists the places of external blobs.
+BASES_VARIABLE = "LANCE_ALLOWED_BASES"
 _BATCH_BYTES = 16 << 20
 _ARGUMENTS = 3
 # Files of tables never change, objects outside of them may.
@@ -84,5 +88,6 @@ def _sources() -> BlobSources:
     global _kept
     now = time.monotonic()
     if _kept is None or now - _kept[0] > _KEPT_SECONDS:
-        _kept = now, BlobSources(Store("file"))
+        allowed = os.environ.get(BASES_VARIABLE, "")
+        _kept = now, BlobSources(Store("file", bases=read_base_options({ALLOWED_BASES: allowed})))
     return _kept[1]

@@ -5,6 +5,7 @@ spark.sql.catalog.<name>.root          the folder of its tables; without one it 
 spark.sql.catalog.<name>.impl          in place of a root: `rest`, or another implementation of the package
                                        lance-namespace; settings that are not listed here are its own
 spark.sql.catalog.<name>.storage.*     options of the store, for its tables by name and by path
+spark.sql.catalog.<name>.allowed_bases places outside of its tables that they may use, with commas in between
 spark.sql.catalog.<name>.paths         false: it has no path tables
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spark_lance.catalog.names import Catalog, Name, TableEntry
 from spark_lance.errors import NamespaceNotFoundError, OptionError, TableNotFoundError
+from spark_lance.io.base_options import ALLOWED_BASES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +33,7 @@ __all__ = ["OpenCatalog", "Question", "catalog_name", "inside", "is_path"]
 _STORAGE = "storage."
 # A part of a name in SQL, quoted or not.
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
-_SETTINGS = frozenset({"root", "paths", "impl"})
+_SETTINGS = frozenset({"root", "paths", "impl", ALLOWED_BASES})
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,20 @@ class OpenCatalog:
             OptionError: one is unknown, or its value cannot be used.
         """
         given = {key.lower(): value for key, value in options.items()}
-        storage = tuple(
-            sorted(
-                (key[len(_STORAGE) :], value)
-                for key, value in options.items()
-                if key.lower().startswith(_STORAGE)
-            )
-        )
+        stored = {
+            key[len(_STORAGE) :]: value for key, value in options.items() if key.lower().startswith(_STORAGE)
+        }
+        if ALLOWED_BASES in given:
+            stored[ALLOWED_BASES] = given[ALLOWED_BASES]
+        storage = tuple(sorted(stored.items()))
         unknown = [key for key in given if key not in _SETTINGS and not key.startswith(_STORAGE)]
         impl = given.get("impl")
         if impl is not None and "root" in given:
             raise OptionError(f"spark.sql.catalog.{name} has a root or an impl, not both")
         if unknown and impl is None:
             raise OptionError(
-                f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, impl, paths, storage.*"
+                f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, impl, paths, "
+                "allowed_bases, storage.*"
             )
         paths = given.get("paths", "true").lower()
         if paths not in ("true", "false"):

@@ -39,7 +39,7 @@ __all__ = ["opened", "search_each", "stand_ins"]
 
 # What a search for each row takes: keys of searches, and options of reads.
 _OF_VECTORS = ("metric", "nprobes", "refine_factor", "use_index", "fast_search")
-_OF_READS = ("filter", "columns", "version", "tag", "asof")
+_OF_READS = ("filter", "columns", "version", "tag", "asof", "allowed_bases")
 # A row that is searched for, with a number that tells it from others.
 _ROW, _NUMBER = "__lance_row", "number"
 # Types whose values have no order.

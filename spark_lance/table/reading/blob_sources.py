@@ -11,21 +11,25 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import BlobSourceError, FormatError, StoreError
+from spark_lance.errors import BaseNotAllowedError, BlobSourceError, FormatError, StoreError
 from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL
 from spark_lance.file.footer import MAGIC
 from spark_lance.file.schema import Field
 from spark_lance.file.sidecars import sidecar_path
+from spark_lance.io.base_options import Location
+from spark_lance.io.locations import IN_REACH
+from spark_lance.io.storage_options import DRIVERS
 from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.stored_names import check_key, check_uri, path_fault
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases, options_for
+from spark_lance.table.bases import Bases, open_place
 
 __all__ = ["BlobSources", "FileOf", "data_files", "map_blobs", "with_source"]
 
@@ -98,7 +102,7 @@ def map_blobs(
 
 
 def with_source(array: pa.Array, field: Field, rows: Indices, file_of: FileOf, bases: Bases) -> pa.Array:
-    """Return descriptors with `blob_source`, so that they are references.
+    """Return descriptors with `blob_source`, so that they are references; their locations are absolute.
 
     Args:
         array: descriptors.
@@ -111,22 +115,34 @@ def with_source(array: pa.Array, field: Field, rows: Indices, file_of: FileOf, b
         FormatError: an external blob counts from a base path that the version does not have.
     """
     sources = file_of(field, rows)
+    uris: pa.Array | None = None
     if array.type.get_field_index("kind") >= 0:
         outside = pc.fill_null(pc.equal(pc.struct_field(array, "kind"), EXTERNAL), False)
         absolute = pc.match_substring(pc.struct_field(array, "blob_uri"), "://")
         relative = pc.and_(outside, pc.invert(pc.fill_null(absolute, True)))
         if pc.any(relative).as_py():
-            numbers = pc.struct_field(array, "blob_id")
-            for number in pc.unique(numbers.filter(relative)).to_pylist():
-                here = pc.and_(relative, pc.fill_null(pc.equal(numbers, number), False))
-                base = pa.scalar(bases.external_base(number, field.name), pa.string())
-                sources = pc.if_else(here, base, sources)
+            uris = _absolute_uris(array, relative, field, bases)
     fields = [array.type.field(i) for i in range(array.type.num_fields)]
-    parts = [array.field(i) for i in range(array.type.num_fields)]
+    parts = [
+        array.field(i) if part.name != "blob_uri" or uris is None else uris for i, part in enumerate(fields)
+    ]
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(
         [*parts, sources], fields=[*fields, pa.field(BLOB_SOURCE, pa.string())], mask=mask
     )
+
+
+def _absolute_uris(array: pa.Array, relative: pa.Array, field: Field, bases: Bases) -> pa.Array:
+    """Return the locations of blobs, where those that count from a base path are absolute."""
+    uris, numbers = pc.struct_field(array, "blob_uri"), pc.struct_field(array, "blob_id")
+    for number in pc.unique(numbers.filter(relative)).to_pylist():
+        here = pc.and_(relative, pc.fill_null(pc.equal(numbers, number), False))
+        base = bases.external_base(number, field.name)
+        whole = base if "://" in base else f"file://{base}"
+        for uri in pc.unique(uris.filter(here)).to_pylist():
+            check_key(uri or "", f"external blob below base path {number}")
+        uris = pc.if_else(here, pc.binary_join_element_wise(whole.rstrip("/"), uris, "/"), uris)
+    return uris
 
 
 @dataclass(frozen=True)
@@ -139,14 +155,19 @@ class _Object:
 
 
 class BlobSources:
-    """Finds the bytes of references, with the storage options of the table that they are copied to.
+    """Finds the bytes of references.
+
+    A reference is a claim: any row may hold one. So only bytes of Lance files are read, and external blobs
+    where the table that they are copied to, or the one that they are from, may use them (see
+    `bases.open_place`). The storage options of the table that they are copied to are used in its own store.
 
     Args:
-        store: of that table.
+        store, root: the table that bytes are copied to; without a root there is none.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, root: str | None = None) -> None:
         self._store = store
+        self._root = root
         self._objects: OrderedDict[tuple[str, int], _Object] = OrderedDict()
 
     def sizes(self, references: pa.StructArray) -> Indices:
@@ -211,7 +232,10 @@ class BlobSources:
     def uris(self, references: pa.StructArray) -> pa.Array:
         """Return where external blobs are, as absolute URIs; null for the others."""
         parts = _Parts.of(references)
-        uris = [_absolute(parts, row) if out else None for row, out in enumerate(parts.external.tolist())]
+        uris = [
+            _absolute(parts, row, is_trusted=True) if out else None
+            for row, out in enumerate(parts.external.tolist())
+        ]
         return pa.array(uris, pa.string())
 
     def _places(self, parts: _Parts, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[list[int], _Object]]:
@@ -242,22 +266,45 @@ class BlobSources:
         return self._kept((source, 0), lambda: self._open_data_file(source))
 
     def _open_data_file(self, source: str) -> _Object:
-        found = self._opened(source, "the data file")
+        found = self._opened(self._for_data_files(source), self._root or "/", source, "the data file")
         # What a value names is a claim, not a fact: only bytes of Lance files are copied.
         is_lance = found.path.endswith(".lance") and found.size > len(MAGIC)
         if not is_lance or _bytes(found, [(found.size - len(MAGIC), len(MAGIC))])[0].to_pybytes() != MAGIC:
             raise BlobSourceError(f"a value names {source} as the data file of a blob, which it is not")
         return found
 
+    def _for_data_files(self, source: str) -> Store:
+        """Return the table's store for a user who may read tables in any store, but not on any web server."""
+        scheme = Location.of(source).scheme
+        known = scheme in IN_REACH or scheme in DRIVERS
+        return self._store.with_bases([f"{scheme}://"]) if known else self._store
+
     def _sidecar(self, source: str, number: int) -> _Object:
         self._data_file(source)
-        return self._kept(
-            (source, number), lambda: self._opened(sidecar_path(source, number), "the file of blobs")
-        )
+        store, root, path = self._for_data_files(source), self._root or "/", sidecar_path(source, number)
+        return self._kept((source, number), lambda: self._opened(store, root, path, "the file of blobs"))
 
     def _external(self, parts: _Parts, row: int) -> _Object:
-        uri = _absolute(parts, row)
-        return self._kept((uri, -1), lambda: self._opened(uri, "the external blob"))
+        uri = _absolute(parts, row, is_trusted=self._root is not None)
+        return self._kept((uri, -1), lambda: self._open_external(uri, parts.source[row]))
+
+    def _open_external(self, uri: str, source: str | None) -> _Object:
+        what = "the external blob"
+        if self._root is not None:
+            try:
+                return self._opened(self._store, self._root, uri, what)
+            except BaseNotAllowedError:
+                if not source or not source.endswith(".lance"):
+                    raise
+        elif not source:
+            raise BlobSourceError(
+                f"a value describes an external blob, and its {BLOB_SOURCE} is null: {_ADVICE}"
+            )
+        # What is near the table that the value was read from may be copied, too: {root}/data/{file}.
+        self._data_file(source)
+        store, path = open_store(source)
+        root = path.rpartition("/")[0].rpartition("/")[0] or "/"
+        return self._opened(replace(store, bases=self._store.bases), root, uri, what)
 
     def _kept(self, key: tuple[str, int], make: Callable[[], _Object]) -> _Object:
         if key not in self._objects:
@@ -267,15 +314,17 @@ class BlobSources:
         self._objects.move_to_end(key)
         return self._objects[key]
 
-    def _opened(self, uri: str, what: str) -> _Object:
+    def _opened(self, home: Store, root: str, uri: str, what: str) -> _Object:
         try:
-            store, path = open_store(uri, options_for(self._store, uri))
+            store, path = open_place(home, root, check_uri(uri, what), what)
             return _Object(store, path, store.size(path))
         except FileNotFoundError as error:
             raise BlobSourceError(
                 f"{what} {uri}, with bytes of blobs, does not exist: was the version that "
                 f"was read cleaned up meanwhile? Read the table again, or {_ADVICE}"
             ) from error
+        except BaseNotAllowedError:
+            raise
         except StoreError as error:
             raise BlobSourceError(
                 f"{what} {uri}, with bytes of blobs, cannot be read with the storage options at "
@@ -352,13 +401,12 @@ def _bytes(found: _Object, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]
     return [next(pieces) if size else pa.py_buffer(b"") for _, size in ranges]
 
 
-def _absolute(parts: _Parts, row: int) -> str:
-    """Return the URI of an external blob."""
-    uri = parts.uri[row] or ""
+def _absolute(parts: _Parts, row: int, *, is_trusted: bool) -> str:
+    """Return the URI of an external blob; a relative location counts from the source, if that is trusted."""
+    uri, base = parts.uri[row] or "", parts.source[row]
     if "://" in uri:
         return uri
-    base = parts.source[row]
-    if not base or not uri or uri.startswith("/") or ".." in uri.split("/"):
+    if not is_trusted or not base or path_fault(uri, is_key=True) is not None:
         raise BlobSourceError(f"a value names an external blob at {uri!r}, which is not a path: {_ADVICE}")
     whole = join(base, uri)
     return whole if "://" in whole else f"file://{whole}"

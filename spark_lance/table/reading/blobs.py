@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.sidecars import sidecar_path
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import known_size
@@ -163,6 +163,7 @@ def open_blobs(
     Raises:
         FormatError: a descriptor points outside its data file, or names a sidecar that does not exist.
         FileNotFoundError: an external object does not exist.
+        BaseNotAllowedError: the user did not allow the place of an external object.
         UnsupportedFormatError: a kind of descriptor that is not known.
     """
     opened: list[BlobFile | None] = []
@@ -232,9 +233,7 @@ class _Place:
         if "://" not in uri:
             store, path = self._bases.external(descriptor["blob_id"], uri)
         else:
-            # The table's options may hold credentials: other kinds of stores do not get them.
-            shares = uri.partition("://")[0] == self._store.protocol
-            store, path = open_store(uri, self._store.options if shares else None)
+            store, path = self._bases.outside(uri)
         if not size and not position:
             size = store.size(path)
         return BlobFile(store, path, position, size)

@@ -75,7 +75,7 @@ def write_fragments(
         raise OptionError("max_rows_per_file and max_bytes_per_file must be at least 1")
     fragments: list[bytes] = []
     writer: FileWriter | None = None
-    sources = BlobSources(store)
+    sources = BlobSources(store, root)
     turns = cycle(targets or (own_target(store, root),))
     target = next(turns)
     written: list[tuple[Store, str]] = []
