@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -52,16 +52,18 @@ class Place:
     def with_bases(
         self,
         allowed: Sequence[str | os.PathLike[str]] | None,
-        params: Mapping[str, Mapping[str, Any]] | None = None,
+        params: Mapping[str, Mapping[str, Any]] | None,
+        declared: Iterable[DatasetBasePath],
     ) -> Place:
-        """Return this place for a user who says more about other places; see `Store.with_bases`."""
-        return replace(self, store=self.store.with_bases(allowed, params))
+        """Return this place for a user who lists places and declares base paths, see `Store.with_bases`."""
+        store = self.store.with_bases(allowed, params)
+        return replace(self, store=store.with_bases([os.fspath(base.path) for base in declared]))
 
     def for_operation(self, operation: Operation | Transaction) -> Place:
         """Return this place for a user who names base paths in an operation."""
         inner = operation.operation if isinstance(operation, Transaction) else operation
         bases = getattr(inner, "initial_bases", None) or getattr(inner, "new_bases", None) or ()
-        return self.with_bases([os.fspath(base.path) for base in bases])
+        return self.with_bases(None, None, bases)
 
 
 def place_of(
@@ -119,7 +121,7 @@ def write_fragments(
     Raises:
         SchemaError: the data has no columns, does not fit the table, or Lance cannot store a type.
     """
-    place = place_of(dataset_uri, storage_options).with_bases([base.path for base in initial_bases or ()])
+    place = place_of(dataset_uri, storage_options).with_bases(None, None, initial_bases or ())
     reader = as_reader(data, schema)
     if not len(reader.schema):
         raise SchemaError("Cannot write with an empty schema.")

@@ -264,17 +264,14 @@ def write_dataset(
     """
     config = auto_cleanup_config(auto_cleanup_options)
     _check_target(uri, mode)
-    place = place_of(uri, storage_options, commit_lock).with_bases(allowed_bases, base_store_params)
-    place = place.with_bases([base.path for base in initial_bases or ()])
+    place = place_of(uri, storage_options, commit_lock)
+    place = place.with_bases(allowed_bases, base_store_params, initial_bases or ())
     store, root = place.store, place.root
     latest = find_latest(store, root)
     reader = _reader(data, schema, latest if mode == "append" else None)
-    arguments: dict[str, Any] = {
-        "data_storage_version": data_storage_version,
-        "stable_row_ids": enable_stable_row_ids,
-    }
+    how = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
     new_bases = [base.stored() for base in initial_bases or ()]
-    plan = plan_write(store, root, latest, reader.schema, mode, bases=new_bases, **arguments)
+    plan = plan_write(store, root, latest, reader.schema, mode, bases=new_bases, **how)  # type: ignore[arg-type]
     bases = plan.places(store, root, latest)
     plan = replace(plan, schema=compressed(plan.schema, compression))
     fragments = _written(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_lance.errors import OptionError
-from spark_lance.io.base_options import ALLOWED_BASES
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
 from spark_lance.spark.options.moments import in_zone
@@ -296,8 +295,8 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, 
             _check_unknown(key, text)
     if not given.get("path"):
         raise OptionError(_MISSING_PATH)
-    if given.get(ALLOWED_BASES) is not None:
-        storage[ALLOWED_BASES] = given[ALLOWED_BASES]
+    if given.get("allowed_bases") is not None:
+        storage["allowed_bases"] = given["allowed_bases"]
     given["path"] = _location(given["path"])
     return {name: given.get(name, option.default) for name, option in OPTIONS.items()}, columns, storage
 
