@@ -22,9 +22,9 @@ __all__ = ["DatasetBase", "SameDataset"]
 SameDataset = TypeVar("SameDataset", bound="DatasetBase")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DatasetBase:
-    """One version of a table.
+    """One version of a table. Two are equal if they name the same table and their manifests say the same.
 
     Attributes:
         uri: the table as the user named it.
@@ -37,6 +37,17 @@ class DatasetBase:
     store: Store
     root: str
     manifest: Manifest
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DatasetBase) or type(other) is not type(self):
+            return NotImplemented
+        place = (self.uri, self.root, self.store)
+        if place != (other.uri, other.root, other.store):
+            return False
+        return self.manifest is other.manifest or self.manifest.message == other.manifest.message
+
+    def __hash__(self) -> int:
+        return hash((self.uri, self.version))
 
     def __getstate__(self) -> dict[str, object]:
         # What was computed and opened stays behind.

@@ -130,9 +130,6 @@ class LanceDataset(
     `cleanup_old_versions`; go through its versions with `versions`, `checkout_version`, `tags`, `branches`.
     """
 
-    def __hash__(self) -> int:
-        return hash((self.uri, self.version))
-
     def insert(self, data: Any, *, mode: str = "append", **options: Any) -> LanceDataset:
         """Write data to the table and return the new version; see `write_dataset`."""
         return write_dataset(data, self, mode, **options)

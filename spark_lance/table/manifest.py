@@ -66,7 +66,7 @@ class Manifest:
     index_section: bytes
     naming: Naming
     path: str
-    inline_transaction: bytes | None = field(default=None, repr=False, compare=False)
+    inline_transaction: bytes | None = field(default=None, repr=False)
     inferred: Mapping[bytes, str] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
