@@ -108,7 +108,7 @@ def dataset(
 
 
 @both_spellings_of_methods
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class LanceDataset(
     ShowMixin,
     SqlMixin,
