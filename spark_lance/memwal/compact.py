@@ -35,7 +35,7 @@ from spark_lance.memwal.names import GRACE, ShardPaths, list_shards, numbers_in,
 from spark_lance.memwal.newest import choose
 from spark_lance.memwal.parts import SstablePart, open_sstable
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
-from spark_lance.memwal.staged import STAGING_DIR
+from spark_lance.memwal.staged import collectable_stages
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import CompactedSsTable, ShardManifest, SsTable
@@ -346,8 +346,7 @@ def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollect
 
 def _left_by_tasks(at: Snapshot, limit: datetime) -> WalCollection:
     """Return what tasks left for shards whose job never came to an end."""
-    staged = at.store.list_to_delete(join(at.root, STAGING_DIR), at.root, recursive=True)
-    gone = [found for found in staged if found.name.endswith(".arrow") and _is_old(found, limit)]
+    gone = collectable_stages(at.store, at.root, limit)
     return WalCollection(
         bytes_removed=sum(found.size for found in gone), paths=tuple(found.path for found in gone)
     )

@@ -1,6 +1,7 @@
 """Rows that tasks leave for the shards, and their way into the logs, once.
 
     {root}/_wal_staging/{job}/{task}-{shard value, hex}.arrow     an Arrow stream: what a task has for a shard
+    {root}/_wal_staging/{job}/{32 hex digits}.lease               written again and again while the job runs
     {root}/_wal_staging/{digest of a query's id}/{epoch}.done     all shards have this micro-batch
 
 Tasks write at once, and may be run twice; only what tasks that counted left goes into the logs. Of each shard
@@ -13,27 +14,33 @@ again.
 from __future__ import annotations
 
 import hashlib
+import logging
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, WriterFencedError
 from spark_lance.io.outputs import OutputFile
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import Store, StoredObject, join
 from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = [
+    "LEASE_SECONDS",
     "STAGING_DIR",
+    "Lease",
     "Once",
     "Stage",
     "StagedPiece",
     "append_staged",
+    "collectable_stages",
     "delete_pieces",
     "delete_staged",
     "has_epoch",
@@ -41,7 +48,11 @@ __all__ = [
     "record_epoch",
 ]
 
+logger = logging.getLogger(__name__)
+
 STAGING_DIR = "_wal_staging"
+LEASE_SECONDS = 300.0
+_LEASE = ".lease"
 _ENTRY_BYTES = 256 << 20
 _HEAD_BYTES = 64 << 10
 # Rows that wait in logs are read again for every micro-batch, so they become an SSTable sooner.
@@ -99,6 +110,73 @@ class _Output:
         self.closed = True
 
 
+class Lease:
+    """Protects what a job has staged from `collect_wal`, however long the job takes; a context manager.
+
+    A thread writes the lease again every `LEASE_SECONDS`. What is staged goes with a clean-up when the job
+    has no lease that is younger than three times that, and nothing in its folder is young. The file stays:
+    `delete_staged` deletes it with the rows.
+
+    Args:
+        store, root: the table.
+        job: names the directory.
+        at_once: whether to write the lease at the beginning; otherwise when the work takes longer.
+    """
+
+    def __init__(self, store: Store, root: str, job: str, *, at_once: bool = True) -> None:
+        self._store = store
+        self._path = join(root, STAGING_DIR, job, f"{uuid.uuid4().hex}{_LEASE}")
+        self._at_once = at_once
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lance-lease", daemon=True)
+
+    def __enter__(self) -> Lease:
+        if self._at_once:
+            self._store.put(self._path, b"")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stop renewing the lease."""
+        self._ended.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(LEASE_SECONDS):
+            try:
+                self._store.put(self._path, b"")
+            except OSError as error:
+                logger.warning("the lease of staged rows %s is not renewed: %s", self._path, error)
+
+
+def collectable_stages(store: Store, root: str, limit: datetime) -> list[StoredObject]:
+    """Return what jobs left for shards that have ended without bringing it into the logs.
+
+    Args:
+        store, root: the table.
+        limit: only jobs that wrote nothing since.
+    """
+    jobs: dict[str, list[StoredObject]] = {}
+    for found in store.list_to_delete(join(root, STAGING_DIR), root, recursive=True):
+        if found.name.endswith((".arrow", _LEASE)):
+            jobs.setdefault(found.path.rpartition("/")[0], []).append(found)
+    expired = datetime.now(timezone.utc) - timedelta(seconds=3 * LEASE_SECONDS)
+    dead = (
+        objects
+        for objects in jobs.values()
+        if all(_is_before(found, limit) for found in objects)
+        and all(_is_before(found, expired) for found in objects if found.name.endswith(_LEASE))
+    )
+    return [found for objects in dead for found in objects]
+
+
+def _is_before(found: StoredObject, moment: datetime) -> bool:
+    return found.modified is not None and found.modified < moment
+
+
 class Stage:
     """Spreads the rows of a task over a file per shard.
 
@@ -110,6 +188,7 @@ class Stage:
 
     def __init__(self, store: Store, root: str, router: Router, job: str) -> None:
         self._store, self._router = store, router
+        self._lease = Lease(store, root, job, at_once=False).__enter__()
         self._directory = join(root, STAGING_DIR, job)
         self._task = uuid.uuid4().hex
         self._open: dict[bytes, tuple[pa.RecordBatchWriter, OutputFile, str]] = {}
@@ -128,6 +207,7 @@ class Stage:
 
     def finish(self) -> list[StagedPiece]:
         """Make the files visible and return what they hold."""
+        self._lease.end()
         pieces = []
         for value, (stream, output, path) in self._open.items():
             stream.close()
@@ -137,6 +217,7 @@ class Stage:
 
     def abort(self) -> None:
         """Drop what was written."""
+        self._lease.end()
         for _, output, _ in self._open.values():
             output.abort()
 
@@ -276,7 +357,7 @@ def record_epoch(store: Store, root: str, once: Once) -> None:
 
 
 def delete_staged(store: Store, root: str, job: str) -> None:
-    """Delete what the tasks of a job left."""
+    """Delete what the tasks of a job left, and their leases."""
     directory = join(root, STAGING_DIR, job)
     _delete(store, root, [found.path for found in store.list_to_delete(directory, root)], {directory})
 

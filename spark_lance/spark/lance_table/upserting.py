@@ -20,6 +20,7 @@ from spark_lance.memwal.compact import (
 )
 from spark_lance.memwal.names import GRACE
 from spark_lance.memwal.staged import (
+    Lease,
     Once,
     StagedPiece,
     append_staged,
@@ -90,13 +91,14 @@ class UpsertLog:
             yield staging.stage(batches)
 
         try:
-            pieces = [piece for its in gather(frame, stage) for piece in its]
-            shards = staging.router.shards(at.store, at.root)
-            tasks = [
-                (at, staging.router.shard_for(at.store, at.root, value, shards), its, once)
-                for value, its in pieces_by_value(pieces).items()
-            ]
-            rows = sum(spread(self.table.spark, tasks, _append))
+            with Lease(at.store, at.root, staging.job):
+                pieces = [piece for its in gather(frame, stage) for piece in its]
+                shards = staging.router.shards(at.store, at.root)
+                tasks = [
+                    (at, staging.router.shard_for(at.store, at.root, value, shards), its, once)
+                    for value, its in pieces_by_value(pieces).items()
+                ]
+                rows = sum(spread(self.table.spark, tasks, _append))
             if once is not None:
                 record_epoch(at.store, at.root, once)
         finally:

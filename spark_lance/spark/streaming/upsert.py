@@ -36,6 +36,7 @@ from spark_lance.io.store import Store, open_store
 from spark_lance.memwal.logged import logged_keys, logged_rows
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.staged import (
+    Lease,
     Once,
     Stage,
     StagedPiece,
@@ -248,11 +249,15 @@ if DataSourceStreamArrowWriter is not None:
             done = [message for message in messages if isinstance(message, UpsertMessage)]
             pieces = [piece for message in done for piece in message.pieces]
             at, once = self._staging.snapshot, Once(self._query, batchId)
+            job = self._staging.job
             with one_line():
                 if not has_epoch(at.store, at.root, once):
-                    append_pieces(at, self._staging.router, pieces, once)
+                    with Lease(at.store, at.root, job, at_once=False):
+                        append_pieces(at, self._staging.router, pieces, once)
                     record_epoch(at.store, at.root, once)
                 delete_pieces(at.store, at.root, pieces)
+                if pieces:
+                    delete_staged(at.store, at.root, job)
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             """Delete what the tasks left: what of it is in logs stays there."""
