@@ -43,7 +43,8 @@ def make(catalog: DirectoryCatalog, name: Name, rows: pa.Table = OLD) -> None:
 
 
 def values(catalog: DirectoryCatalog, name: Name) -> list[str]:
-    return spark_lance.dataset(catalog.table(name).uri).to_table()["v"].to_pylist()
+    content: list[str] = spark_lance.dataset(catalog.table(name).uri).to_table()["v"].to_pylist()
+    return content
 
 
 def leftovers(catalog: DirectoryCatalog) -> list[str]:
@@ -156,12 +157,12 @@ def test_the_next_drop_finishes_one_that_was_interrupted(
 def test_late_commits_leave_no_damaged_table(catalog: DirectoryCatalog) -> None:
     make(catalog, NESTED)
     table = spark_lance.dataset(catalog.table(NESTED).uri)
-    acts = iter([lambda: spark_lance.write_dataset(NEW, table, mode="append")])
+    moments = iter([0])
 
     def act(_: str) -> None:
-        for once in acts:
+        for _moment in moments:
             with contextlib.suppress(LanceError):
-                once()
+                spark_lance.write_dataset(NEW, table, mode="append")
 
     with before_each(("delete_many",), act):
         catalog.drop(NESTED)
@@ -187,8 +188,13 @@ def test_a_folder_that_cannot_be_renamed_is_emptied(tmp_path: Path, monkeypatch:
 def test_a_drop_by_path_leaves_a_new_table(tmp_path: Path) -> None:
     place = tmp_path / "t"
     spark_lance.write_dataset(OLD, str(place))
-    acts = iter([lambda: spark_lance.write_dataset(NEW, str(place))])
-    with before_each(("delete_many",), lambda _: [once() for once in acts] and None):
+    moments = iter([0])
+
+    def act(_: str) -> None:
+        for _moment in moments:
+            spark_lance.write_dataset(NEW, str(place))
+
+    with before_each(("delete_many",), act):
         LanceDataset.drop(str(place))
     assert spark_lance.dataset(str(place)).to_table() == NEW
     assert [path.name for path in tmp_path.iterdir()] == ["t"]

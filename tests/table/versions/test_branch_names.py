@@ -75,14 +75,12 @@ def test_a_tag_that_comes_meanwhile_keeps_its_branch(
 ) -> None:
     table.tags.delete("keep_dev")
     check = Branches._check_unused
-    acts = iter([lambda: None, lambda: None])
+    moments = iter([0])
 
     def tagged(branches: Branches, branch: str) -> None:
         check(branches, branch)
-        for act in acts:
-            act()
+        for _ in moments:
             (Path(table.uri) / "_refs" / "tags" / "late.json").write_text('{"branch":"dev","version":2}')
-            break
 
     with monkeypatch.context() as patch:
         patch.setattr(Branches, "_check_unused", tagged)

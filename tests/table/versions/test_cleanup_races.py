@@ -20,9 +20,11 @@ import spark_lance
 from spark_lance.errors import LanceError, RetryableConflictError, VersionNotFoundError
 from spark_lance.io.store import Store
 from spark_lance.proto import transaction_pb2
+from spark_lance.table import transaction as transactions
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.commits.detached import commit_detached
 from spark_lance.table.inserts import clone as clone_module
+from spark_lance.table.versions import publish as publishing
 from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
 from spark_lance.table.versions.versions import list_versions, load_latest
 
@@ -223,7 +225,7 @@ def test_a_restore_that_has_begun_finds_its_version(
     place = tmp_path / "t"
     shutil.copytree(original, place)
     old = spark_lance.dataset(str(place), 2)
-    publish = commit_module.publish
+    publish = publishing.publish
 
     def clean_first(*arguments: Any) -> None:
         clean(place, lambda _: None)
@@ -240,7 +242,7 @@ def test_a_restore_whose_version_is_gone_commits_nothing(
     place = tmp_path / "t"
     shutil.copytree(original, place)
     old = spark_lance.dataset(str(place), 2)
-    write = commit_module.write_transaction
+    write = transactions.write_transaction
 
     def clean_first(*arguments: Any) -> None:
         clean(place, lambda _: None)
@@ -272,7 +274,7 @@ def test_branches_and_tags_of_versions_that_go_are_refused(
     assert table.tags.list() == {}
     shutil.rmtree(place)
     shutil.copytree(original, place)
-    first = clone_module.create_first_version
+    first = commit_module.create_first_version
 
     def clean_before(*arguments: Any, **named: Any) -> Any:
         clean(place, lambda _: None)
