@@ -50,6 +50,7 @@ __all__ = [
     "TableNotFoundError",
     "TagExistsError",
     "TagNotFoundError",
+    "TornManifestError",
     "UnsupportedFormatError",
     "VersionNotFoundError",
     "WalEntryError",
@@ -92,6 +93,10 @@ class _LocatedError(LanceError):
 
 class FormatError(_LocatedError, ValueError):
     """Stored bytes break the format, so an object is damaged or not of Lance: run `spark-lance verify`."""
+
+
+class TornManifestError(FormatError):
+    """The manifest of a version is cut off or damaged: run `spark-lance verify --repair`."""
 
 
 class WalHoleError(FormatError):

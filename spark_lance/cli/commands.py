@@ -348,7 +348,14 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             "upkeep_commands.check",
             "Read a version as a whole and check everything.",
             "verify flights.lance --version 1",
-            _AT,
+            (
+                *_AT,
+                click.Option(
+                    ["--repair"],
+                    is_flag=True,
+                    help="First move manifests that are not whole to _torn/ and restore the version before.",
+                ),
+            ),
             codes="0 all is well, 1 something is damaged, 2 it failed",
         ),
         "index": Group(

@@ -10,8 +10,10 @@ from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
 from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.errors import OptionError
 from spark_lance.io.progress import reporting
 from spark_lance.table.maintenance.compact import CompactionPlan
+from spark_lance.table.maintenance.repair import Repair, repair
 from spark_lance.table.maintenance.retention import guarded_age
 from spark_lance.table.maintenance.verify import verify
 from spark_lance.table.manifest import read_manifest
@@ -149,14 +151,32 @@ def _show_what_goes(dataset: LanceDataset, files: Sequence[CleanupFile], argumen
         say()
 
 
+def _say_repair(done: Repair) -> None:
+    if done.restored is not None:
+        say(f"the newest manifest was torn: restored version {done.restored} as {done.manifest.version}")
+    for path in done.moved:
+        say(f"moved a torn manifest to {path}")
+    say("repaired" if done.moved else "nothing to repair")
+    say()
+
+
 def check(arguments: Arguments) -> int:
     """Read a version as a whole and check everything; 1 if something is damaged."""
     dataset = open_table(arguments)
+    done = None
+    if arguments.repair:
+        if arguments.version is not None:
+            raise OptionError("--repair is about the whole table: leave out --version")
+        done = repair(dataset.store, dataset.root)
+        dataset = dataset.checkout_latest()
     with Progress("reading") as progress:
         found = verify(dataset.snapshot, lambda done, total: progress("reading", done, total, "bytes"))
     if arguments.json:
-        say(as_json({"damaged": found.damaged, **vars(found)}))
+        moved = {} if done is None else {"restored": done.restored, "moved": list(done.moved)}
+        say(as_json({"damaged": found.damaged, **moved, **vars(found)}))
         return _DAMAGED if found.damaged else 0
+    if done is not None:
+        _say_repair(done)
     print_pairs(
         [
             ("version", found.version),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spark_lance.table.maintenance.compact import CompactionMetrics, compact_table
     from spark_lance.table.maintenance.compact_plan import read_options
     from spark_lance.table.maintenance.drop_index import drop_index
+    from spark_lance.table.maintenance.repair import repair
     from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
 else:
     describe_indices = late("spark_lance.table.indices.describe", "describe_indices")
@@ -23,6 +24,7 @@ else:
     compact_table = late("spark_lance.table.maintenance.compact", "compact_table")
     read_options = late("spark_lance.table.maintenance.compact_plan", "read_options")
     drop_index = late("spark_lance.table.maintenance.drop_index", "drop_index")
+    repair = late("spark_lance.table.maintenance.repair", "repair")
     CleanupPolicy = late("spark_lance.table.versions.cleanup", "CleanupPolicy")
     cleanup = late("spark_lance.table.versions.cleanup", "cleanup")
 
@@ -78,6 +80,18 @@ class MaintainMixin(DatasetBase):
     def compact_files(self, **options: Any) -> CompactionMetrics:
         """Compact the table: `optimize.compact_files` by another name."""
         return self.optimize.compact_files(**options)
+
+    def repair(self: SameDataset) -> SameDataset:
+        """Move manifests that are not whole aside, as after a power failure, and return the newest version.
+
+        If the newest manifest is torn, the newest whole version is restored under the next free number. The
+        torn files go to `_torn/`; nothing is deleted.
+
+        Raises:
+            TornManifestError: no version is whole.
+            CommitError: the restore failed; see its subclasses. Nothing was moved.
+        """
+        return self._at(repair(self.store, self.root).manifest)
 
     def cleanup_old_versions(
         self,

@@ -14,8 +14,9 @@ from spark_lance.io.store import Store, open_store
 from spark_lance.late import late
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.bases import BasePath
-from spark_lance.table.manifest import read_manifest
-from spark_lance.table.versions.versions import load_latest, load_version
+from spark_lance.table.upkeep import only_logged
+from spark_lance.table.versions.torn import read_whole, set_aside
+from spark_lance.table.versions.versions import load_latest, load_newest, load_version
 
 if TYPE_CHECKING:
     from spark_lance.table.commits.commit import commit_operation
@@ -194,7 +195,9 @@ class VersionsMixin(DatasetBase):
         """
         result = []
         for file in list_versions(self.store, self.root):
-            manifest = read_manifest(self.store, file.path, file.naming)
+            manifest = read_whole(self.store, file.path, file.naming)
+            if manifest is None:
+                continue
             row = {"version": file.version, "timestamp": manifest.timestamp}
             result.append({**row, "metadata": version_summary(manifest.message)})
         return result
@@ -218,15 +221,20 @@ class VersionsMixin(DatasetBase):
         """Make this version's content the newest version, and return that.
 
         Schema, rows, indices, config and metadata come back as they were here; files that a clean-up has
-        deleted do not.
+        deleted do not. Manifests of newer versions that are not whole are moved to `_torn/`.
 
         Raises:
             CommitError: the commit failed; see its subclasses.
             UnsupportedFormatError: the table uses a feature that is not written here.
         """
         operation = transaction_pb2.Transaction.Restore(version=self.version)
-        latest = latest_version(self.store, self.root).version
-        return self._at(commit_operation(self.store, self.root, operation, read_version=latest))
+        newest = load_newest(self.store, self.root)
+        latest = newest.manifest.version
+        restored = commit_operation(self.store, self.root, operation, read_version=latest)
+        if newest.highest_number > latest:
+            with only_logged(f"version {restored.version} was committed, but torn manifests were not moved"):
+                set_aside(self.store, self.root)
+        return self._at(restored)
 
     def add_bases(self: _Same, new_bases: Sequence[DatasetBasePath]) -> _Same:
         """Add places in which the table may keep files, and return the new version.

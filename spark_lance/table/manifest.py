@@ -28,7 +28,7 @@ from functools import cached_property
 
 from google.protobuf.message import DecodeError
 
-from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
+from spark_lance.errors import FormatError, OptionError, TornManifestError, UnsupportedFormatError
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
@@ -214,32 +214,48 @@ def read_manifest(
 
     Raises:
         FileNotFoundError: there is no such object.
-        FormatError: the bytes are not a manifest file, or it names a file outside the table.
+        TornManifestError: the bytes are not a whole manifest file.
+        FormatError: it names a file outside the table.
     """
+    try:
+        manifest = _read_whole(store, path, naming, size, data)
+    except FormatError as error:
+        raise TornManifestError(
+            f"the manifest is not whole: {error.message}. It was cut off or damaged, for example by a power "
+            "failure; `spark-lance verify --repair` moves it aside",
+            path=path,
+            place=error.place,
+        ) from error
+    check_message(manifest.message, path)
+    return manifest
+
+
+def _read_whole(store: Store, path: str, naming: Naming, size: int | None, data: bytes | None) -> Manifest:
     if data is not None:
         size = len(data)
     elif size is None:
         size = store.size(path)
     if size < _FOOTER.size:
-        raise FormatError(f"a manifest of {size} bytes is too short", path=path)
+        raise FormatError(f"{size} bytes are too short", path=path)
     window = _Window(store, path, size, data)
     position, _, _, magic = _FOOTER.unpack(window.footer())
     if magic != _MAGIC:
-        raise FormatError("the manifest does not end with its magic number", path=path, place="footer")
+        raise FormatError("it does not end with its magic number", path=path, place="footer")
     body = window.section(position, size - _FOOTER.size, "manifest")
     if position + _LENGTH.size + len(body) + _FOOTER.size != size:
-        raise FormatError("the manifest's length does not fit the file", path=path, place="manifest")
+        raise FormatError("its length does not fit the file", path=path, place="manifest")
     try:
         message = table_pb2.Manifest.FromString(body)
     except DecodeError as error:
-        raise FormatError(f"undecodable manifest: {error}", path=path, place="manifest") from error
-    check_message(message, path)
+        raise FormatError(f"undecodable message: {error}", path=path, place="manifest") from error
     if message.version == 0:
-        raise FormatError("the manifest has no version number", path=path, place="manifest")
+        raise FormatError("it has no version number", path=path, place="manifest")
     index_section = b""
     if message.HasField("index_section"):
         stop = _section_end(message, message.index_section, position)
         index_section = window.section(message.index_section, stop, "index section")
+        if not index_section:
+            raise FormatError("an empty section where indices should be", path=path, place="index section")
     transaction = None
     place = _transaction_offset(message)
     if place is not None and place >= window.start:

@@ -27,6 +27,7 @@ from spark_lance.table.maintenance.cluster import ClusterPart, check_clusterable
 from spark_lance.table.maintenance.compact import compact_table, execute_all
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
+from spark_lance.table.maintenance.repair import repair
 from spark_lance.table.maintenance.retention import guarded_age
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
@@ -160,6 +161,22 @@ class Maintaining(TableBase):
         if request.dry_run:
             return self.spark.createDataFrame([_doomed(file) for file in stats.files], _DOOMED)
         return self._removed(stats)
+
+    def repair(self) -> DataFrame:
+        """Move manifests that are not whole aside, as after a power failure; no rows are read.
+
+        Returns:
+            One row: the newest version, the version that was restored as it (null if the newest manifest was
+            whole), and where the torn files are now.
+
+        Raises:
+            TornManifestError: no version is whole.
+            CommitError: the restore failed; see its subclasses. Nothing was moved.
+        """
+        dataset = self._dataset()
+        done = repair(dataset.store, dataset.root)
+        row = (done.manifest.version, done.restored, list(done.moved))
+        return self.spark.createDataFrame([row], "version bigint, restored bigint, moved array<string>")
 
     def cleanup_old_versions(
         self, older_than: timedelta | None = None, retain_versions: int | None = None, **options: Any

@@ -109,7 +109,9 @@ def _add_columns_from(question: Question, table: LanceTable, a: Mapping[str, Any
     return table.addColumns(source, on=keys)
 
 
-def _verify(question: Question, table: LanceTable, _: Mapping[str, Any]) -> Any:
+def _verify(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    if a["repair"]:
+        table.repair()
     dataset = table._dataset()
     found = verify(dataset.snapshot)
     rows = [(finding.level, finding.where, finding.message) for finding in found.findings]
@@ -252,7 +254,9 @@ PROCEDURES: dict[str, Procedure] = {
         "Add columns with values from another table or view; existing files stay as they are.",
     ),
     "verify": Procedure(
-        _verify, (), "Read everything and check it; a row for each thing that is not as it should be."
+        _verify,
+        (Parameter("repair", "boolean", "first move manifests that are not whole aside", "false"),),
+        "Read everything and check it; a row for each thing that is not as it should be.",
     ),
     "last_change": Procedure(
         _last_change,

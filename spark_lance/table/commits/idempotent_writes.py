@@ -33,9 +33,10 @@ from dataclasses import dataclass, field
 
 from spark_lance.errors import AlreadyCommittedError, FormatError, OptionError
 from spark_lance.io.store import Store
-from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.reserved_names import APPLIED_WRITES
 from spark_lance.table.transaction import read_transaction
+from spark_lance.table.versions.torn import read_whole
 from spark_lance.table.versions.versions import list_versions
 
 __all__ = ["APPLIED_WRITES", "AppliedWrites", "IdempotentWrite", "carried", "has_damaged_record", "pair_of"]
@@ -180,7 +181,9 @@ class AppliedWrites:
         with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
             for start in range(0, len(older), _READ_AT_ONCE):
                 group = older[start : start + _READ_AT_ONCE]
-                for manifest in pool.map(lambda file: read_manifest(store, file.path, file.naming), group):
+                for manifest in pool.map(lambda file: read_whole(store, file.path, file.naming), group):
+                    if manifest is None:
+                        continue
                     if manifest.version <= floor:
                         return
                     try:
@@ -216,8 +219,8 @@ def has_damaged_record(manifest: Manifest) -> bool:
     return False
 
 
-def carried(latest: Manifest) -> dict[str, str]:
-    """Return the config of the version after `latest`, as far as the record goes, if it brings no pair.
+def carried(latest: Manifest, number: int) -> dict[str, str]:
+    """Return the record as config of version `number`, which is built on `latest` and brings no pair.
 
     Nothing if there is no record. One that is not complete up to `latest` stays as it is: reading what it
     lacks, and what to do if it is damaged, is left to the next commit that needs it.
@@ -229,5 +232,5 @@ def carried(latest: Manifest) -> dict[str, str]:
     except FormatError:
         return {}
     if record.through == latest.version:
-        record.through += 1
+        record.through = number
     return {APPLIED_WRITES: record.text()}

@@ -69,7 +69,7 @@ class PendingCommit:
         name = self.transaction.file_name
         if self.once is not None:
             config = {APPLIED_WRITES: self.ledger.with_pair(self.once, version).text()}
-        return Stamp(self.root, name, self.env.time_ns(), self.restored, self.reuse, config)
+        return Stamp(self.root, name, self.env.time_ns(), self.restored, self.reuse, config, version)
 
     def is_ours(self, manifest: Manifest) -> bool:
         """Whether a stored version was made by this commit: its transaction's file name has our uuid.

@@ -31,14 +31,16 @@ from spark_lance.table.operations import OPERATIONS, Builder, Stamp
 from spark_lance.table.paths import is_detached, manifest_path
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.transaction import Transaction, read_transaction
-from spark_lance.table.versions.versions import list_versions, load_latest
+from spark_lance.table.versions.torn import is_set_aside, read_whole
+from spark_lance.table.versions.versions import list_versions, load_newest
 
 __all__ = ["build_on", "builder_of", "propose_first", "propose_next"]
 
 
 def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
     """Check every version that is new since the last check and build on the newest one."""
-    latest = load_latest(commit.store, commit.root)
+    newest = load_newest(commit.store, commit.root)
+    latest = newest.manifest
     if is_detached(commit.checked):
         raise VersionNotFoundError(
             f"version {commit.checked} of {commit.root} is detached, and what is computed from it can only "
@@ -54,17 +56,23 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
         return Landed(ours)
     for version in range(commit.checked + 1, latest.version + 1):
         theirs = latest if version == latest.version else _read_past(commit, version, latest)
+        if theirs is None:
+            commit.checked = version
+            continue
         if commit.is_ours(theirs):
             return Landed(theirs)
         # The version that a put in doubt aimed at is someone else's, so that put can never land.
         commit.doubt = None
         _check(commit, theirs)
         commit.checked = version
-    return build_on(commit, build, latest)
+    return build_on(commit, build, latest, newest.highest_number + 1)
 
 
-def build_on(commit: PendingCommit, build: Builder, base: Manifest) -> Manifest:
+def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int | None = None) -> Manifest:
     """Fit the operation onto a version, where others were in between, and build the next one.
+
+    Args:
+        number: of the new version; the one after `base` by default.
 
     Raises:
         UnsupportedFormatError: the table needs a feature that is not written here.
@@ -75,7 +83,8 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest) -> Manifest:
         commit.unfit = []
     sound, told = with_sound_coverage(Snapshot(commit.store, commit.root, base))
     current = with_present_coverage(Snapshot(commit.store, commit.root, sound))
-    built = build(current, commit.transaction.operation, commit.stamp(base.version + 1, carried(base)))
+    number = base.version + 1 if number is None else number
+    built = build(current, commit.transaction.operation, commit.stamp(number, carried(base, number)))
     check_successor(commit.restored or sound, built, told if commit.restored is None else ())
     return replace(built, inferred=base.inferred) if base.inferred else built
 
@@ -88,6 +97,8 @@ def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> 
     if commit.recorded is not None:
         for version in range(commit.checked + 1, latest.version + 1):
             theirs = latest if version == latest.version else _read_past(commit, version, latest)
+            if theirs is None:
+                continue
             if commit.is_ours(theirs):
                 return theirs
             commit.doubt = None
@@ -149,11 +160,14 @@ def _check(commit: PendingCommit, theirs: Manifest) -> None:
         commit.unfit.append(transaction.operation)
 
 
-def _read_past(commit: PendingCommit, version: int, latest: Manifest) -> Manifest:
+def _read_past(commit: PendingCommit, version: int, latest: Manifest) -> Manifest | None:
+    """Return a version that came in between; None if its manifest is torn, so that it never counted."""
     path = manifest_path(commit.root, version, latest.naming)
     try:
-        return read_manifest(commit.store, path, latest.naming)
+        return read_whole(commit.store, path, latest.naming)
     except FileNotFoundError as error:
+        if is_set_aside(commit.store, commit.root, version):
+            return None
         raise IncompatibleConflictError(
             f"version {version} of {commit.root} was cleaned up, so a {commit.transaction.name} "
             f"computed from version {commit.transaction.read_version} cannot be checked: reload the table"

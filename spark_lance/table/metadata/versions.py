@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
-from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable
 from spark_lance.table.metadata.operations import live_rows, metrics, operation_name, parameters
 from spark_lance.table.old_writers import completed
@@ -21,6 +21,7 @@ from spark_lance.table.operations.next_version import writer_name
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.torn import read_whole
 from spark_lance.table.versions.versions import VersionFile, list_versions
 
 __all__ = ["HISTORY", "TRANSACTIONS", "VERSIONS"]
@@ -60,15 +61,15 @@ class _Version:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest; None if a clean-up took it since the versions were listed."""
+        """The manifest; None if a clean-up took it since the versions were listed, or it is torn."""
         with self._lock:
             if not self._manifest:
                 snapshot = self.snapshot
                 try:
-                    stored = read_manifest(snapshot.store, self._file.path, self._file.naming)
-                    self._manifest.append(completed(snapshot.store, snapshot.root, stored))
+                    stored = read_whole(snapshot.store, self._file.path, self._file.naming)
                 except FileNotFoundError:
-                    self._manifest.append(None)
+                    stored = None
+                self._manifest.append(stored and completed(snapshot.store, snapshot.root, stored))
             return self._manifest[0]
 
     @property

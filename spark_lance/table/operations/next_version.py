@@ -68,6 +68,7 @@ class Stamp:
         restored: the older version that a Restore brings back.
         reuse: where a Rewrite that leaves the indices as they are says where rows went.
         config: settings that the version gets whatever the operation does to the others.
+        number: the number of the version; by default the one after the version that it is built on.
     """
 
     root: str
@@ -76,6 +77,11 @@ class Stamp:
     restored: Manifest | None = None
     reuse: ReuseEntry | None = None
     config: Mapping[str, str] = field(default_factory=dict)
+    number: int | None = None
+
+    def number_after(self, base: Manifest) -> int:
+        """Return the number of the version that is built on `base`."""
+        return base.version + 1 if self.number is None else self.number
 
 
 def empty_manifest(file_version: FileVersion, *, stable_row_ids: bool) -> Manifest:
@@ -97,7 +103,7 @@ def start_version(base: Manifest, stamp: Stamp) -> table_pb2.Manifest:
     message.CopyFrom(base.message)
     for gone in ("index_section", "transaction_section", "transaction_section_deprecated", "tag"):
         message.ClearField(gone)
-    message.version = base.version + 1
+    message.version = stamp.number_after(base)
     message.transaction_file = stamp.transaction_file
     message.timestamp.seconds, message.timestamp.nanos = divmod(stamp.time_ns, _NANOS)
     message.ClearField("writer_version")

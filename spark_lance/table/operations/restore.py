@@ -33,7 +33,7 @@ def restore(base: Manifest, operation: transaction_pb2.Transaction.Restore, stam
             f"version {source.version} has no stable row ids; a table that has them keeps them", base.path
         )
     message = start_version(source, stamp)
-    message.version = base.version + 1
+    message.version = stamp.number_after(base)
     keep_marks(message)
     _keep_counters(message, base.message)
     message.reader_feature_flags |= base.message.reader_feature_flags & (STICKY | STABLE_ROW_IDS)

@@ -20,15 +20,17 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
 from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.proto import table_pb2
 from spark_lance.table.operations.row_effects import effect_of
+from spark_lance.table.paths import manifest_path
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
 from spark_lance.table.transaction import Transaction, read_transaction
-from spark_lance.table.versions.versions import load_version
+from spark_lance.table.versions.torn import is_set_aside, read_whole
+from spark_lance.table.versions.versions import find_version, load_version
 
 __all__ = ["Changes", "changes_between"]
 
@@ -115,7 +117,18 @@ class Changes:
         return [
             read_transaction(end.store, end.root, load_version(end.store, end.root, version))
             for version in range(first + 1, end.version + 1)
+            if version == end.version or not self._is_torn(version)
         ]
+
+    def _is_torn(self, version: int) -> bool:
+        """Whether the manifest of a version is not whole, so that it never counted."""
+        store, root = self.end.store, self.end.root
+        try:
+            find_version(store, root, version)
+        except VersionNotFoundError:
+            return is_set_aside(store, root, version)
+        path = manifest_path(root, version, self.end.manifest.naming)
+        return read_whole(store, path, self.end.manifest.naming) is None
 
     @cached_property
     def _compared(self) -> _Compared:

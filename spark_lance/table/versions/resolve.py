@@ -18,9 +18,10 @@ from typing import Union
 
 from spark_lance.errors import OptionError, VersionNotFoundError
 from spark_lance.io.store import Store, join
-from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.tag_files import read_tag
+from spark_lance.table.versions.torn import read_whole
 from spark_lance.table.versions.versions import latest_version, list_versions
 
 __all__ = ["MAIN", "Reference", "VersionRef", "main_root", "parse_moment", "resolve", "version_at"]
@@ -102,7 +103,10 @@ def version_at(store: Store, root: str, moment: datetime | str) -> int:
     limit = parse_moment(moment)
     oldest = None
     for file in reversed(list_versions(store, root)):
-        oldest = read_manifest(store, file.path, file.naming).timestamp
+        manifest = read_whole(store, file.path, file.naming)
+        if manifest is None:
+            continue
+        oldest = manifest.timestamp
         if oldest <= limit:
             return file.version
     if oldest is None:

@@ -2,7 +2,7 @@
 
 The directory listing decides; of a store that lists names in order, its beginning. The hint file that local
 tables carry may be stale, damaged or missing; it is written for the benefit of other readers and never read
-here.
+here. A manifest that is not whole never counts as the latest version (`torn`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
-from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
+from spark_lance.errors import FormatError, TableNotFoundError, TornManifestError, VersionNotFoundError
 from spark_lance.io.store import Store, StoredObject, join
 from spark_lance.table.features import check_readable
 from spark_lance.table.manifest import Manifest
@@ -33,18 +35,23 @@ from spark_lance.table.paths import (
 )
 from spark_lance.table.versions.publish import finish_latest, finish_version
 from spark_lance.table.versions.recent import read_recent
+from spark_lance.table.versions.torn import read_again, step_over
 
 __all__ = [
+    "Newest",
     "VersionFile",
     "find_version",
     "latest_version",
     "list_versions",
     "load_latest",
+    "load_newest",
     "load_version",
     "write_hint",
 ]
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 _VERSIONS_SHOWN = 5
 _LATEST_ATTEMPTS = 3
@@ -85,13 +92,37 @@ def list_versions(store: Store, root: str) -> list[VersionFile]:
     return sorted(found, key=lambda file: file.version)
 
 
+@dataclass(frozen=True)
+class Newest:
+    """The newest version of a table.
+
+    Attributes:
+        manifest: of the version.
+        highest_number: the highest number in use; above the version's own if newer manifests are torn.
+    """
+
+    manifest: Manifest
+    highest_number: int
+
+
 def latest_version(store: Store, root: str) -> VersionFile:
-    """Return the newest version.
+    """Return the newest version whose manifest is whole.
 
     Raises:
         TableNotFoundError: there is no version at all.
+        TornManifestError: no version is whole.
         FormatError: manifests are named in two ways.
     """
+    return _newest_whole(store, root, lambda file: _is_whole(store, file))[0]
+
+
+def _is_whole(store: Store, file: VersionFile) -> VersionFile:
+    read_recent(store, file.path, file.naming, file.listed)
+    return file
+
+
+def _newest_named(store: Store, root: str) -> VersionFile:
+    """Return the version of the highest number, whatever its manifest holds."""
     finish_latest(store, root)
     directory = join(root, VERSIONS_DIR)
     if (found := _first_listed(store, directory)) is not None:
@@ -170,21 +201,62 @@ def find_version(store: Store, root: str, version: int) -> VersionFile:
 
 
 def load_latest(store: Store, root: str) -> Manifest:
-    """Read the newest version.
+    """Read the newest version whose manifest is whole.
 
     Raises:
         TableNotFoundError: there is no table.
         UnsupportedFormatError: the version needs a feature that this release does not read.
+        TornManifestError: no version is whole.
         FormatError: the manifest is damaged.
     """
+    return load_newest(store, root).manifest
+
+
+def load_newest(store: Store, root: str) -> Newest:
+    """As `load_latest`, with the highest number in use: the next version gets the number after it."""
+    manifest, highest = _newest_whole(store, root, lambda file: _load(store, root, file))
+    return Newest(manifest, highest)
+
+
+def _newest_whole(store: Store, root: str, read: Callable[[VersionFile], Result]) -> tuple[Result, int]:
+    """Return what `read` makes of the newest whole version, and the highest number in use."""
     for _ in range(_LATEST_ATTEMPTS):
-        file = latest_version(store, root)
+        newest = _newest_named(store, root)
         try:
-            return _load(store, root, file)
+            try:
+                return read(newest), newest.version
+            except TornManifestError as error:
+                if read_again(store, newest.path, newest.naming) is None:
+                    return _older_whole(store, root, newest, error, read), newest.version
         except FileNotFoundError:
             # It was the newest when listed; a newer one came and a clean-up took it away.
-            logger.debug("version %d of %s vanished while it was opened", file.version, root)
+            logger.debug("version %d of %s vanished while it was opened", newest.version, root)
     raise VersionNotFoundError(f"the newest version of {root} vanishes each time before it can be read")
+
+
+def _older_whole(
+    store: Store,
+    root: str,
+    newest: VersionFile,
+    torn: TornManifestError,
+    read: Callable[[VersionFile], Result],
+) -> Result:
+    """Return what `read` makes of the newest whole version below a torn one."""
+    skipped = [torn]
+    for file in reversed(list_versions(store, root)):
+        if file.version >= newest.version:
+            continue
+        try:
+            result = read(file)
+        except FileNotFoundError:
+            continue
+        except TornManifestError as error:
+            skipped.append(error)
+            continue
+        for each in skipped:
+            step_over(store, each, file.version)
+        return result
+    raise torn
 
 
 def load_version(store: Store, root: str, version: int) -> Manifest:

@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from spark_lance.errors import VersionNotFoundError
+from spark_lance.errors import TornManifestError, VersionNotFoundError
 from spark_lance.io.store import Store
-from spark_lance.table.manifest import Manifest, read_manifest
+from spark_lance.proto import transaction_pb2
+from spark_lance.table.manifest import Manifest
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.resolve import parse_moment
+from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import latest_version, list_versions, load_version
 
 __all__ = ["Walk", "version_from"]
@@ -46,8 +48,12 @@ class Walk:
         if found is None:
             try:
                 found = load_version(self.store, self.root, version)
-            except VersionNotFoundError:
-                self.require(version, version)
+            except (VersionNotFoundError, TornManifestError) as error:
+                if version > 1 and self._is_torn(version, error):
+                    # It never was a version: nothing changed in it.
+                    return self.manifest(version - 1)
+                if isinstance(error, VersionNotFoundError):
+                    self.require(version, version)
                 raise
         self._kept[version] = found
         if len(self._kept) > _KEPT:
@@ -72,7 +78,13 @@ class Walk:
         Raises:
             FormatError: it cannot be read; or as `manifest`.
         """
-        return read_transaction(self.store, self.root, self.manifest(version))
+        manifest = self.manifest(version)
+        if manifest.version != version:
+            return Transaction.new(transaction_pb2.Transaction.UpdateConfig(), version - 1)
+        return read_transaction(self.store, self.root, manifest)
+
+    def _is_torn(self, version: int, error: Exception) -> bool:
+        return isinstance(error, TornManifestError) or is_set_aside(self.store, self.root, version)
 
     def prefetch(self, versions: Iterable[int]) -> None:
         """Read some versions, of which `manifest` keeps the last ones, side by side; errors as `manifest`."""
@@ -86,7 +98,7 @@ class Walk:
     def _load_quietly(self, version: int) -> Manifest | None:
         try:
             return load_version(self.store, self.root, version)
-        except VersionNotFoundError:
+        except (VersionNotFoundError, TornManifestError):
             return None
 
     def require(self, first: int, last: int) -> None:
@@ -102,7 +114,7 @@ class Walk:
         needed = set(range(max(1, first - 1), last + 1))
         if first in files and self.transaction(first).name == "clone":
             needed.discard(first - 1)
-        missing = sorted(needed - files)
+        missing = sorted(v for v in needed - files if not is_set_aside(self.store, self.root, v))
         if not missing:
             return
         newest = max(files)
@@ -133,7 +145,10 @@ def version_from(store: Store, root: str, moment: datetime | str) -> int:
     limit = parse_moment(moment)
     found = newest = None
     for file in reversed(list_versions(store, root)):
-        made = read_manifest(store, file.path, file.naming).timestamp
+        manifest = read_whole(store, file.path, file.naming)
+        if manifest is None:
+            continue
+        made = manifest.timestamp
         newest = newest or made
         if made < limit:
             break

@@ -49,46 +49,49 @@ def decode(layout: pb23.PlanarLayout, page: PageBytes, resolver: Resolver) -> De
         raise FormatError(f"a page of {slots} slots")
     name = layout.values.WhichOneof("codec")
     value_buffers = page.buffers[: len(page.buffers) - sets.buffers]
-    if name == "zipped":
-        valid = levels.layers[-1].valid if levels.layers else None
-        return DecodedPage(
-            levels, _zipped(layout, PageBytes(value_buffers, slots, page.arrow), valid, slots, resolver)
-        )
-    if name == "chunked":
-        if slots == 0:
-            return DecodedPage(levels, AllNull(0))
-        plain = _as_dense(layout, slots).mini_block_layout
-        return DecodedPage(
-            levels, mini_block.decode(plain, PageBytes(value_buffers, slots, page.arrow), resolver).values
-        )
+    if name in ("zipped", "chunked"):
+        content = PageBytes(value_buffers, slots, page.arrow)
+        return DecodedPage(levels, _stored(layout, name, content, levels, page.rows, resolver))
     uniform = as_constant(layout.values, [pb.REPDEF_ALL_VALID_ITEM])
     return DecodedPage(levels, constant.decode(uniform, PageBytes([], slots, page.arrow), resolver).values)
 
 
-def _as_dense(layout: pb23.PlanarLayout, count: int) -> pb.PageLayout:
+def _as_dense(layout: pb23.PlanarLayout) -> pb.PageLayout:
     """Describe the values alone, all of them valid, as a page of 2.2."""
     plain = pb23.PlanarLayout(values=layout.values)
     plain.structure.dense.layers.append(pb.REPDEF_ALL_VALID_ITEM)
     values = getattr(plain.values, plain.values.WhichOneof("codec"))
     if values.HasField("levels") and values.levels.ListFields():
         raise FormatError("a page of sparse structure has levels")
-    if isinstance(values, pb23.ChunkedValues):
-        values.num_items = count
     return dense_layout(plain)
 
 
-def _zipped(
-    layout: pb23.PlanarLayout, page: PageBytes, valid: Flags | None, slots: int, resolver: Resolver
+def _stored(
+    layout: pb23.PlanarLayout,
+    name: str,
+    page: PageBytes,
+    levels: SparseLevels,
+    rows: int,
+    resolver: Resolver,
 ) -> Block:
-    """Decode values of valid slots and put them to their places."""
-    plain = _as_dense(layout, slots).full_zip_layout
-    count = slots if valid is None else int(np.count_nonzero(valid))
-    if plain.num_items != count:
-        raise FormatError(f"{plain.num_items} values do not fill the page's {count} slots that are not null")
-    if count == 0:
+    """Decode the stored values and put them to their slots."""
+    dense = _as_dense(layout)
+    slots = levels.visible_count(rows)
+    if name == "zipped":
+        stored = dense.full_zip_layout.num_items
+    else:
+        # A page need not say it: then every slot has a value.
+        stored = dense.mini_block_layout.num_items or slots
+        dense.mini_block_layout.num_items = stored
+    places = levels.stored_slots(rows, stored)
+    if stored == 0:
         return AllNull(slots)
-    values = full_zip.decode(plain, PageBytes(page.buffers, count, page.arrow), resolver).values
-    return values if valid is None or count == slots else _spread(values, valid)
+    content = PageBytes(page.buffers, stored, page.arrow)
+    if name == "zipped":
+        values = full_zip.decode(dense.full_zip_layout, content, resolver).values
+    else:
+        values = mini_block.decode(dense.mini_block_layout, content, resolver).values
+    return values if places is None else _spread(values, places)
 
 
 def _spread_bits(bits: Bytes, count: int, valid: Flags) -> Bytes:

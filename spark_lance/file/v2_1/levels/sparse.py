@@ -78,6 +78,41 @@ class SparseLevels:
         """Return the number of value slots."""
         return self.layers[-1].children if self.layers else without_levels
 
+    def stored_slots(self, without_levels: int, stored: int) -> Flags | None:
+        """Return the value slots that have a stored value; None = all.
+
+        Values may be left out of slots that are null, and of slots inside nulls further out. Each set is a
+        part of the one before it, so the number of values says which one it is.
+
+        Args:
+            without_levels: the number of value slots if there are no layers.
+            stored: the number of stored values.
+
+        Raises:
+            FormatError: no set has this number of slots.
+        """
+        slots = self.visible_count(without_levels)
+        if stored == slots:
+            return None
+        inside: Flags = np.ones(slots, dtype=np.bool_)
+        for place in range(len(self.layers) - 1, -1, -1):
+            valid = self.layers[place].valid
+            if valid is None:
+                continue
+            inside &= self._in_value_slots(valid, place)
+            if int(np.count_nonzero(inside)) == stored:
+                return inside
+        raise FormatError(f"{stored} values do not fill the page's {slots} slots, null or not")
+
+    def _in_value_slots(self, flags: Flags, place: int) -> Flags:
+        """Return flags of the slots of a layer as flags of the value slots inside them."""
+        for layer in self.layers[place:]:
+            if layer.offsets is not None:
+                flags = np.repeat(flags, np.diff(layer.offsets))
+            elif layer.dimension:
+                flags = np.repeat(flags, layer.dimension)
+        return flags
+
     def unraveler(self, count: int) -> SparseUnraveler:
         """Return what walks the layers from the leaf, which has `count` value slots, to the rows."""
         return SparseUnraveler(self, count)

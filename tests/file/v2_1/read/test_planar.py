@@ -79,6 +79,23 @@ def test_lists_in_lists_of_fixed_sizes(tmp_path: Path) -> None:
         assert check(forced(pa.table({"c": pa.array(values, kind)})), tmp_path / str(number)) is not None
 
 
+def test_values_inside_nulls_further_out_are_not_stored(tmp_path: Path) -> None:
+    """A struct that is not null, in a list that is null, has fields that must not be null, and no values."""
+    inner = pa.struct([pa.field("f0", pa.list_(pa.int32(), 70), False), pa.field("f1", pa.bool_(), False)])
+    lists = pa.struct([("f0", pa.list_(inner, 1))])
+    item = {"f0": list(range(70)), "f1": False}
+    rows = [None, {"f0": [item]}, {"f0": None}, {"f0": [None]}]
+    assert check(forced(one_column(pa.array(rows, lists))), tmp_path / "numbers") is not None
+    both = pa.list_(pa.struct([("f0", pa.binary()), ("f1", pa.binary())]), 3)
+    values = pa.array([None if n % 4 == 1 else b"x" * 300 for n in range(39)])
+    items = pa.StructArray.from_arrays(
+        [values, values], ["f0", "f1"], mask=pa.array([n % 5 == 0 for n in range(39)])
+    )
+    nulls = pa.array([n % 3 == 0 for n in range(13)])
+    array = pa.FixedSizeListArray.from_arrays(items, type=both, mask=nulls)
+    assert check(forced(one_column(array)), tmp_path / "bytes") is not None
+
+
 @settings(max_examples=60)
 @given(table=tables("2.2"), sparse=st.booleans())
 def test_random_tables(table: pa.Table, sparse: bool) -> None:
