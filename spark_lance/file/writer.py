@@ -42,6 +42,7 @@ from spark_lance.file.page_queue import PageQueue
 from spark_lance.file.pages import PAGE_FORMATS, FieldWriter
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.sidecars import Sidecars
+from spark_lance.file.texts import check_texts
 from spark_lance.file.threads import spare_threads
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
@@ -101,6 +102,7 @@ class FileWriter:
         is_buffered: the caller keeps all batches as they are until `finish`, so that rows are never copied;
             otherwise nothing refers to a batch once `write` has returned.
         threads: how many encode pages; as many as `spare_threads` says by default.
+        first_row: the number of the first row among all rows that are written, for errors.
 
     Raises:
         SchemaError: the version cannot store a type.
@@ -118,7 +120,9 @@ class FileWriter:
         referenced: ReferencedBlobs | None = None,
         is_buffered: bool = False,
         threads: int | None = None,
+        first_row: int = 0,
     ) -> None:
+        self.first_row = first_row
         self._schema = schema
         self._version = version
         self._path = path
@@ -181,15 +185,19 @@ class FileWriter:
         """Append rows. Columns are those of the schema, in its order.
 
         Raises:
-            SchemaError: columns or types differ, a blob has neither data nor a uri, or a field that is not
+            SchemaError: columns or types differ, a text is not UTF-8, a blob has neither data nor a uri, or a
+                field that is not
                 nullable holds a null (which may show only when the page is made, in a later call).
         """
         if self._checked is None or not batch.schema.equals(self._checked):
             _check_schema(self._schema, batch.schema)
             self._checked = batch.schema
         for column, values in zip(self._columns, batch.columns, strict=True):
+            first = self.first_row + self._rows
             for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
                 plain = _plain(chunk)
+                check_texts(plain, column.field.name, first)
+                first += len(plain)
                 if column.blobs is not None:
                     plain = column.blobs.describe(plain)
                 for run, size in _runs(plain, self._page_bytes):

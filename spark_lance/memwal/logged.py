@@ -8,10 +8,11 @@ import pyarrow.compute as pc
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.arrays import join
 from spark_lance.file.schema import Schema
+from spark_lance.file.texts import check_texts
 from spark_lance.memwal.entries import TOMBSTONE, log_schema, wal_fields
 from spark_lance.table.writing.align import Aligner
 
-__all__ = ["logged_keys", "logged_rows", "plain_schema"]
+__all__ = ["check_rows", "logged_keys", "logged_rows", "plain_schema"]
 
 
 def plain_schema(schema: Schema) -> pa.Schema:
@@ -37,6 +38,19 @@ def logged_rows(schema: Schema, reader: pa.RecordBatchReader) -> pa.Table:
         if not column.nullable and rows[column.name].null_count:
             raise SchemaError(f"column {column.name!r} must not be null, but a value of the data is")
     return _whole(schema, rows, dead=False)
+
+
+def check_rows(rows: pa.Table) -> None:
+    """Check that all text is UTF-8: a log that holds other bytes could not be read.
+
+    Raises:
+        SchemaError: a text is not; the message names the field, the row and the byte.
+    """
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        first = 0
+        for chunk in column.chunks:
+            check_texts(chunk, name, first)
+            first += len(chunk)
 
 
 def logged_keys(schema: Schema, reader: pa.RecordBatchReader) -> pa.Table:

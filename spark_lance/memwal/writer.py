@@ -47,7 +47,7 @@ from spark_lance.memwal.entries import (
     read_tail,
     rows_of,
 )
-from spark_lance.memwal.logged import logged_keys, logged_rows, plain_schema
+from spark_lance.memwal.logged import check_rows, logged_keys, logged_rows, plain_schema
 from spark_lance.memwal.names import ShardPaths, new_sstable_name
 from spark_lance.memwal.puts import put_new
 from spark_lance.memwal.shard_manifest import change_shard, claim_shard, load_shard
@@ -293,6 +293,7 @@ class ShardWriter:
         self._check()
         if not rows.num_rows:
             return
+        check_rows(rows)
         logged = pa.Table.from_arrays(rows.columns, schema=self._arrow)
         data = pack_entry(logged, self._arrow, self._epoch, self._memtable.generation, metadata)
         try:

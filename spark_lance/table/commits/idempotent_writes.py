@@ -5,8 +5,9 @@ or a higher one; Delta's rule. Where the pairs are recorded:
 
     in the transaction       as properties, for readers of the history
     in the manifest's config key `spark_lance.transactions`, the highest number of every job, as JSON:
-                             {"through": 12, "applications": {"txn:nightly": [7, 12]}}
-                             the kind of pair and the job -> its highest number, and the version that has it
+                             {"through": 12, "applications": {"txn:nightly": [7, 12, 1764086400]}}
+                             the kind of pair and the job -> its highest number, the version that has it, and
+                             when it was committed (seconds since 1970, UTC)
 
 The record travels from version to version, so one look into the newest manifest answers for the whole past,
 also for versions that were cleaned up. Every other writer copies config forward; but a restore by another
@@ -19,31 +20,52 @@ other engines have committed since, or before the first pair of a table, once.
 A version is built from the manifest that was looked at and published only if no other came in between, so
 of two attempts that race one is published, and the other then finds it.
 
-What is forgotten: the record holds the 1,000 jobs that committed last; and pairs of versions that another
-engine first took out of the record (by a restore) and then cleaned up.
+The record is bounded by two settings of the table:
+
+    spark_lance.transactions.max_jobs    jobs whose numbers are kept, those that committed last (1,000)
+    spark_lance.transactions.max_age     jobs that have not committed for longer lose their numbers ("90days")
+
+Of a job that lost its number the record keeps a digest of 40 bits (`forgotten`). A commit of such a job is
+refused, because nobody knows whether it has landed; a job that was never seen is accepted. A commit is also
+refused if another engine restored an older version and versions since then were cleaned up. The record cannot
+tell if the version of that restore was cleaned up, too.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from spark_lance.errors import AlreadyCommittedError, FormatError, OptionError
+from spark_lance.errors import AlreadyCommittedError, CommitError, FormatError, OptionError
 from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reserved_names import APPLIED_WRITES
 from spark_lance.table.transaction import read_transaction
-from spark_lance.table.versions.torn import read_whole
+from spark_lance.table.versions.ages import parse_duration
+from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import list_versions
 
-__all__ = ["APPLIED_WRITES", "AppliedWrites", "IdempotentWrite", "carried", "has_damaged_record", "pair_of"]
+__all__ = [
+    "APPLIED_WRITES",
+    "MAX_AGE",
+    "MAX_JOBS",
+    "AppliedWrites",
+    "IdempotentWrite",
+    "carried",
+    "has_damaged_record",
+    "pair_of",
+]
 
 logger = logging.getLogger(__name__)
 
+MAX_JOBS, MAX_AGE = f"{APPLIED_WRITES}.max_jobs", f"{APPLIED_WRITES}.max_age"
 _MOST_APPLICATIONS = 1000
+_DIGEST_BYTES = 5
 _READ_AT_ONCE = 8
 
 # Kind of pair -> the transaction properties that hold the job and the number. Those of streams are shared
@@ -103,12 +125,18 @@ class AppliedWrites:
     """What is known of the pairs in a table's history.
 
     Attributes:
-        numbers: job -> its highest number, and the version that has it.
+        numbers: job -> its highest number, the version that has it, and the second of its commit.
         through: `numbers` holds every pair of the versions up to this one.
+        forgotten: digests of the jobs whose numbers were dropped.
+        limits: how many jobs keep their numbers, and for how many seconds; None for no limit of age.
+        hidden: versions since a restore of another engine that were cleaned up; their pairs are not known.
     """
 
-    numbers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    numbers: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     through: int = 0
+    forgotten: set[bytes] = field(default_factory=set)
+    limits: tuple[int, float | None] = (_MOST_APPLICATIONS, None)
+    hidden: str = ""
 
     @classmethod
     def parse(cls, manifest: Manifest) -> AppliedWrites:
@@ -118,12 +146,14 @@ class AppliedWrites:
             FormatError: the record is damaged.
         """
         text = manifest.config.get(APPLIED_WRITES)
+        limits = _limits(manifest)
         if text is None:
-            return cls()
+            return cls(limits=limits)
         try:
             parsed = json.loads(text)
-            numbers = {str(k): (int(n), int(v)) for k, (n, v) in parsed["applications"].items()}
+            numbers = {str(job): _pair(entry) for job, entry in parsed["applications"].items()}
             through = int(parsed["through"])
+            forgotten = _digests(parsed.get("forgotten", ""))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FormatError(
                 f"config key {APPLIED_WRITES}, which tells what jobs have committed, is damaged ({error}): "
@@ -131,11 +161,11 @@ class AppliedWrites:
                 path=manifest.path,
             ) from error
         # A version cannot know of later ones.
-        return cls(numbers, min(through, manifest.version))
+        return cls(numbers, min(through, manifest.version), forgotten, limits)
 
     def find(self, once: IdempotentWrite) -> int | None:
         """Return the version that makes a pair superfluous, None if there is none."""
-        number, version = self.numbers.get(once.key, (-1, 0))
+        number, version, _ = self.numbers.get(once.key, (-1, 0, 0))
         return version if number >= once.number else None
 
     def refuse(self, once: IdempotentWrite, root: str) -> None:
@@ -143,6 +173,7 @@ class AppliedWrites:
 
         Raises:
             AlreadyCommittedError: it is.
+            CommitError: the record can no longer know.
         """
         version = self.find(once)
         if version is not None:
@@ -150,6 +181,19 @@ class AppliedWrites:
                 f"{once.application} has committed number {once.number} or a later one to {root}, as "
                 f"version {version}: nothing was committed",
                 version,
+            )
+        if once.key in self.numbers:
+            return
+        unknown = f"nobody knows whether {once.application!r} has committed number {once.number} to {root}"
+        if _digest(once.key) in self.forgotten:
+            raise CommitError(
+                f"{unknown}: its last number was dropped from the record (config {MAX_JOBS} or {MAX_AGE} "
+                "of the table). Nothing was committed; look at the table, then write under another txnAppId"
+            )
+        if self.hidden:
+            raise CommitError(
+                f"{unknown}: another engine restored an older version, and {self.hidden} since then were "
+                "cleaned up. Nothing was committed; look at the table, then write under another txnAppId"
             )
 
     def learn(self, store: Store, root: str, latest: Manifest) -> None:
@@ -159,7 +203,9 @@ class AppliedWrites:
             FormatError: a version, or the record of the newest one, is damaged.
             OSError: the store failed.
         """
-        floor = self._merge(AppliedWrites.parse(latest), self.through)
+        known = AppliedWrites.parse(latest)
+        self.limits = known.limits
+        floor = self._merge(known, self.through)
         if floor < latest.version:
             self._take_in(store, root, latest)
             self._read_older(store, root, latest.version, floor)
@@ -167,17 +213,30 @@ class AppliedWrites:
 
     def text(self) -> str:
         """Return the record as the config holds it."""
-        kept = sorted(self.numbers.items(), key=lambda item: item[1][1])[-_MOST_APPLICATIONS:]
-        record = {"through": self.through, "applications": {job: list(pair) for job, pair in kept}}
+        record = {
+            "through": self.through,
+            "applications": {job: list(pair) for job, pair in self.numbers.items()},
+        }
+        if self.forgotten:
+            record["forgotten"] = base64.b64encode(b"".join(sorted(self.forgotten))).decode()
         return json.dumps(record, separators=(",", ":"))
 
-    def with_pair(self, once: IdempotentWrite, version: int) -> AppliedWrites:
-        """Return the record of the version that brings a pair."""
-        return AppliedWrites({**self.numbers, once.key: (once.number, version)}, version)
+    def with_pair(self, once: IdempotentWrite, version: int, seconds: int) -> AppliedWrites:
+        """Return the record of the version that brings a pair, committed at a time; old jobs are dropped."""
+        numbers = {**self.numbers, once.key: (once.number, version, seconds)}
+        most, age = self.limits
+        latest = sorted(numbers.items(), key=lambda item: item[1][1])
+        kept = dict(latest[-most:])
+        if age is not None:
+            kept = {job: pair for job, pair in kept.items() if pair[2] >= seconds - age or not pair[2]}
+        gone = {_digest(job) for job in numbers if job not in kept}
+        return AppliedWrites(kept, version, self.forgotten | gone, self.limits)
 
     def _read_older(self, store: Store, root: str, newest: int, floor: int) -> None:
         """Read versions before the newest, newest first, down to where a record is complete."""
         older = [file for file in reversed(list_versions(store, root)) if floor < file.version < newest]
+        begin = floor
+        present = {file.version for file in older}
         with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
             for start in range(0, len(older), _READ_AT_ONCE):
                 group = older[start : start + _READ_AT_ONCE]
@@ -186,6 +245,7 @@ class AppliedWrites:
                         continue
                     if manifest.version <= floor:
                         return
+                    self._note_hidden(store, root, manifest, present, begin)
                     try:
                         floor = self._merge(AppliedWrites.parse(manifest), floor)
                     except FormatError as error:
@@ -193,6 +253,22 @@ class AppliedWrites:
                         logger.warning("%s", error)
                     if manifest.version > floor:
                         self._take_in(store, root, manifest)
+
+    def _note_hidden(
+        self, store: Store, root: str, manifest: Manifest, present: set[int], begin: int
+    ) -> None:
+        """Note whether a restore of another engine hides pairs of versions that were cleaned up."""
+        if not begin:
+            return  # There was no record before.
+        missing = [v for v in range(begin + 1, manifest.version) if v not in present]
+        if not missing:
+            return
+        try:
+            restores = read_transaction(store, root, manifest).name == "restore"
+        except FormatError:
+            return
+        if restores and (gone := [v for v in missing if not is_set_aside(store, root, v)]):
+            self.hidden = f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"
 
     def _take_in(self, store: Store, root: str, manifest: Manifest) -> None:
         try:
@@ -202,11 +278,13 @@ class AppliedWrites:
             logger.info("version %d of %s is taken to hold no pair: %s", manifest.version, root, error)
             return
         for once in pair_of(transaction.properties):
-            self._merge(AppliedWrites({once.key: (once.number, manifest.version)}), 0)
+            pair = (once.number, manifest.version, manifest.message.timestamp.seconds)
+            self._merge(AppliedWrites({once.key: pair}), 0)
 
     def _merge(self, other: AppliedWrites, floor: int) -> int:
         for job, pair in other.numbers.items():
             self.numbers[job] = max(self.numbers.get(job, pair), pair)
+        self.forgotten |= other.forgotten
         return max(floor, other.through)
 
 
@@ -216,7 +294,41 @@ def has_damaged_record(manifest: Manifest) -> bool:
         AppliedWrites.parse(manifest)
     except FormatError:
         return True
+    except OptionError:
+        return False  # The record may be whole; its bounds are not.
     return False
+
+
+def _limits(manifest: Manifest) -> tuple[int, float | None]:
+    """Return the bounds of the record that the table's config sets.
+
+    Raises:
+        OptionError: a bound cannot be used.
+    """
+    text, age = manifest.config.get(MAX_JOBS, str(_MOST_APPLICATIONS)), manifest.config.get(MAX_AGE)
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
+        raise OptionError(f"config {MAX_JOBS} of the table is {text[:40]!r}, not a number from 1 on")
+    try:
+        return int(text), None if age is None else parse_duration(age).total_seconds()
+    except OptionError as error:
+        raise OptionError(f"config {MAX_AGE} of the table: {error}") from None
+
+
+def _pair(entry: list[int]) -> tuple[int, int, int]:
+    """Return what the record says of a job; records without times are legal."""
+    number, version, *rest = entry
+    return int(number), int(version), int(rest[0]) if rest else 0
+
+
+def _digest(job: str) -> bytes:
+    return hashlib.blake2b(job.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def _digests(text: str) -> set[bytes]:
+    data = base64.b64decode(text, validate=True)
+    if len(data) % _DIGEST_BYTES:
+        raise ValueError("digests of another length")
+    return {data[start : start + _DIGEST_BYTES] for start in range(0, len(data), _DIGEST_BYTES)}
 
 
 def carried(latest: Manifest, number: int) -> dict[str, str]:
@@ -229,7 +341,7 @@ def carried(latest: Manifest, number: int) -> dict[str, str]:
         return {}
     try:
         record = AppliedWrites.parse(latest)
-    except FormatError:
+    except (FormatError, OptionError):
         return {}
     if record.through == latest.version:
         record.through = number

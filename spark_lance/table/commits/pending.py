@@ -68,7 +68,9 @@ class PendingCommit:
         """Return what marks `version` as this commit's; `config` is what it keeps of the record of pairs."""
         name = self.transaction.file_name
         if self.once is not None:
-            config = {APPLIED_WRITES: self.ledger.with_pair(self.once, version).text()}
+            config = {
+                APPLIED_WRITES: self.ledger.with_pair(self.once, version, self.env.time_ns() // 10**9).text()
+            }
         return Stamp(self.root, name, self.env.time_ns(), self.restored, self.reuse, config, version)
 
     def is_ours(self, manifest: Manifest) -> bool:

@@ -79,15 +79,23 @@ def write_fragments(
     turns = cycle(targets or (own_target(store, root),))
     target = next(turns)
     written: list[tuple[Store, str]] = []
+    rows = 0
     try:
         for batch in bounded(batches, schema, sources):
             for part in _split(batch, max_rows_per_file, writer.rows_written if writer else 0):
                 if writer is None:
                     path = join(target.folder, new_data_file_name(operation))
                     writer = FileWriter(
-                        target.store, path, schema, version, referenced=sources, is_buffered=held
+                        target.store,
+                        path,
+                        schema,
+                        version,
+                        referenced=sources,
+                        is_buffered=held,
+                        first_row=rows,
                     )
                 writer.write(part)
+                rows += part.num_rows
                 if writer.rows_written >= max_rows_per_file or writer.has_written(max_bytes_per_file):
                     file, writer = writer.finish(), None
                     written.append((target.store, file.path))

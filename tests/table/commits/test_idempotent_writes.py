@@ -6,6 +6,7 @@ import datetime
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spark_lance
-from spark_lance.errors import AlreadyCommittedError, CommitOutcomeUnknownError, FormatError, OptionError
+from spark_lance.errors import (
+    AlreadyCommittedError,
+    CommitError,
+    CommitOutcomeUnknownError,
+    FormatError,
+    OptionError,
+)
 from spark_lance.io.store import open_store
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.commits import idempotent_writes as once_module
+from spark_lance.table.commits.commit import CommitEnv, commit_operation
 from spark_lance.table.commits.idempotent_writes import (
     APPLIED_WRITES,
+    MAX_AGE,
+    MAX_JOBS,
     AppliedWrites,
     IdempotentWrite,
     pair_of,
 )
 from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
 from spark_lance.table.manifest import read_manifest
+from spark_lance.table.operations.append import append_message
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import load_latest
@@ -78,10 +89,9 @@ def test_a_repeated_write_lands_once(path: str, mode: str) -> None:
     assert write(path, IdempotentWrite("job", 4), 4, mode=mode) == 4
     assert write(path, IdempotentWrite("job", 3), 1, mode=mode) is None
     assert values(path) == ([1, 2, 3, 4] if mode == "append" else [4])
-    assert record(path) == {
-        "through": 4,
-        "applications": {"txn:other": [2, 2], "stream:job": [2, 3], "txn:job": [4, 4]},
-    }
+    assert record(path)["through"] == 4
+    pairs = {job: pair[:2] for job, pair in record(path)["applications"].items()}
+    assert pairs == {"txn:other": [2, 2], "stream:job": [2, 3], "txn:job": [4, 4]}
 
 
 def test_writes_without_a_pair_keep_no_record(path: str) -> None:
@@ -300,7 +310,7 @@ def test_only_versions_after_the_record_are_read(path: str, monkeypatch: pytest.
         reads.append(path)
         return real(store, path, naming)
 
-    monkeypatch.setattr(once_module, "read_manifest", counted)
+    monkeypatch.setattr(once_module, "read_whole", counted)
     assert write(path, IdempotentWrite("job", 1), 1) is None
     assert reads == []
     for number in range(3):
@@ -332,7 +342,7 @@ def test_what_was_learned_is_not_read_again(path: str, monkeypatch: pytest.Monke
     assert known.through == 3
     lance.write_dataset(rows(9), path, mode="append")
     reads: list[str] = []
-    monkeypatch.setattr(once_module, "read_manifest", lambda *asked: reads.append(asked[1]))
+    monkeypatch.setattr(once_module, "read_whole", lambda *asked: reads.append(asked[1]))
     known.learn(store, root, load_latest(store, root))
     assert (known.through, reads) == (4, [])
 
@@ -352,10 +362,63 @@ def test_a_pair_that_made_the_table_counts(path: str, later: int) -> None:
 
 
 def test_jobs_that_did_not_commit_for_long_are_forgotten(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once_module, "_MOST_APPLICATIONS", 3)
+    write(path, None, 100)
+    pylance(path).update_config({MAX_JOBS: "3"})
     for number in range(5):
         write(path, IdempotentWrite(f"job {number}", 1), number)
     assert sorted(record(path)["applications"]) == ["txn:job 2", "txn:job 3", "txn:job 4"]
+    version = spark_lance.dataset(path).version
+    for number in (1, 2):
+        with pytest.raises(CommitError, match=r"nobody knows whether 'job 0' .*dropped from the record"):
+            write(path, IdempotentWrite("job 0", number), 0)
+    assert write(path, IdempotentWrite("job 4", 1), 4) is None
+    assert spark_lance.dataset(path).version == version
+    assert write(path, IdempotentWrite("a new job", 0), 7) == version + 1
+
+
+def test_jobs_are_forgotten_by_age(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, IdempotentWrite("old", 1), 1)
+    pylance(path).update_config({MAX_AGE: "30days"})
+    later = CommitEnv(time_ns=lambda: time.time_ns() + 40 * 86_400 * 10**9)
+    store, root = open_store(path)
+    commit_operation(
+        store, root, append_message([]), read_version=2, once=IdempotentWrite("new", 1), env=later
+    )
+    assert list(record(path)["applications"]) == ["txn:new"]
+    with pytest.raises(CommitError, match="nobody knows whether 'old'"):
+        write(path, IdempotentWrite("old", 1), 1)
+    assert write(path, IdempotentWrite("new", 1), 1) is None
+
+
+@pytest.mark.parametrize(
+    "bound", [{MAX_JOBS: "0"}, {MAX_JOBS: "x"}, {MAX_AGE: "-1day"}, {MAX_JOBS: "9" * 99}]
+)
+def test_bounds_that_cannot_be_used(path: str, bound: dict[str, str]) -> None:
+    write(path, IdempotentWrite("job", 1), 1)
+    pylance(path).update_config(bound)
+    with pytest.raises(OptionError, match=next(iter(bound))):
+        write(path, IdempotentWrite("job", 2), 2)
+    assert write(path, None, 3) == 3
+
+
+def test_pairs_that_a_restore_hides_are_not_written_twice(path: str) -> None:
+    """Another engine restores the version before a job's commit, then all but the newest are cleaned up."""
+    write(path, IdempotentWrite("first", 1), 1)
+    write(path, IdempotentWrite("second", 1), 2)
+    lance.dataset(path, version=1).restore()
+    lance.write_dataset(rows(5), path, mode="append")
+    spark_lance.dataset(path).cleanup_old_versions(versions=[2])
+    with pytest.raises(CommitError, match="another engine restored an older version, and version 2"):
+        write(path, IdempotentWrite("second", 1), 2)
+    assert write(path, IdempotentWrite("first", 1), 1) is None
+    assert write(path, IdempotentWrite("first", 2), 3) == 5
+
+
+def test_records_without_times_are_read(path: str) -> None:
+    write(path, None, 0)
+    pylance(path).update_config({APPLIED_WRITES: '{"through": 1, "applications": {"txn:job": [4, 1]}}'})
+    assert write(path, IdempotentWrite("job", 4), 1) is None
+    assert write(path, IdempotentWrite("job", 5), 1) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,137 @@
+"""Text is UTF-8: checked before it is stored, because a single wrong byte makes the whole page unreadable.
+
+The check of a batch is one call of Arrow's for each column of text. Rows are looked at only if it fails, to
+name the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+
+__all__ = ["check_texts"]
+
+_REMEDY = (
+    "store it as BINARY (CAST(x AS BINARY)), decode it (decode(x, 'ISO-8859-1')), or replace the wrong bytes "
+    "(make_valid_utf8(x))"
+)
+
+
+def check_texts(array: pa.Array, name: str, first_row: int) -> None:
+    """Check the text of a column, also inside of lists, structs, maps and dictionaries.
+
+    Args:
+        array: the values of a top-level column.
+        name: of the column.
+        first_row: the number of the first value among the rows that are written.
+
+    Raises:
+        SchemaError: a text is not UTF-8; the message names the field, the row and the byte.
+    """
+    if not _has_text(array.type) or all(_is_valid(leaf) for _, leaf in _leaves(array, name)):
+        return
+    start, stop = 0, len(array)
+    if not _wrong(array, name):
+        # Wrong bytes under nulls are never stored.
+        return
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        if _wrong(array.slice(start, middle - start), name):
+            stop = middle
+        else:
+            start = middle
+    path, leaf = _wrong(array.slice(start, 1), name)[0]
+    value = next(value for value in _as_bytes(leaf).to_pylist() if value is not None and not _decodes(value))
+    try:
+        value.decode()
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"column {path!r}, row {first_row + start} of the rows to write: the text is not UTF-8 (byte "
+            f"0x{value[error.start]:02X} at {error.start}): {_REMEDY}"
+        ) from None
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_text(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_text(kind.storage_type)
+    if kind.num_fields:
+        return any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
+    return _is_text(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _leaves(array: pa.Array, name: str, *, visible: bool = False) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the arrays of text inside an array, with their paths; `visible` leaves out values under nulls."""
+    kind = array.type
+    if not _has_text(kind):
+        return
+    if isinstance(array, pa.ExtensionArray):
+        yield from _leaves(array.storage, name, visible=visible)
+    elif isinstance(array, pa.DictionaryArray):
+        words = array.dictionary
+        if visible:
+            words = words.take(array.indices.drop_null().unique())
+        yield from _leaves(words, name, visible=visible)
+    elif isinstance(array, pa.StructArray):
+        parts = array.flatten() if visible else [array.field(place) for place in range(kind.num_fields)]
+        for place, part in enumerate(parts):
+            yield from _leaves(part, f"{name}.{kind.field(place).name}", visible=visible)
+    elif isinstance(array, pa.MapArray):
+        entries = _entries(array.drop_null() if visible else array)
+        yield from _leaves(entries, name, visible=visible)
+    elif kind.num_fields:
+        yield from _leaves(array.flatten() if visible else _items(array), f"{name}.item", visible=visible)
+    else:
+        yield name, array
+
+
+def _items(array: pa.Array) -> pa.Array:
+    """Return the items of lists, with those that nulls may hide."""
+    if isinstance(array, pa.FixedSizeListArray):
+        size = array.type.list_size
+        return array.values.slice(array.offset * size, len(array) * size)
+    if not len(array):
+        return array.values.slice(0, 0)
+    if isinstance(array, pa.ListViewArray | pa.LargeListViewArray):
+        return array.flatten()
+    start, stop = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+    return array.values.slice(start, stop - start)
+
+
+def _entries(array: pa.MapArray) -> pa.Array:
+    start, stop = (array.offsets[0].as_py(), array.offsets[len(array)].as_py()) if len(array) else (0, 0)
+    keys, items = array.keys.slice(start, stop - start), array.items.slice(start, stop - start)
+    return pa.StructArray.from_arrays([keys, items], ["key", "value"])
+
+
+def _is_valid(leaf: pa.Array) -> bool:
+    try:
+        leaf.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _wrong(array: pa.Array, name: str) -> list[tuple[str, pa.Array]]:
+    """Return the arrays of visible text that hold a value that is not UTF-8."""
+    return [found for found in _leaves(array, name, visible=True) if not _is_valid(found[1])]
+
+
+def _as_bytes(leaf: pa.Array) -> pa.Array:
+    return leaf.cast(pa.large_binary() if not pa.types.is_string_view(leaf.type) else pa.binary_view())
+
+
+def _decodes(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
