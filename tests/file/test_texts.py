@@ -44,7 +44,9 @@ CASES: dict[str, tuple[pa.Array, str, int]] = {
     ),
     "dictionary": (pa.DictionaryArray.from_arrays(pa.array([0, 3, 4, 0]), BAD), "c", 2),
     "dictionary in a list": (
-        pa.ListArray.from_arrays([0, 1, 2], pa.DictionaryArray.from_arrays(pa.array([0, 4]), BAD)), "c.item", 1
+        pa.ListArray.from_arrays([0, 1, 2], pa.DictionaryArray.from_arrays(pa.array([0, 4]), BAD)),
+        "c.item",
+        1,
     ),
     "list in a struct in a list": (
         pa.ListArray.from_arrays(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ REFUSED = r"not UTF-8 \(byte 0xC3 at 0\): store it as BINARY"
 
 
 @pytest.fixture
-def session(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
+def session(spark: SparkSession, tmp_path: Path) -> SparkSession:
     own = spark.newSession()
     spark_lance.enable(own, root=str(tmp_path / "tables"))
-    yield own
+    return own
 
 
 def test_statements(session: SparkSession, tmp_path: Path) -> None:
@@ -31,7 +30,8 @@ def test_statements(session: SparkSession, tmp_path: Path) -> None:
         f"INSERT INTO lance.t VALUES (3, 'b', array('x', {bad}))",
         f"INSERT OVERWRITE lance.t SELECT 1L, {bad}, null",
         f"UPDATE lance.t SET s = {bad} WHERE id = 1",
-        f"MERGE INTO lance.t t USING (SELECT 1L id, {bad} s) u ON t.id = u.id WHEN MATCHED THEN UPDATE SET s = u.s",
+        f"MERGE INTO lance.t t USING (SELECT 1L id, {bad} s) u ON t.id = u.id "
+        "WHEN MATCHED THEN UPDATE SET s = u.s",
         f"MERGE INTO lance.t t USING (SELECT 9L id, {bad} s) u ON t.id = u.id "
         "WHEN NOT MATCHED THEN INSERT (id, s, l) VALUES (u.id, u.s, null)",
         f"CREATE TABLE lance.u USING lance AS SELECT {bad} s",
