@@ -51,7 +51,7 @@ def test_frames_and_files(session: SparkSession, tmp_path: Path) -> None:
         frame.write.format("lance").mode("append").save(path)
     decoded = session.read.format("binaryFile").load(str(log)).selectExpr("decode(content, 'ISO-8859-1') s")
     decoded.write.format("lance").mode("append").save(path)
-    assert "café" in session.read.format("lance").load(path).first().s
+    assert "café" in session.read.format("lance").load(path).collect()[0].s
     table = LanceTable.forPath(session, path)
     with pytest.raises(Exception, match=REFUSED):
         table.update(set={"s": "CAST(X'C3' AS STRING)"})

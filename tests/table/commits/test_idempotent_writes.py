@@ -405,7 +405,7 @@ def test_pairs_that_a_restore_hides_are_not_written_twice(path: str) -> None:
     """Another engine restores the version before a job's commit, then all but the newest are cleaned up."""
     write(path, IdempotentWrite("first", 1), 1)
     write(path, IdempotentWrite("second", 1), 2)
-    lance.dataset(path, version=1).restore()
+    lance.dataset(path, version=1).restore()  # type: ignore[no-untyped-call]
     lance.write_dataset(rows(5), path, mode="append")
     spark_lance.dataset(path).cleanup_old_versions(versions=[2])
     with pytest.raises(CommitError, match="another engine restored an older version, and version 2"):
