@@ -24,7 +24,7 @@ from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 
-from spark_lance.errors import IncompatibleConflictError, OptionError
+from spark_lance.errors import FormatError, IncompatibleConflictError, OptionError
 from spark_lance.file.arrays import join as join_arrays
 from spark_lance.io.atomic import sync_files
 from spark_lance.io.progress import report
@@ -188,7 +188,10 @@ def compact_shard(
         while waiting and (not run or size + waiting[0].in_memory_bytes <= max_bytes):
             size += waiting[0].in_memory_bytes
             run.append(waiting.pop(0))
-        parts = [part for entry in run for part in open_sstable(store, paths.sstable(entry.path), at.schema)]
+        try:
+            parts = [p for entry in run for p in open_sstable(store, paths.sstable(entry.path), at.schema)]
+        except FileNotFoundError as error:
+            raise FormatError(f"an SSTable that the shard lists is gone: {error}", paths.directory) from None
         mark = CompactedSsTable(generation=run[-1].generation)
         mark.shard_id.uuid = shard.bytes
         try:

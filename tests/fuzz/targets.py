@@ -340,7 +340,10 @@ TARGETS: dict[str, Target] = {
     "WAL entry": Target(make_mem_wal, {"_mem_wal/*/wal/*.arrow": mutate_arrow}, wal_steps),
     "SSTable": Target(
         make_mem_wal,
-        {"_mem_wal/*/*_gen_*/_versions/*": mutate_manifest, "_mem_wal/*/*_gen_*/data/*": mutate_lance_file},
+        {
+            "_mem_wal/*/*_gen_*/_versions/*.manifest": mutate_manifest,
+            "_mem_wal/*/*_gen_*/data/*": mutate_lance_file,
+        },
         wal_steps,
         0.5,
     ),

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from tests.fuzz.targets import TARGETS, Target, run_steps
 
-__all__ = ["MEMORY", "Tree", "try_table"]
+__all__ = ["MEMORY", "Tree", "resident", "try_table"]
 
 # Bytes that a mutation may add to the resident memory, and to the address space, where more is refused.
 MEMORY, ADDRESSES = 1 << 30, 3 << 30
@@ -42,7 +42,8 @@ def _stop(*_: object) -> None:
     raise TooSlow
 
 
-def _resident(name: str) -> int:
+def resident(name: str) -> int:
+    """Return the bytes of VmRSS, the memory in use, or of VmHWM, its peak since the last reset."""
     text = Path("/proc/self/status").read_text()
     return int(text.split(f"{name}:")[1].split()[0]) << 10
 
@@ -103,7 +104,7 @@ def try_table(target: Target, root: Path, number: int, template: Path) -> tuple[
     """Return the outcome of a mutation, and what it was."""
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     Path("/proc/self/clear_refs").write_text("5")
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     try:
         refusal = run_steps(target.steps(root, number, template))
         outcome, detail = ("ok", "") if refusal is None else ("typed error", f"{type(refusal).__name__}")
@@ -115,7 +116,7 @@ def try_table(target: Target, root: Path, number: int, template: Path) -> tuple[
         outcome, detail = "untyped error", f"{type(error).__name__}: {str(error)[:150]} at {_where(error)}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    peak = _resident("VmHWM") - before
+    peak = resident("VmHWM") - before
     if peak > MEMORY and outcome in ("ok", "typed error"):
         outcome, detail = "memory", f"{peak >> 20} MB {detail}"
     return outcome, detail

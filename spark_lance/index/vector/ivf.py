@@ -67,6 +67,7 @@ class Ivf:
 
     def assign(self, vectors: Vectors) -> Ints:
         """Return the partition of every vector (n, dim)."""
+        self._check(vectors)
         if self.metric == "hamming":
             result: Ints = np.argmin(distances(vectors, self.centroids, "hamming"), axis=1)
             return result
@@ -74,10 +75,17 @@ class Ivf:
 
     def probe(self, queries: Vectors, count: int) -> Ints:
         """Return the `count` nearest partitions of every query (q, dim), nearest first: (q, count)."""
+        self._check(queries)
         if self.metric == "hamming":
             order = np.argsort(distances(queries, self.centroids, "hamming"), axis=1, kind="stable")
             return order[:, :count].astype(np.int64)
         return nearest(queries, self._turned, count)
+
+    def _check(self, vectors: Vectors) -> None:
+        if vectors.shape[1] != self.centroids.shape[1]:
+            raise FormatError(
+                f"centroids of length {self.centroids.shape[1]} for vectors of length {vectors.shape[1]}"
+            )
 
     @cached_property
     def _turned(self) -> Turned:
@@ -122,7 +130,9 @@ def partition_ranges(message: index_pb2.IVF, rows: int) -> tuple[Ints, Ints]:
     lengths = np.array(message.lengths, dtype=np.uint64)
     if len(offsets) != len(lengths):
         raise FormatError(f"an index has {len(offsets)} partition offsets but {len(lengths)} lengths")
-    if len(offsets) and (int(offsets.max()) > rows or int((offsets + lengths).max()) > rows):
+    # The sum of two large numbers would wrap.
+    most = max((int(part.max()) for part in (offsets, lengths) if len(part)), default=0)
+    if most > rows or (len(offsets) and int((offsets + lengths).max()) > rows):
         raise FormatError(f"a partition reaches beyond the {rows} rows of the index file")
     return offsets.astype(np.int64), lengths.astype(np.int64)
 

@@ -1,0 +1,210 @@
+"""Small objects that claim to be huge are refused, or used, without the memory that they claim."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap, BitMap64
+
+import spark_lance
+from spark_lance.cli.html_page import html_page
+from spark_lance.errors import FormatError
+from spark_lance.file.limits import check_arrow_file, check_arrow_stream, check_fixed_size, decoding
+from spark_lance.file.v2_0.compression import decompress as decompress_20
+from spark_lance.file.v2_1.chunks import Ranges
+from spark_lance.file.v2_1.encodings.general import decompress
+from spark_lance.index.resolve import RowResolver
+from spark_lance.index.row_sets import pack_rows, row_numbers, treemap_numbers, unpack_rows
+from spark_lance.index.text.postings import FIXED_TAIL, unpack_list
+from spark_lance.proto import encodings21_pb2, table_pb2
+from spark_lance.table.coverage import covered_fragments, covered_ids
+from spark_lance.table.manifest import pack_manifest
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.versions.versions import load_latest
+from tests.fuzz.worker import resident
+
+ZEROS = 1 << 29
+
+
+@pytest.fixture(autouse=True)
+def little_memory() -> Iterator[None]:
+    """Fail a test that takes more than 1 GB of memory."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident("VmRSS")
+    yield
+    assert resident("VmHWM") - before < 1 << 30
+
+
+@pytest.fixture(scope="module")
+def zeros() -> bytes:
+    """A zstd frame of some kilobytes that stands for 512 MB."""
+    frame: bytes = pa.Codec("zstd").compress(np.zeros(ZEROS, np.uint8), asbytes=True)
+    assert len(frame) < 1 << 17
+    return frame
+
+
+def every_row() -> BitMap:
+    rows = BitMap()
+    rows.add_range(0, 1 << 32)
+    rows.run_optimize()
+    return rows
+
+
+def made(path: Path) -> Path:
+    dataset = spark_lance.write_dataset(pa.table({"a": range(100)}), path, max_rows_per_file=50)
+    dataset.create_scalar_index("a", "BITMAP")
+    return path
+
+
+def replace_manifest(path: Path, change: Any) -> None:
+    """Change the newest manifest and its index section in place."""
+    dataset = spark_lance.dataset(path)
+    manifest = load_latest(dataset.store, dataset.root)
+    section = table_pb2.IndexSection.FromString(manifest.index_section)
+    message = table_pb2.Manifest.FromString(manifest.message.SerializeToString())
+    change(message, section)
+    data = pack_manifest(message, section.SerializeToString(), manifest.inline_transaction or b"")
+    Path(manifest.path).unlink()
+    Path(manifest.path).write_bytes(data)
+
+
+def test_an_index_that_covers_every_fragment_there_can_be(tmp_path: Path) -> None:
+    path = made(tmp_path / "t")
+
+    def cover(message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
+        section.indices[0].fragment_bitmap = every_row().serialize()
+
+    replace_manifest(path, cover)
+    dataset = spark_lance.dataset(path)
+    assert dataset.describe_indices()[0].segments[0].fragment_ids == {0, 1}
+    assert "a_idx" in html_page(dataset, "0")
+    assert dataset.count_rows("a = 3") == 1
+    dataset.optimize.compact_files()
+    assert spark_lance.dataset(path).to_table().num_rows == 100
+    entry = dataset.manifest.indices[0]
+    assert len(covered_fragments(entry) or ()) == 1 << 32
+    with pytest.raises(FormatError, match="covers 4294967296 fragments"):
+        covered_ids(entry)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("created_at", 2**63), ("dataset_version", 2**64 - 1), ("uuid", table_pb2.UUID(uuid=b"short"))],
+)
+def test_numbers_of_index_entries(tmp_path: Path, field: str, value: Any) -> None:
+    path = made(tmp_path / "t")
+
+    def change(message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
+        if isinstance(value, int):
+            setattr(section.indices[0], field, value)
+        else:
+            getattr(section.indices[0], field).CopyFrom(value)
+
+    replace_manifest(path, change)
+    with pytest.raises(FormatError, match=r"\.manifest"):
+        spark_lance.dataset(path).describe_indices()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("id", 2**32), ("id", 2**64 - 1), ("physical_rows", 2**63), ("physical_rows", 2**40)]
+)
+def test_numbers_of_fragments(tmp_path: Path, field: str, value: int) -> None:
+    path = made(tmp_path / "t")
+    replace_manifest(path, lambda message, _: setattr(message.fragments[0], field, value))
+    with pytest.raises(FormatError, match=rf"{value} is not below .*\.manifest"):
+        spark_lance.dataset(path)
+
+
+def test_a_deletion_bitmap_of_every_row(tmp_path: Path) -> None:
+    path = made(tmp_path / "t")
+    spark_lance.dataset(path).delete("a = 3")
+    file = next((path / "_deletions").iterdir())
+    data = every_row().serialize()
+    file.with_suffix(".bin").write_bytes(data)
+
+    def change(message: table_pb2.Manifest, _: object) -> None:
+        fragment = next(f for f in message.fragments if f.HasField("deletion_file"))
+        fragment.physical_rows = 1 << 32
+        fragment.deletion_file.file_type = table_pb2.DeletionFile.BITMAP
+        fragment.deletion_file.num_deleted_rows = 0  # not recorded
+
+    replace_manifest(path, change)
+    with pytest.raises(FormatError, match="4294967296 deleted rows"):
+        spark_lance.dataset(path).to_table()
+
+
+def test_zstd_that_grows(zeros: bytes) -> None:
+    zstd = encodings21_pb2.BufferCompression(scheme=encodings21_pb2.COMPRESSION_ZSTD)
+    for stored in (zeros, struct.pack("<Q", ZEROS) + zeros):
+        pieces = Ranges(np.frombuffer(stored, np.uint8), np.array([0]), np.array([len(stored)]))
+        with pytest.raises(FormatError, match="claim to be"):
+            decompress(zstd, pieces)
+        with pytest.raises(FormatError, match="claim to be"):
+            decompress_20(pa.py_buffer(stored), "zstd")
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_arrow_buffers_that_grow(compression: str) -> None:
+    few = pa.table({"a": pa.array([1, 2, 3] * 500, pa.uint32())})
+    many = pa.table({"a": pa.array(np.zeros(ZEROS // 8, np.uint64))})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    for new, check in ((pa.ipc.new_file, check_arrow_file), (pa.ipc.new_stream, check_arrow_stream)):
+        for table in (few, many):
+            sink = pa.BufferOutputStream()
+            with new(sink, table.schema, options=options) as writer:
+                writer.write_table(table)
+            data = sink.getvalue().to_pybytes()
+            if table is few or compression == "lz4":  # which makes 255 bytes of one at most
+                check(data)
+            else:
+                with pytest.raises(FormatError, match="claim to be"):
+                    check(data)
+
+
+def test_posting_lists_of_one_document() -> None:
+    block = struct.pack("<fIB", 1.0, 0, 0) + b"\0"
+    with pytest.raises(FormatError, match="128 times"):
+        unpack_list([block] * 46_000, 46_000 * 128, FIXED_TAIL)
+
+
+def test_sets_of_every_row(tmp_path: Path) -> None:
+    dataset = spark_lance.dataset(made(tmp_path / "t"))
+    resolver = RowResolver(Snapshot(dataset.store, dataset.root, dataset.manifest))
+    stored = pack_rows({0: every_row()})
+    with pytest.raises(FormatError, match="which has fewer"):
+        row_numbers(stored, resolver.bounded)
+    # Fragments that were never there hold nothing.
+    assert row_numbers(pack_rows({7: every_row(), 1: BitMap([2])}), resolver.bounded).tolist() == [2**32 + 2]
+    assert not resolver.bounded(unpack_rows(stored), are_addresses=False)[0]
+    treemap = BitMap64()
+    treemap.add_range(0, 1 << 34)
+    assert len(treemap_numbers(treemap, resolver.possible)) == 100
+
+
+@pytest.mark.parametrize(
+    "kind", ["fixed_size_list:float:2147483647", "fixed_size_list:fixed_size_list:float:65536:32768"]
+)
+def test_fixed_sizes_that_no_file_holds(tmp_path: Path, kind: str) -> None:
+    path = made(tmp_path / "t")
+
+    def change(message: table_pb2.Manifest, _: object) -> None:
+        message.fields.add(id=9, name="huge", logical_type=kind, parent_id=-1, nullable=True)
+
+    replace_manifest(path, change)
+    dataset = spark_lance.dataset(path)
+    assert dataset.to_table(["a"]).num_rows == 100
+    with pytest.raises(FormatError, match="read fewer rows"):
+        dataset.to_table()
+    check_fixed_size(pa.list_(pa.float32(), 1536), 1 << 20)
+    check_fixed_size(pa.list_(pa.uint8(), 50 << 20), 100, stored=5000 << 20)
+
+
+def test_a_lack_of_memory_names_the_file() -> None:
+    with pytest.raises(FormatError, match=r"more memory than there is.*\(x\.lance\)"), decoding("x.lance"):
+        np.empty(1 << 50, np.uint8)
