@@ -82,7 +82,7 @@ def test_an_index_that_covers_every_fragment_there_can_be(tmp_path: Path) -> Non
 
     replace_manifest(path, cover)
     dataset = spark_lance.dataset(path)
-    assert dataset.describe_indices()[0].segments[0].fragment_ids == {0, 1}
+    assert dataset.describe_indices()[0].segments[0].fragment_ids == frozenset({0, 1})
     assert "a_idx" in html_page(dataset, "0")
     assert dataset.count_rows("a = 3") == 1
     dataset.optimize.compact_files()
