@@ -26,6 +26,7 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.Generate;
+import org.apache.spark.sql.catalyst.plans.logical.InsertIntoStatement;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
@@ -133,11 +134,27 @@ public final class LanceStatements {
 
   private static final class Names extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
+      if (node instanceof InsertIntoStatement) {
+        return replaces((InsertIntoStatement) node);
+      }
       if (!(node instanceof UnresolvedRelation)) {
         return false;
       }
       CaseInsensitiveStringMap options = ((UnresolvedRelation) node).options();
       return isTrue(options.get("readChangeFeed")) || isTrue(options.get("readChangeData"));
+    }
+
+    // Whether an INSERT replaces rows USING columns or ON a condition, which Spark has from 4.3 on.
+    private static boolean replaces(InsertIntoStatement insert) {
+      for (int i = 0; i < insert.productArity(); i++) {
+        Object part = insert.productElement(i);
+        Object value = part instanceof scala.Some ? ((scala.Some) part).get() : null;
+        String name = value == null ? "" : value.getClass().getSimpleName();
+        if (name.equals("InsertReplaceUsing") || name.equals("InsertReplaceOn")) {
+          return true;
+        }
+      }
+      return false;
     }
 
     private static boolean isTrue(String text) {
@@ -151,7 +168,9 @@ public final class LanceStatements {
       try {
         ClassLoader loader = Thread.currentThread().getContextClassLoader();
         Class unit = Class.forName(RELATIONS, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
-        return unit.getMethod("changes", new Class[] {UnresolvedRelation.class}).invoke(null, new Object[] {node});
+        boolean reads = node instanceof UnresolvedRelation;
+        Class kind = reads ? UnresolvedRelation.class : LogicalPlan.class;
+        return unit.getMethod(reads ? "changes" : "replacing", new Class[] {kind}).invoke(null, new Object[] {node});
       } catch (InvocationTargetException problem) {
         Platform.throwException(problem.getCause());
         return node;

@@ -447,6 +447,10 @@ public class LanceTable
       check(info.options(), "write");
       written = true;
       Writing writing = new Writing(this, info, ((Boolean) staged.get("truncates")).booleanValue());
+      if (info.options().containsKey("replaceUsing") || info.options().containsKey("replaceOn")
+          || info.options().containsKey("replaceWhere")) {
+        return writing; // saveAsTable: the other rows stay, and so does the schema
+      }
       for (Iterator i = ((Map) staged.get("options")).entrySet().iterator(); i.hasNext(); ) {
         Map.Entry option = (Map.Entry) i.next();
         writing.with((String) option.getKey(), (String) option.getValue());

@@ -445,6 +445,32 @@ ROWS = (
         "An overwrite replaces only the rows for which this SQL condition is true; new rows must satisfy it.",
     ),
     Option(
+        "replaceUsing",
+        column_list,
+        "names separated by commas, or a JSON list of names (for names with commas or backquotes)",
+        None,
+        "write",
+        "An overwrite replaces only the rows that equal a new row in these columns, such as `day, region`. "
+        "Null equals nothing. Without new rows nothing is replaced.",
+    ),
+    Option(
+        "replaceOn",
+        filled,
+        "an SQL condition",
+        None,
+        "write",
+        "An overwrite replaces only the rows that this SQL condition matches with a new row, such as "
+        "`t.id = s.id AND t.day >= s.day`: `t` is the table (`targetAlias`), any other alias the new rows.",
+    ),
+    Option(
+        "targetAlias",
+        filled,
+        "an alias",
+        "t",
+        "write",
+        "The alias of the table in `replaceOn`.",
+    ),
+    Option(
         "txnAppId",
         str,
         "the name of a job",

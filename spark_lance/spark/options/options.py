@@ -160,6 +160,9 @@ class WriteOptions:
     mergeSchema: bool
     overwriteSchema: bool | None
     replaceWhere: str | None
+    replaceUsing: tuple[str, ...] | None
+    replaceOn: str | None
+    targetAlias: str
     txnAppId: str | None
     txnVersion: int | None
     streamingQueryId: str | None

@@ -10,6 +10,8 @@ What a write does to the table's columns:
     overwrite, overwriteSchema=false  the table's columns stay, as with append
     overwrite, mergeSchema            the table's columns stay, and it gets those that it lacks
     overwrite, replaceWhere           as append; just the rows for which the condition is true are replaced
+    overwrite, replaceUsing           as append; just the rows that equal a new row in these columns are
+                                      replaced; replaceOn: the rows that a condition matches with a new row
 
 Descriptions of blobs stand for the blobs: a new column of them is a column of blobs, and in a table that is
 there its own column decides whether blobs or plain bytes are stored.
@@ -17,7 +19,7 @@ there its own column decides whether blobs or plain bytes are stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -49,6 +51,9 @@ from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.compression import compressed
 from spark_lance.table.writing.differences import TypeDifference, rows_do_not_fit
 
+# Options that name the rows that an overwrite replaces.
+_REPLACING = ("replaceWhere", "replaceUsing", "replaceOn")
+
 __all__ = ["check_names", "plan_rows"]
 
 
@@ -69,9 +74,10 @@ def plan_rows(
     table = find_latest(store, root)
     check_names(schema, options.caseSensitive)
     given = arrow_schema(schema)
-    keeps = not overwrite or options.replaceWhere is not None or _keeps_schema(options)
+    replaces = any(getattr(options, name) is not None for name in _REPLACING)
+    keeps = not overwrite or replaces or _keeps_schema(options)
     if table is not None and keeps:
-        if not overwrite or options.replaceWhere is not None:
+        if not overwrite or replaces:
             _check_append_options(table, options)
         rows = _for_kept_columns(schema, given, options, table.schema)
     else:
@@ -89,6 +95,8 @@ def plan_rows(
             new_columns=rows.new_columns,
             keep_schema=keeps,
             replace_where=options.replaceWhere,
+            replace_using=options.replaceUsing or (),
+            replace_on=None if options.replaceOn is None else (options.replaceOn, options.targetAlias),
         )
     except SchemaError as error:
         told = _in_sparks_words(error)
@@ -96,7 +104,10 @@ def plan_rows(
             raise told from None
         raise SchemaError(f"{told}\nmergeSchema adds columns; it changes no type of a column") from error
     if plan.check is not None and table is not None:
-        _check_bytes_are_compared(plan.check.schema.names, table.schema)
+        _check_bytes_are_compared("replaceWhere", plan.check.schema.names, table.schema)
+    if plan.match is not None and table is not None:
+        name = "replaceUsing" if options.replaceOn is None else "replaceOn"
+        _check_bytes_are_compared(name, plan.match.table_columns, table.schema)
     pages = with_page_settings(plan.schema, options.column_settings)
     plan = replace(plan, schema=compressed(pages, options.compression))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
@@ -107,8 +118,8 @@ def plan_rows(
     return rows.given.names, plan
 
 
-def _check_bytes_are_compared(names: list[str], schema: Schema) -> None:
-    """Refuse a condition of `replaceWhere` on text that Spark compares by a collation.
+def _check_bytes_are_compared(option: str, names: Sequence[str], schema: Schema) -> None:
+    """Refuse a comparison of text that Spark compares by a collation.
 
     Raises:
         OptionError: a column, or a field in it, has a collation.
@@ -116,7 +127,7 @@ def _check_bytes_are_compared(names: list[str], schema: Schema) -> None:
     for name in names:
         if any(has_collation(field.metadata) for field in schema.field(name).walk()):
             raise OptionError(
-                f"replaceWhere compares bytes, but column {name!r} has a collation: "
+                f"{option} compares bytes, but column {name!r} has a collation: "
                 "run DELETE with the condition, then append the rows"
             )
 
@@ -186,14 +197,15 @@ def _told(difference: str | TypeDifference) -> str:
 
 def _check_mode(options: WriteOptions, overwrite: bool) -> None:
     """Refuse options that contradict each other or the mode."""
-    if options.replaceWhere is None:
+    given = [name for name in _REPLACING if getattr(options, name) is not None]
+    if not given:
         return
+    if len(given) > 1:
+        raise OptionError(f"give one of the options {', '.join(_REPLACING)}: each names the rows to replace")
     if not overwrite:
-        raise OptionError("option 'replaceWhere' is for mode overwrite: an append replaces nothing")
+        raise OptionError(f"option {given[0]!r} is for mode overwrite: an append replaces nothing")
     if options.overwriteSchema:
-        raise OptionError(
-            "option 'replaceWhere' keeps the other rows, so 'overwriteSchema' cannot go with it"
-        )
+        raise OptionError(f"option {given[0]!r} keeps the other rows, so 'overwriteSchema' cannot go with it")
 
 
 def _keeps_schema(options: WriteOptions) -> bool:

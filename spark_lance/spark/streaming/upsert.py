@@ -206,7 +206,7 @@ if DataSourceStreamArrowWriter is not None:
         """
 
         def __init__(self, options: WriteOptions, schema: st.StructType, query: str) -> None:
-            for name in ("txnAppId", "txnVersion", "replaceWhere"):
+            for name in ("txnAppId", "txnVersion", "replaceWhere", "replaceUsing", "replaceOn"):
                 if getattr(options, name, None) is not None:
                     raise OptionError(f"option {name!r} is for batch writes, not for streams")
             if options.mergeSchema:

@@ -70,7 +70,7 @@ if DataSourceStreamArrowWriter is not None:
         """Writes the micro-batches of a stream; see `stream_writer`."""
 
         def __init__(self, options: WriteOptions, schema: st.StructType, overwrite: bool) -> None:
-            for name in ("txnAppId", "txnVersion", "replaceWhere"):
+            for name in ("txnAppId", "txnVersion", "replaceWhere", "replaceUsing", "replaceOn"):
                 if getattr(options, name, None) is not None:
                     raise OptionError(f"option {name!r} is for batch writes, not for streams")
             self._query = query_id(options)

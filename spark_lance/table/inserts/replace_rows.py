@@ -10,23 +10,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import ExpressionError, SchemaError
+from spark_lance.errors import ExpressionError, OptionError, SchemaError
 from spark_lance.file.schema import Schema
+from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import Offsets, offsets_of
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
+from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.inserts.merge_schema import renumbered
+from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
+from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.rows.key_filter import KeyFilter, key_filter
+from spark_lance.table.rows.key_lookup import key_tasks
+from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
 from spark_lance.table.writing.differences import row_text
 
-__all__ = ["RowCheck", "replace_rows"]
+__all__ = ["KeyMatch", "RowCheck", "replace_matches", "replace_rows"]
+
+_WINDOW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,141 @@ class RowCheck:
                 f"{batch.num_rows - kept} of {batch.num_rows} rows of a batch do not fulfil the condition "
                 f"{self.condition.text} of the rows that are replaced, such as {row_text(batch, bad)}"
             )
+
+
+@dataclass(frozen=True)
+class KeyMatch:
+    """The rows of a table that equal a new row in some columns. Can be pickled.
+
+    Null equals nothing. Numbers are equal as in Spark: 0.0 is -0.0, and NaN is NaN.
+
+    Attributes:
+        columns: names of the columns.
+    """
+
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str], table: Schema, source: Sequence[str]) -> KeyMatch:
+        """Fit names of columns to a table and to the new rows; the case of names does not matter.
+
+        Raises:
+            OptionError: a name occurs twice, or the table or the new rows lack it.
+            SchemaError: a column cannot be compared.
+        """
+        columns: list[str] = []
+        for name in names:
+            exact = [field.name for field in table.fields if field.name == name]
+            alike = exact or [field.name for field in table.fields if field.name.lower() == name.lower()]
+            if len(alike) != 1 or alike[0] not in source:
+                raise OptionError(
+                    f"the rows to replace are named by column {name!r}, which must be a column of the table "
+                    f"and of the new rows: write one of {', '.join(sorted(source))}"
+                )
+            if alike[0] in columns:
+                raise OptionError(f"the rows to replace are named by column {name!r} twice: write it once")
+            check_key_type(alike[0], table.field(alike[0]).arrow_type())
+            columns.append(alike[0])
+        return cls(tuple(columns))
+
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """The columns of the table that are compared."""
+        return self.columns
+
+    def read_rows(self, at: Snapshot, fragments: Sequence[table_pb2.DataFragment]) -> pa.Table:
+        """Return the columns of new rows, without rows that have a null in them."""
+        scan = at.scan(list(self.columns), fragments=fragments)
+        rows = pa.concat_tables([scan.arrow_schema.empty_table(), *scan.tables()])
+        for name in self.columns:
+            rows = rows.filter(pc.is_valid(rows[name]))
+        return rows
+
+    def find(self, at: Snapshot, keys: pa.Table) -> RowChanges:
+        """Return the rows of a version that have one of the keys."""
+        rows: dict[int, Offsets] = {}
+        if not keys.num_rows:
+            return RowChanges(at, rows)
+        index = KeyIndex([_comparable(keys[name]) for name in self.columns])
+        scan = at.scan([*self.columns, ROW_ADDRESS])
+        # Indices compare the bits of floats.
+        exact = [at.schema.field(name) for name in self.columns if not _is_float(keys[name].type)]
+        tasks = key_tasks(scan, exact, keys) if exact else scan.tasks()
+        for task in tasks:
+            parts = [np.empty(0, np.uint32)]
+            for table in task.tables(_WINDOW_BYTES):
+                matches = index.lookup([_comparable(table[name]) for name in self.columns]) >= 0
+                parts.append(offsets_of(table[ROW_ADDRESS].to_numpy()[matches]))
+            offsets = np.concatenate([rows.get(task.message.id, parts[0]), *parts])
+            if len(offsets):
+                rows[task.message.id] = np.unique(offsets)
+        return RowChanges(at, rows)
+
+
+def _is_float(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind))
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column whose equal numbers have equal bits: -0.0 becomes 0.0."""
+    if not _is_float(column.type):
+        return column
+    return pc.add(column.cast(pa.float64()), pa.scalar(0.0, pa.float64()))
+
+
+def replace_matches(
+    base: Snapshot,
+    match: KeyMatch | PairMatch,
+    fragments: Sequence[bytes],
+    written: Schema,
+    properties: Mapping[str, str] | None = None,
+    once: IdempotentWrite | None = None,
+) -> Manifest:
+    """Delete the rows that match a new row, add the new rows; return the new version.
+
+    Of two writers that add one key at the same time, the later one looks for its rows again. Arguments and
+    errors are as for `replace_rows`.
+    """
+
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
+        added = renumbered(fragments, written, version.schema)
+        rows = match.read_rows(at, _numbered_behind(version, added))
+        fields = sorted(field.id for field in version.schema.walk())
+        inserted = _inserted_keys(match, version.schema, rows)
+        return commit_row_changes(
+            match.find(at, rows),
+            lambda outcome: update_message(outcome.updated, outcome.removed, added, fields, inserted),
+            properties=properties,
+            once=once,
+        )
+
+    return retry_operation(base, attempt, retry_policy())
+
+
+def _inserted_keys(match: KeyMatch | PairMatch, schema: Schema, rows: pa.Table) -> KeyFilter:
+    """Return the filter of inserted keys; with a condition, every concurrent insert is a conflict."""
+    if isinstance(match, KeyMatch):
+        ids = [schema.field(name).id for name in match.columns]
+        return key_filter(ids, [rows[name] for name in match.columns])
+    whole = KeyFilter()
+    bloom = whole.bloom
+    bloom.bitmap, bloom.num_bits, bloom.number_of_items, bloom.probability = b"\xff" * 32, 256, 1, 1.0
+    return whole
+
+
+def _numbered_behind(
+    version: Manifest, fragments: Sequence[table_pb2.DataFragment]
+) -> list[table_pb2.DataFragment]:
+    """Return copies of fragments with ids that no fragment of a version has."""
+    first = 1 + max((fragment.id for fragment in version.fragments), default=0)
+    copies = []
+    for number, fragment in enumerate(fragments, first):
+        copy = table_pb2.DataFragment()
+        copy.CopyFrom(fragment)
+        copy.id = number
+        copies.append(copy)
+    return copies
 
 
 def replace_rows(

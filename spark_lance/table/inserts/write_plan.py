@@ -24,7 +24,8 @@ from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.idempotent_writes import AppliedWrites, IdempotentWrite
 from spark_lance.table.features import check_writable
 from spark_lance.table.inserts.merge_schema import add_missing_columns, missing_columns, renumbered
-from spark_lance.table.inserts.replace_rows import RowCheck, replace_rows
+from spark_lance.table.inserts.replace_pairs import PairMatch
+from spark_lance.table.inserts.replace_rows import KeyMatch, RowCheck, replace_matches, replace_rows
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
@@ -55,6 +56,7 @@ class WritePlan:
             "overwrite", or "" for an error.
         merges: whether the table is given columns that it lacks.
         check: operation "replace": the condition of the rows that are replaced, which the new rows fulfil.
+        match: operation "replace": which rows of the table a new row replaces.
         whole: operation "overwrite": the table's schema to be, if the files hold not all of it.
         bases: operation "create": more places for the table's files.
     """
@@ -67,6 +69,7 @@ class WritePlan:
     fallback: str = ""
     merges: bool = False
     check: RowCheck | None = None
+    match: KeyMatch | PairMatch | None = None
     whole: Schema | None = None
     bases: tuple[BasePath, ...] = ()
 
@@ -99,6 +102,8 @@ def plan_write(
     new_columns: pa.Schema | None = None,
     keep_schema: bool = False,
     replace_where: str | None = None,
+    replace_using: Sequence[str] = (),
+    replace_on: tuple[str, str] | None = None,
     bases: Sequence[BasePath] = (),
 ) -> WritePlan:
     """Decide how data of the Arrow schema `source` is written to the table at `root`.
@@ -114,6 +119,9 @@ def plan_write(
         keep_schema: an overwrite keeps the table's columns, and the data must fit them.
         replace_where: an overwrite replaces only the rows for which this SQL condition is true; the schema
             stays, and the new rows must fulfil it.
+        replace_using: an overwrite replaces only the rows that equal a new row in these columns; the schema
+            stays.
+        replace_on: the same by a condition on pairs of rows, and the alias of the table in it.
         bases: more places for the files of a table that is to be created, of id 0: they get ids from 1 on.
 
     Raises:
@@ -133,9 +141,11 @@ def plan_write(
         version = asked or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
-        fallback = _fallback(mode, check, bases)
+        match = _match(replace_using, replace_on, schema, source.names)
+        fallback = _fallback(mode, check is not None or match is not None, bases)
         stable = bool(primary_key(schema)) if stable_row_ids is None else stable_row_ids
-        return WritePlan("create", 0, schema, version, stable, fallback, merges, check, bases=numbered(bases))
+        places = numbered(bases)
+        return WritePlan("create", 0, schema, version, stable, fallback, merges, check, match, bases=places)
     if mode == "create":
         raise TableExistsError(f"there is a Lance table at {root} already: use mode append or overwrite")
     if bases:
@@ -152,15 +162,28 @@ def plan_write(
         check = RowCheck.of(replace_where, table)
         schema = Aligner(source, table).schema
         return WritePlan("replace", manifest.version, schema, version, merges=merges, check=check)
+    if replace_using or replace_on is not None:
+        match = _match(replace_using, replace_on, table, source.names)
+        schema = Aligner(source, table).schema
+        return WritePlan("replace", manifest.version, schema, version, merges=merges, match=match)
     whole = _new_schema(table.to_arrow(), version, manifest.first_new_field_id)
     return WritePlan(mode, manifest.version, Aligner(source, whole).schema, version, whole=whole)
 
 
-def _fallback(mode: str, check: RowCheck | None, bases: Sequence[BasePath]) -> str:
+def _match(
+    using: Sequence[str], on: tuple[str, str] | None, table: Schema, source: Sequence[str]
+) -> KeyMatch | PairMatch | None:
+    """Return which rows of a table a new row replaces; None if it replaces none."""
+    if on is not None:
+        return PairMatch.of(*on, table, source)
+    return KeyMatch.of(using, table, source) if using else None
+
+
+def _fallback(mode: str, replaces: bool, bases: Sequence[BasePath]) -> str:
     """Return what a creation becomes if another writer's comes first: `WritePlan.fallback`."""
     if mode == "create" or bases:  # Another writer's table would not have the places.
         return ""
-    return mode if check is None else "replace"
+    return "replace" if replaces else mode
 
 
 def _with_columns(manifest: Manifest, columns: pa.Schema) -> Schema:
@@ -221,13 +244,16 @@ def commit_write(
                 raise
         plan = _after_lost_creation(plan, load_latest(store, root))
     base = None
-    if plan.merges or plan.check is not None:
+    if plan.merges or plan.operation == "replace":
         base = _base(store, root, plan, once)
         messages = renumbered(fragments, plan.schema, base.schema)
     if plan.check is not None and base is not None:
         where = plan.check.condition.text
         at = Snapshot(store, root, base, pruner_factory)
         return replace_rows(at, where, fragments, plan.schema, properties, once)
+    if plan.match is not None and base is not None:
+        at = Snapshot(store, root, base, pruner_factory)
+        return replace_matches(at, plan.match, fragments, plan.schema, properties, once)
     if plan.operation == "append" and not messages and once is None:
         return base if base is not None else load_version(store, root, plan.read_version)
     operation: Message
@@ -298,7 +324,7 @@ def _base(store: Store, root: str, plan: WritePlan, once: IdempotentWrite | None
             ledger.learn(store, root, latest)
             ledger.refuse(once, root)
         return add_missing_columns(Snapshot(store, root, latest), plan.schema)
-    return load_version(store, root, plan.read_version) if plan.check is not None else latest
+    return load_version(store, root, plan.read_version) if plan.operation == "replace" else latest
 
 
 def _after_lost_creation(plan: WritePlan, winner: Manifest) -> WritePlan:

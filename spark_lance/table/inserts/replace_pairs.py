@@ -1,0 +1,216 @@
+"""Which rows of a table a condition on pairs of a new row and a row of the table replaces.
+
+The condition names columns with an alias before them: `t.id = s.id AND t.day >= s.day`. Equalities of two
+columns of one type limit the pairs that are compared; without one, every pair is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.errors import ExpressionError
+from spark_lance.file.arrays import pick_rows
+from spark_lance.file.schema import Schema
+from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import Offsets, offsets_of
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, walk
+from spark_lance.table.predicates.predicate import Condition, compile_tree
+from spark_lance.table.predicates.sql import as_condition, parse_sql
+from spark_lance.table.predicates.values import plain
+from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.rows.row_keys import KeyIndex
+
+__all__ = ["PairMatch"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_WINDOW_BYTES = 16 << 20
+_MOST_PAIRS = 1 << 20
+_SIDES = 2
+
+
+@dataclass(frozen=True)
+class PairMatch:
+    """The rows of a table that a condition matches with a new row. Can be pickled.
+
+    Attributes:
+        text: the condition.
+        target: the alias of the table in it.
+        columns: the columns of the new rows that it names.
+        table_columns: the columns of the table that it names.
+        equal: pairs of a column of the table and one of the new rows that have to be equal.
+    """
+
+    text: str
+    target: str
+    columns: tuple[str, ...]
+    table_columns: tuple[str, ...]
+    equal: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, text: str, target: str, table: Schema, source: Sequence[str]) -> PairMatch:
+        """Fit a condition to a table and to the names of the columns of the new rows.
+
+        Raises:
+            ExpressionError: it is not a condition on columns with the alias of the table or one other alias.
+        """
+        tree = _parse(text)
+        sides: dict[bool, dict[str, None]] = {True: {}, False: {}}
+        others = set()
+        for node in walk(tree):
+            if not isinstance(node, Column):
+                continue
+            is_table = node.path[0].lower() == target.lower()
+            if len(node.path) < _SIDES or (not is_table and others - {node.path[0].lower()}):
+                raise ExpressionError(
+                    f"{text}: write each column with the alias of its side, such as {target}.id = s.id"
+                )
+            if not is_table:
+                others.add(node.path[0].lower())
+            names = [field.name for field in table.fields] if is_table else list(source)
+            sides[is_table][_spelled(node.path[1], names, text)] = None
+        used = [table.field(name) for names in sides.values() for name in names]
+        if not used or any(node.is_blob for field in used for node in field.walk()):
+            raise ExpressionError(f"{text}: write a condition on columns, and not on blobs")
+        equal = tuple(_equalities(tree, target, table, source, text))
+        match = cls(text, target, tuple(sides[False]), tuple(sides[True]), equal)
+        match.compile(table)
+        return match
+
+    def compile(self, table: Schema) -> Condition:
+        """Return the condition over two struct columns, "target" and "source".
+
+        Raises:
+            ExpressionError: types do not go together.
+        """
+        used = {*self.columns, *self.table_columns}
+        types = {name: table.field(name).described().arrow_field() for name in used}
+        sides = (("target", self.table_columns), ("source", self.columns))
+        fields = [
+            (side, pa.struct([_plain_field(types[name]) for name in names])) for side, names in sides if names
+        ]
+        tree = _renamed(_parse(self.text), self)
+        return compile_tree(as_condition(tree), pa.schema(fields))
+
+    def read_rows(self, at: Snapshot, fragments: Sequence[table_pb2.DataFragment]) -> pa.Table:
+        """Return the columns of new rows that the condition names."""
+        scan = at.scan([*self.columns, ROW_ADDRESS], fragments=fragments)
+        return pa.concat_tables([scan.arrow_schema.empty_table(), *scan.tables()])
+
+    def find(self, at: Snapshot, source: pa.Table) -> RowChanges:
+        """Return the rows of a version that the condition matches with a row of `source`."""
+        rows: dict[int, Offsets] = {}
+        condition = self.compile(at.schema)
+        if not source.num_rows:
+            return RowChanges(at, rows)
+        index = KeyIndex([source[theirs] for _, theirs in self.equal]) if self.equal else None
+        for task in at.scan([*self.table_columns, ROW_ADDRESS]).tasks():
+            parts = []
+            for table in task.tables(_WINDOW_BYTES):
+                places = self._matching(table, source, index, condition)
+                parts.append(offsets_of(table[ROW_ADDRESS].to_numpy()[places]))
+            offsets = np.unique(np.concatenate([np.empty(0, np.uint32), *parts]))
+            if len(offsets):
+                rows[task.message.id] = offsets
+        return RowChanges(at, rows)
+
+    def _matching(
+        self, table: pa.Table, source: pa.Table, index: KeyIndex | None, condition: Condition
+    ) -> Int64Array:
+        """Return the places in a table of the rows that match a row of the source."""
+        matches = [np.empty(0, np.int64)]
+        if index is None:
+            pairs = _all_pairs(table.num_rows, source.num_rows)
+        else:
+            pairs = _cut(*index.pairs(index.lookup([table[mine] for mine, _ in self.equal])))
+        for places, rows in pairs:
+            sides = {
+                "target": _struct(table, self.table_columns, places),
+                "source": _struct(source, self.columns, rows),
+            }
+            named = {name: column for name, column in sides.items() if column is not None}
+            mask = condition.mask(pa.table(named)).fill_null(False).to_numpy()
+            matches.append(np.unique(places[mask]))
+        return np.unique(np.concatenate(matches))
+
+
+def _parse(text: str) -> Expression:
+    return parse_sql(text)
+
+
+def _spelled(name: str, names: Sequence[str], text: str) -> str:
+    alike = [name] if name in names else [one for one in names if one.lower() == name.lower()]
+    if len(alike) != 1:
+        raise ExpressionError(f"{text}: there is no column {name!r}; there are {', '.join(names)}")
+    return alike[0]
+
+
+def _equalities(
+    tree: Expression, target: str, table: Schema, source: Sequence[str], text: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the columns that have to be equal: of the table, and of the new rows."""
+    if not isinstance(tree, Call):
+        return
+    if tree.function == "and":
+        for part in tree.arguments:
+            yield from _equalities(part, target, table, source, text)
+    columns = [part for part in tree.arguments if isinstance(part, Column) and len(part.path) == _SIDES]
+    if tree.function != "=" or len(columns) < _SIDES:
+        return
+    columns.sort(key=lambda column: column.path[0].lower() != target.lower())
+    mine, theirs = columns
+    if mine.path[0].lower() != target.lower() or theirs.path[0].lower() == target.lower():
+        return
+    pair = (
+        _spelled(mine.path[1], [field.name for field in table.fields], text),
+        _spelled(theirs.path[1], source, text),
+    )
+    kinds = [table.field(name).arrow_type() for name in pair]
+    if kinds[0] == kinds[1] and not pa.types.is_nested(kinds[0]) and not pa.types.is_floating(kinds[0]):
+        yield pair
+
+
+def _renamed(tree: Expression, match: PairMatch) -> Expression:
+    """Return a condition whose columns are fields of the structs "target" and "source"."""
+    if isinstance(tree, Column):
+        is_table = tree.path[0].lower() == match.target.lower()
+        names = match.table_columns if is_table else match.columns
+        name = _spelled(tree.path[1], names, match.text)
+        return Column(("target" if is_table else "source", name, *tree.path[2:]))
+    if isinstance(tree, Call):
+        return Call(tree.function, tuple(_renamed(part, match) for part in tree.arguments))
+    if isinstance(tree, Cast):
+        return Cast(_renamed(tree.argument, match), tree.type, tree.or_null)
+    return tree
+
+
+def _all_pairs(count: int, others: int) -> Iterator[tuple[Int64Array, Int64Array]]:
+    step = max(1, _MOST_PAIRS // others)
+    for start in range(0, count, step):
+        places = np.arange(start, min(start + step, count))
+        yield np.repeat(places, others), np.tile(np.arange(others), len(places))
+
+
+def _cut(places: Int64Array, rows: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
+    for start in range(0, len(places), _MOST_PAIRS):
+        yield places[start : start + _MOST_PAIRS], rows[start : start + _MOST_PAIRS]
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(plain(pa.chunked_array([], field.type)).type)
+
+
+def _struct(table: pa.Table, names: Sequence[str], rows: Int64Array) -> pa.Array | None:
+    """Return columns of some rows as one struct column; None without columns."""
+    if not names:
+        return None
+    picked = pick_rows(table.select(list(names)), rows)
+    columns = [plain(column).combine_chunks() for column in picked.columns]
+    return pa.StructArray.from_arrays(columns, fields=[_plain_field(field) for field in picked.schema])
