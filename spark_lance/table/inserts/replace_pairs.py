@@ -63,7 +63,7 @@ class PairMatch:
         """
         tree = _parse(text)
         sides: dict[bool, dict[str, None]] = {True: {}, False: {}}
-        others = set()
+        others: set[str] = set()
         for node in walk(tree):
             if not isinstance(node, Column):
                 continue
