@@ -45,14 +45,13 @@ CALL lance.system.nope('db.t');
 CALL lance.system.compact('db.nope');
 ! nope
 OPTIMIZE lance.db.t;
-! CALL lance.system.compact('lance.db.t')
 optimize `db`.`t` WHERE a > 1 ZORDER BY (a, b);
-! CALL lance.system.zorder('`db`.`t`', 'column, ...')
+! CALL `lance`.system.zorder(table => '`db`.`t`', where => 'a > 1', columns => 'a, b')
 VACUUM db.t RETAIN 7 HOURS;
-! for a Lance table write CALL lance.system.vacuum('db.t')
+! CALL `lance`.system.vacuum(table => 'db.t', retention_hours => 7)
 RESTORE TABLE t TO VERSION AS OF 1;
-! CALL lance.system.restore('t', version)
+! CALL `lance`.system.restore(table => 't', version => '1')
 ALTER TABLE db.t CREATE BRANCH dev;
-! CALL lance.system.create_branch('db.t', 'branch')
+! CALL `lance`.system.create_branch(table => 'db.t', branch => 'dev')
 SELEC 1;
 ! PARSE_SYNTAX_ERROR

@@ -46,7 +46,11 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     return (String) about.get("description");
   }
 
+  // Spark hides the reason where a procedure cannot be loaded, so an unknown one is refused here.
   public BoundProcedure bind(StructType input) {
+    if (about.get("problem") != null) {
+      throw new IllegalArgumentException((String) about.get("problem"));
+    }
     return this;
   }
 

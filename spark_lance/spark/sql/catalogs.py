@@ -163,13 +163,21 @@ def is_path(name: Name) -> bool:
     return len(name) == 1 and (name[0].startswith("/") or ":/" in name[0])
 
 
-def catalog_name(catalog: OpenCatalog, text: str) -> Name:
+def catalog_name(catalog: OpenCatalog, text: str, current: Name = ()) -> Name:
     """Return the name that a text in SQL means, with or without the catalog in front; paths stay whole.
+
+    Args:
+        catalog: the catalog.
+        text: the name.
+        current: the namespace that a name of one part is in.
 
     Raises:
         OptionError: it is not a name.
     """
     if "/" in text:
+        head, _, rest = text.partition(".")
+        if head.strip("`") == catalog.name and rest.startswith("`"):
+            text = rest
         return (text.strip("`"),)
     parts: list[str] = []
     at = 0
@@ -180,7 +188,7 @@ def catalog_name(catalog: OpenCatalog, text: str) -> Name:
             break
     if not parts or at <= len(text):
         raise OptionError(f"{text!r} is not a name: write parts with dots between them, such as db.t")
-    return inside(catalog, tuple(parts))
+    return (*current, *parts) if len(parts) == 1 else inside(catalog, tuple(parts))
 
 
 def inside(catalog: OpenCatalog, name: Name) -> Name:

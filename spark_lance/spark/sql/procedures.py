@@ -9,12 +9,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 import pyspark.sql.types as st
 from pyspark.sql import SparkSession
 
 from spark_lance.errors import OptionError
+from spark_lance.spark.lance_table.maintaining import VacuumRequest, VacuumWords
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
 from spark_lance.spark.sql.row_level import last_change
@@ -71,12 +73,43 @@ def _reference(value: str | None) -> int | str | None:
     return int(value) if value is not None and value.isdigit() else value
 
 
+def _optimize(table: LanceTable, a: Mapping[str, Any], **options: Any) -> Any:
+    """Return the rewrite of the fragments that an argument `where` names, of all without one."""
+    work = table.optimize(**{name: value for name, value in options.items() if value is not None})
+    return work if a["where"] is None else work.where(a["where"])
+
+
 def _compact(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
-    rows = a["target_rows"]
-    return table.compact_files(**({} if rows is None else {"target_rows_per_fragment": rows}))
+    threshold = a["materialize_deletions_threshold"]
+    return _optimize(
+        table, a, target_rows_per_fragment=a["target_rows"], materialize_deletions_threshold=threshold
+    ).executeCompaction()
+
+
+def _vacuum(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    request = VacuumRequest(
+        a["retention_hours"],
+        bool(a["dry_run"]),
+        a["retain_versions"],
+        bool(a["delete_unverified"]),
+        bool(a["allow_short_retention"]),
+    )
+    return table._vacuum(request, _SQL_WORDS)
+
+
+_SQL_WORDS = VacuumWords("retention_hours", "retain_versions", "allow_short_retention => true")
+
+
+def _create_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    exists = a["replace"] and a["tag"] in table.tags.list()
+    (table.tags.update if exists else table.tags.create)(a["tag"], _reference(a["version"]))
 
 
 def _restore(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    if (a["version"] is None) == (a["timestamp"] is None):
+        raise OptionError("restore needs either a version or a timestamp: version => '1'")
+    if a["timestamp"] is not None:
+        return table.restoreToTimestamp(a["timestamp"])
     to = _reference(a["version"])
     return table.restoreToVersion(to) if isinstance(to, int) else table.restoreToTag(str(to))
 
@@ -95,7 +128,10 @@ def _create_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None
 
 
 def _clone(question: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
-    catalog, target = question.catalog, catalog_name(question.catalog, a["target"])
+    catalog, target = (
+        question.catalog,
+        catalog_name(question.catalog, a["target"], _current_namespace(question)),
+    )
     uri = target[0] if is_path(target) and catalog.paths else catalog.names.place(target)
     table.clone(uri, bool(a["shallow"]), version=_reference(a["version"]))
     if not is_path(target):
@@ -148,12 +184,19 @@ _LAST_CHANGE = (
 _VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
 _TAG = Parameter("tag", "string", "its name")
 _BRANCH = Parameter("branch", "string", "its name")
+_WHERE = Parameter("where", "string", "only files with a row for which this is true", "NULL")
 _COLUMNS = Parameter("columns", "string", "names with commas between them")
 
 PROCEDURES: dict[str, Procedure] = {
     "compact": Procedure(
         _compact,
-        (Parameter("target_rows", "bigint", "rows of a file at most", "NULL"),),
+        (
+            Parameter("target_rows", "bigint", "rows of a file at most", "NULL"),
+            _WHERE,
+            Parameter(
+                "materialize_deletions_threshold", "double", "the share of deleted rows that may stay", "NULL"
+            ),
+        ),
         "Put small files together and drop deleted rows.",
     ),
     "compact_wal": Procedure(
@@ -165,26 +208,32 @@ PROCEDURES: dict[str, Procedure] = {
         "Bring rows that writers have logged (MemWAL) into the table, and delete what nobody needs any more.",
     ),
     "sort": Procedure(
-        lambda _, table, a: table.optimize().sortBy(*_texts(a["columns"])),
-        (_COLUMNS,),
+        lambda _, table, a: _optimize(table, a).sortBy(*_texts(a["columns"])),
+        (_COLUMNS, _WHERE),
         "Write the rows anew in the order of columns, so that filters on them skip files.",
     ),
     "zorder": Procedure(
-        lambda _, table, a: table.optimize().zOrderBy(*_texts(a["columns"])),
-        (_COLUMNS,),
+        lambda _, table, a: _optimize(table, a).zOrderBy(*_texts(a["columns"])),
+        (_COLUMNS, _WHERE),
         "Write the rows anew, those with similar values of several columns together.",
     ),
     "vacuum": Procedure(
-        lambda _, table, a: table.vacuum(a["retention_hours"], bool(a["dry_run"])),
+        _vacuum,
         (
             Parameter("retention_hours", "double", "versions older than this go", "NULL"),
             Parameter("dry_run", "boolean", "delete nothing, and tell which files would go", "false"),
+            Parameter("retain_versions", "int", "how many of the newest versions stay", "NULL"),
+            Parameter("delete_unverified", "boolean", "delete files that no version names at once", "false"),
+            Parameter("allow_short_retention", "boolean", "delete versions younger than a day", "false"),
         ),
         "Delete old versions and the files that only they need.",
     ),
     "restore": Procedure(
         _restore,
-        (Parameter("version", "string", "a number or a tag"),),
+        (
+            Parameter("version", "string", "a number or a tag", "NULL"),
+            Parameter("timestamp", "string", "in place of a version: a time", "NULL"),
+        ),
         "Make an older version the newest one.",
     ),
     "history": Procedure(
@@ -192,9 +241,12 @@ PROCEDURES: dict[str, Procedure] = {
         (Parameter("limit", "int", "how many of the newest versions", "NULL"),),
         "Tell what each version did.",
     ),
+    "detail": Procedure(
+        lambda _, table, a: table.detail(), (), "Return one row about the table: rows, files, size, features."
+    ),
     "create_tag": Procedure(
-        lambda _, table, a: table.tags.create(a["tag"], _reference(a["version"])),
-        (_TAG, _VERSION),
+        _create_tag,
+        (_TAG, _VERSION, Parameter("replace", "boolean", "move a tag that exists", "false")),
         "Give a version a name.",
     ),
     "update_tag": Procedure(
@@ -273,17 +325,15 @@ def list_procedures(question: Question) -> list[str]:
 
 
 def load_procedure(question: Question) -> dict[str, Any]:
-    """Return what Spark has to know of a procedure.
-
-    Raises:
-        OptionError: there is none of this name.
-    """
+    """Return what Spark has to know of a procedure; of an unknown one the error (`problem`)."""
     name = question.name[-1].lower()
     if question.name[:-1] != ("system",) or name not in PROCEDURES:
-        raise OptionError(
-            f"there is no procedure {'.'.join(question.name)}; in {question.catalog.name}.system are "
-            f"{', '.join(sorted(PROCEDURES))}"
-        )
+        place = f"{question.catalog.name}.system"
+        close = get_close_matches(name, PROCEDURES, 1)
+        guess = f": did you mean {place}.{close[0]}?" if close else ":"
+        names = ", ".join(sorted(PROCEDURES))
+        problem = f"procedure {'.'.join(question.name)} does not exist{guess} {place} has {names}"
+        return {"name": name, "description": problem, "parameters": [], "problem": problem}
     procedure = PROCEDURES[name]
     arguments = ", ".join(f"{one.name} {one.type}" for one in procedure.all_parameters)
     return {
@@ -317,9 +367,17 @@ def call_procedure(question: Question) -> dict[str, Any]:
     text = given.pop("table")
     if text is None:
         raise OptionError(f"{question.name[-1]} needs the name of a table")
-    name = catalog_name(question.catalog, str(text))
+    name = catalog_name(question.catalog, str(text), _current_namespace(question))
     found = _rows(procedure.run(question, table_at(question, name), given))
     return {**found, "changed": [question.catalog.name, *name]}
+
+
+def _current_namespace(question: Question) -> tuple[str, ...]:
+    """Return the namespace that names of one part are in: the session's, if it is one of this catalog."""
+    manager = question.subject.sessionState().catalogManager()
+    if str(manager.currentCatalog().name()) != question.catalog.name:
+        return ()
+    return tuple(map(str, manager.currentNamespace()))
 
 
 def _rows(result: Any) -> dict[str, Any]:

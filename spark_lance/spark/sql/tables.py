@@ -92,10 +92,18 @@ def load_table(question: Question) -> dict[str, Any]:
     if "version" in question.asked:
         text = str(question.asked["version"])
         travel = {"version": text} if text.isdigit() else {"tag": text}
+        if "tag" in travel and "branch" not in options and _is_branch(question, text):
+            options, travel = {**options, "branch": text}, {}
     elif "asof" in question.asked:
         moment = datetime.fromtimestamp(question.asked["asof"] / 1e6, timezone.utc)
         travel = {"asof": moment.isoformat()}
     return answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
+
+
+def _is_branch(question: Question, name: str) -> bool:
+    """Return whether a name is that of a branch of the table, and of no tag."""
+    opened = table_at(question)._dataset()
+    return name not in opened.tags.list() and name in opened.branches.list()
 
 
 def load_changes(question: Question) -> dict[str, Any]:

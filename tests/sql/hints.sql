@@ -1,0 +1,70 @@
+-- Statements of other table formats: by name, by path, in the current namespace; and what errors say to write.
+CREATE NAMESPACE lance.db;
+CREATE TABLE lance.db.h AS SELECT id, id % 3 AS m, 'it''s' AS s FROM range(30);
+CREATE TABLE lance.h AS SELECT 7 AS id;
+CREATE TABLE lance.`{root}/p` AS SELECT 1 AS id;
+INSERT INTO lance.`{root}/p` VALUES (2);
+INSERT INTO lance.db.h VALUES (100, 1, 'x');
+OPTIMIZE lance.db.h;
+~ 2
+OPTIMIZE lance.`{root}/p`;
+~ 2
+DESCRIBE DETAIL lance.`{root}/p`;
+~ lance
+USE lance.db;
+INSERT INTO h VALUES (101, 1, 'y');
+OPTIMIZE h WHERE s = 'y' OR s = "it's";
+~ 2
+OPTIMIZE h ZORDER BY (m, id);
+OPTIMIZE TABLE h FULL WHERE id > 5 ZORDER BY m;
+VACUUM h DRY RUN;
+VACUUM h RETAIN 0 HOURS;
+! allow_short_retention => true
+CALL lance.system.vacuum('h', 0, allow_short_retention => true, dry_run => true);
+VACUUM h RETAIN 200 HOURS;
+DESCRIBE HISTORY h;
+~ Append
+DESC HISTORY h LIMIT 1;
+~ Rewrite
+DESCRIBE DETAIL h;
+~ lance
+ALTER TABLE h CREATE TAG first AS OF VERSION 1;
+ALTER TABLE h CREATE OR REPLACE TAG first AS OF VERSION 2;
+SELECT count(*) FROM h VERSION AS OF 'first';
+> 31
+ALTER TABLE h CREATE BRANCH dev;
+SELECT count(*) FROM h VERSION AS OF 'dev';
+> 32
+DELETE FROM `h@dev` WHERE id < 10;
+SELECT count(*) FROM h VERSION AS OF 'dev';
+> 22
+ALTER TABLE h DROP BRANCH dev;
+ALTER TABLE h CREATE OR REPLACE BRANCH dev;
+! DROP BRANCH name, and then CREATE BRANCH name
+RESTORE TABLE h TO VERSION AS OF 1;
+SELECT count(*) FROM h;
+> 30
+RESTORE TABLE h TO VERSION AS OF 'first';
+SELECT count(*) FROM h;
+> 31
+RESTORE TABLE h TO TIMESTAMP AS OF '2999-01-01 00:00:00';
+RESTORE TABLE h TO TIMESTAMP AS OF '1999-01-01 00:00:00';
+! 1999
+ALTER TABLE h DROP TAG first;
+CALL lance.system.compact('h');
+CALL lance.system.compcat('h');
+! did you mean lance.system.compact?
+CALL lance.system.nope('h');
+! lance.system has add_columns_from, clone, compact, compact_wal
+CALL lance.compact('h');
+! did you mean lance.system.compact?
+CALL lance.system.history('lance.h', 5);
+~ Overwrite
+SELECT count(*) FROM h VERSION AS OF 'nope';
+! nope
+VACUUM h NOW;
+! VACUUM h [RETAIN number HOURS] [DRY RUN]
+USE spark_catalog.default;
+OPTIMIZE h;
+! CALL `lance`.system.compact(table => 'h')
+CALL `lance`.system.compact(table => 'h');
