@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_lance.errors import StoreError
+from spark_lance.io.atomic import sync_files
 from spark_lance.io.failures import local_failure
 
 if TYPE_CHECKING:
@@ -42,9 +44,13 @@ class OutputFile(Protocol):
 
 
 class LocalOutput:
-    """Writes to a temporary name beside the final one and renames on close."""
+    """Writes to a temporary name beside the final one and renames on close.
 
-    def __init__(self, path: str) -> None:
+    With `sync`, the bytes and the name are on the disk when `close` returns.
+    """
+
+    def __init__(self, path: str, sync: bool = False) -> None:
+        self._sync = sync
         self._final = Path(path)
         self._staged = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}")
         try:
@@ -69,8 +75,13 @@ class LocalOutput:
 
     def close(self) -> None:
         try:
+            if self._sync:
+                self._file.flush()
+                os.fsync(self._file.fileno())
             self._file.close()
             self._staged.replace(self._final)
+            if self._sync:
+                sync_files([str(self._final)])
         except OSError as error:
             raise self._explained(error) from None
 

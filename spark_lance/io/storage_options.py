@@ -247,6 +247,7 @@ class OwnOptions:
         conditional_put: whether the store can create an object only if it is absent; "disabled" says no.
         retry: how often a failed request is sent again.
         bases: places besides the table's own, see `io/base_options.py`.
+        durable: whether every new local file is forced to the disk; "fsync" says yes.
     """
 
     manifest_store: str | None = None
@@ -254,10 +255,18 @@ class OwnOptions:
     conditional_put: bool = True
     retry: RetryPolicy | None = None
     bases: BaseOptions = field(default_factory=BaseOptions)
+    durable: bool = False
 
 
 _OWN_NAMES = frozenset(
-    {"manifest_store", "dynamodb_endpoint", "conditional_put", "client_max_retries", "client_retry_timeout"}
+    {
+        "manifest_store",
+        "dynamodb_endpoint",
+        "conditional_put",
+        "client_max_retries",
+        "client_retry_timeout",
+        "durability",
+    }
 )
 
 
@@ -288,9 +297,14 @@ def split_own(options: Mapping[str, Any]) -> tuple[OwnOptions, dict[str, Any]]:
     way = str(own.get("conditional_put", "etag")).lower()
     if way not in ("etag", "disabled"):
         raise OptionError("storage option conditional_put is 'etag' or 'disabled'")
+    durability = str(own.get("durability", "none")).lower()
+    if durability not in ("none", "fsync"):
+        raise OptionError("storage option durability is 'none' or 'fsync'")
     bases = read_base_options(about_bases)
     endpoint = own.get("dynamodb_endpoint")
-    return OwnOptions(own.get("manifest_store"), endpoint, way == "etag", retry, bases), rest
+    return OwnOptions(
+        own.get("manifest_store"), endpoint, way == "etag", retry, bases, durability == "fsync"
+    ), rest
 
 
 def fsspec_options(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def open_store(
         ),
         commit_lock=commit_lock,
         conditional_put=own.conditional_put,
+        durable=own.durable,
         bases=own.bases,
         authority="" if protocol in IN_REACH else text.partition("://")[2].partition("/")[0],
     )
@@ -123,6 +124,7 @@ class Store:
         manifests: the external manifest store that commits go through.
         commit_lock: the lock that commits hold.
         conditional_put: False if the user says that the server cannot do it.
+        durable: whether new files of this machine are on the disk before they become visible.
         bases: what the user says about places besides the table's own.
         authority: host, bucket or container as in the URI that the store was opened by.
     """
@@ -133,6 +135,7 @@ class Store:
     manifests: ManifestStore | None = field(default=None, repr=False, kw_only=True)
     commit_lock: CommitLock | None = field(default=None, repr=False, compare=False, kw_only=True)
     conditional_put: bool = field(default=True, repr=False, kw_only=True)
+    durable: bool = field(default=False, repr=False, kw_only=True)
     bases: BaseOptions = field(default_factory=BaseOptions, repr=False, compare=False, kw_only=True)
     authority: str = field(default="", repr=False, compare=False, kw_only=True)
 
@@ -414,7 +417,7 @@ class Store:
     def put(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing what was there; readers see the old one or the new one."""
         if self.is_local:
-            out = LocalOutput(path)
+            out = LocalOutput(path, self.durable)
             try:
                 out.write(data)
             except BaseException:
@@ -461,7 +464,7 @@ class Store:
         """
         if not self.conditional_put:
             raise refusal(self.protocol)
-        put = lambda fs: put_if_absent(self.protocol, fs, path, data, sync)  # noqa: E731
+        put = lambda fs: put_if_absent(self.protocol, fs, path, data, sync or self.durable)  # noqa: E731
         self._call("creating", path, put, once=True)
 
     def copy(self, source: str, target: str) -> None:
@@ -539,7 +542,7 @@ class Store:
     def create(self, path: str) -> OutputFile:
         """Start writing a new object, which becomes visible when it is closed."""
         if self.is_local:
-            return LocalOutput(path)
+            return LocalOutput(path, self.durable)
         if self.protocol == "memory":
             return MemoryOutput(self.fs, path)
         if self.protocol in S3:
