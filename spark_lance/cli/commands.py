@@ -40,20 +40,20 @@ class Command:
     @property
     def all_parameters(self) -> list[click.Parameter]:
         """What it takes, in order."""
-        found = list(self.parameters)
+        result = list(self.parameters)
         if self.opens:
             # Source and target of a transfer stand in the order in which rows go.
-            place = 1 if _SOURCE in found else 0
+            place = 1 if _SOURCE in result else 0
             lines = (_BRANCH,) if self.branches else ()
-            found = [*found[:place], _PATH, *found[place:], *lines, *COMMON]
-        return found
+            result = [*result[:place], _PATH, *result[place:], *lines, *COMMON]
+        return result
 
     @property
     def function(self) -> Callable[[Arguments], int]:
         """What does it."""
         module, _, name = self.run.partition(".")
-        found: Callable[[Arguments], int] = getattr(import_module(f"spark_lance.cli.{module}"), name)
-        return found
+        result: Callable[[Arguments], int] = getattr(import_module(f"spark_lance.cli.{module}"), name)
+        return result
 
 
 @dataclass(frozen=True)

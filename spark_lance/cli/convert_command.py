@@ -61,7 +61,7 @@ def convert(arguments: Arguments) -> int:
     is_delta = system.exists(f"{path.rstrip('/')}/{_DELTA_LOG}")
     source = _delta(arguments.source) if is_delta else _parquet(system, path, arguments.source)
     try:
-        made, written = write_counted(
+        dataset, written = write_counted(
             source.rows.to_batches(batch_size=arguments.batch_rows),
             source.rows.schema.remove_metadata(),
             arguments.path,
@@ -77,22 +77,22 @@ def convert(arguments: Arguments) -> int:
         raise TableExistsError(
             f"there is a Lance table at {place} already: convert makes a new one"
         ) from error
-    if not written == source.count == made.count_rows():
+    if not written == source.count == dataset.count_rows():
         raise SchemaError(
             f"{arguments.source} has {source.count} rows, but {written} were read and the table at "
-            f"{arguments.path} has {made.count_rows()}: do not use it"
+            f"{arguments.path} has {dataset.count_rows()}: do not use it"
         )
-    found = {
+    readers = {
         "source": source.kind,
         "rows": written,
-        "columns": len(made.schema.names),
+        "columns": len(dataset.schema.names),
         "partition columns": list(source.partitions),
-        "version": made.version,
+        "version": dataset.version,
     }
     if arguments.json:
-        say(as_json(found))
+        say(as_json(readers))
     else:
-        print_pairs(found.items())
+        print_pairs(readers.items())
     return 0
 
 
@@ -103,12 +103,12 @@ def _parquet(system: fsspec.AbstractFileSystem, path: str, name: str) -> _Source
         )
     hive = pyarrow.dataset.HivePartitioning.discover(infer_dictionary=False, null_fallback=_NO_VALUE)
     try:
-        found = pyarrow.dataset.dataset(path, format="parquet", filesystem=system, partitioning=hive)
-        fragments = list(found.get_fragments())
+        files = pyarrow.dataset.dataset(path, format="parquet", filesystem=system, partitioning=hive)
+        fragments = list(files.get_fragments())
         if not fragments:
             raise OptionError(f"{name} holds no Parquet files")
         with ThreadPoolExecutor(_READERS) as pool:
-            schemas = [found.schema]
+            schemas = [files.schema]
             rows = 0
             for done, fragment in enumerate(_mapped(pool, fragments), 1):
                 schemas.append(fragment.physical_schema)
@@ -121,9 +121,9 @@ def _parquet(system: fsspec.AbstractFileSystem, path: str, name: str) -> _Source
         raise SchemaError(f"reading {name}: {str(error).splitlines()[0]}") from error
     stored = set(fragments[0].physical_schema.names)
     partitions = tuple(
-        field for field in found.schema.names if field not in stored and _in_path(fragments, field)
+        field for field in files.schema.names if field not in stored and _in_path(fragments, field)
     )
-    return _Source("parquet", found.replace_schema(schema), rows, partitions)
+    return _Source("parquet", files.replace_schema(schema), rows, partitions)
 
 
 def _mapped(

@@ -87,8 +87,8 @@ def html_page(dataset: LanceDataset, release: str) -> str:
 
 def _versions(dataset: LanceDataset) -> Iterable[str]:
     """Yield rows and bytes over time, and the operations."""
-    found = metadata_table("versions").to_arrow(dataset.snapshot, ["version", "rows", "bytes"]).to_pylist()
-    rows = sorted(found, key=lambda row: row["version"])
+    versions = metadata_table("versions").to_arrow(dataset.snapshot, ["version", "rows", "bytes"]).to_pylist()
+    rows = sorted(versions, key=lambda row: row["version"])
     history = metadata_table("history").to_arrow(
         dataset.snapshot, ["version", "timestamp", "operation", "operationMetrics"], limit=_VERSIONS
     )
@@ -114,15 +114,15 @@ def _versions(dataset: LanceDataset) -> Iterable[str]:
 def _fragments(dataset: LanceDataset) -> Iterable[str]:
     """Yield a bar for each fragment: its rows, those that are deleted in red."""
     names = ["id", "rows", "deleted_rows", "bytes"]
-    found = metadata_table("fragments").to_arrow(dataset.snapshot, names, limit=_FRAGMENTS).to_pylist()
-    if not found:
+    fragments = metadata_table("fragments").to_arrow(dataset.snapshot, names, limit=_FRAGMENTS).to_pylist()
+    if not fragments:
         return
     total = len(dataset.manifest.fragments)
-    left = f", of which these are the first {len(found)}" if total > len(found) else ""
+    left = f", of which these are the first {len(fragments)}" if total > len(fragments) else ""
     yield f"<h2>Fragments</h2><p>{total:,} fragments{left}; deleted rows are red.</p>"
-    most = max((row["rows"] or 0) + (row["deleted_rows"] or 0) for row in found) or 1
+    most = max((row["rows"] or 0) + (row["deleted_rows"] or 0) for row in fragments) or 1
     bars = []
-    for number, row in enumerate(found):
+    for number, row in enumerate(fragments):
         live, gone = row["rows"] or 0, row["deleted_rows"] or 0
         share = f", {gone / (live + gone):.0%} deleted" if gone else ""
         text = f"{row['id']}: {live:,} rows{share}, {size_text(row['bytes'])}"
@@ -191,8 +191,8 @@ def _indices(dataset: LanceDataset, rows: int) -> Iterable[str]:
 
 
 def _coverage(index: object, rows: int) -> str:
-    known = getattr(index, "num_rows_indexed", None)
-    share = "an unknown share" if known is None else f"{known / max(rows, 1):.0%}"
+    indexed_rows = getattr(index, "num_rows_indexed", None)
+    share = "an unknown share" if indexed_rows is None else f"{indexed_rows / max(rows, 1):.0%}"
     return f"{getattr(index, 'name', '')}: knows {share} of the rows"
 
 
@@ -210,13 +210,13 @@ def _pairs(pairs: Iterable[tuple[str, str | None]]) -> str:
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    given = [list(row) for row in rows]
-    numbers = [bool(given) and all(isinstance(row[at], int) for row in given) for at in range(len(names))]
+    cells = [list(row) for row in rows]
+    numbers = [bool(cells) and all(isinstance(row[at], int) for row in cells) for at in range(len(names))]
     marks = [' class="number"' if number else "" for number in numbers]
     head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in zip(names, marks, strict=True))
     lines = [
         "".join(f"<td{mark}>{escape(str(cell))}</td>" for cell, mark in zip(row, marks, strict=True))
-        for row in given
+        for row in cells
     ]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

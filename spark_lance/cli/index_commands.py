@@ -60,15 +60,15 @@ def build_index(arguments: Arguments) -> int:
     common: dict[str, Any] = {"name": arguments.name, "replace": arguments.replace}
     with Progress("building") as progress, reporting(progress):
         if kind in SCALAR_INDICES:
-            made = dataset.create_scalar_index(arguments.column, kind, **common, **options)
+            result = dataset.create_scalar_index(arguments.column, kind, **common, **options)
         elif kind in INDEX_TYPES:
-            given = {"metric": arguments.metric, "num_partitions": arguments.partitions}
-            chosen = {key: value for key, value in given.items() if value is not None}
-            made = dataset.create_index(arguments.column, kind, **common, **{**chosen, **options})
+            parameters = {"metric": arguments.metric, "num_partitions": arguments.partitions}
+            chosen = {key: value for key, value in parameters.items() if value is not None}
+            result = dataset.create_index(arguments.column, kind, **common, **{**chosen, **options})
         else:
-            known = ", ".join([*SCALAR_INDICES, *INDEX_TYPES])
-            raise OptionError(f"there is no kind of index {arguments.type!r}, but {known}")
-    return _said(arguments, f"built {arguments.name or arguments.column + '_idx'}", made)
+            types = ", ".join([*SCALAR_INDICES, *INDEX_TYPES])
+            raise OptionError(f"there is no kind of index {arguments.type!r}, but {types}")
+    return _said(arguments, f"built {arguments.name or arguments.column + '_idx'}", result)
 
 
 def optimize_indices(arguments: Arguments) -> int:
@@ -87,10 +87,10 @@ def drop_index(arguments: Arguments) -> int:
     return _said(arguments, f"dropped {arguments.name}", open_table(arguments).drop_index(arguments.name))
 
 
-def _index_options(given: tuple[str, ...]) -> dict[str, Any]:
+def _index_options(texts: tuple[str, ...]) -> dict[str, Any]:
     """Return options of an index from texts such as `num_bits=4`; values are JSON where they can be."""
     options: dict[str, Any] = {}
-    for text in given:
+    for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise OptionError(f"--option takes NAME=VALUE, not {text!r}")

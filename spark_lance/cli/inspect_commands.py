@@ -56,8 +56,8 @@ def inspect(arguments: Arguments) -> int:
     tags = list_tags(dataset.store, snapshot.main_root)
     branches = Branches(dataset.store, snapshot.main_root).list()
     if arguments.json:
-        shown = {"columns": columns, "indices": indices, "tags": tags, "branches": branches}
-        say(as_json({"table": detail, **shown}))
+        details = {"columns": columns, "indices": indices, "tags": tags, "branches": branches}
+        say(as_json({"table": detail, **details}))
         return 0
     print_pairs(
         [
@@ -89,8 +89,8 @@ def inspect(arguments: Arguments) -> int:
 
 def schema(arguments: Arguments) -> int:
     """Show the columns of a table and the fields inside them, with their ids."""
-    found = metadata_table("schema").to_arrow(open_table(arguments).snapshot).to_pylist()
-    rows = [{**row, "metadata": dict(row["metadata"] or ())} for row in found]
+    fields = metadata_table("schema").to_arrow(open_table(arguments).snapshot).to_pylist()
+    rows = [{**row, "metadata": dict(row["metadata"] or ())} for row in fields]
     if arguments.json:
         say(as_json(rows))
         return 0
@@ -135,8 +135,8 @@ def history(arguments: Arguments) -> int:
     """Show the operation behind each version, newest first."""
     dataset = open_table(arguments)
     table = metadata_table("history")
-    found = table.to_arrow(dataset.snapshot, limit=arguments.limit)
-    rows = [{**row, **_maps(row)} for row in found.to_pylist()]
+    versions = table.to_arrow(dataset.snapshot, limit=arguments.limit)
+    rows = [{**row, **_maps(row)} for row in versions.to_pylist()]
     if arguments.json:
         say(as_json(rows))
     else:
@@ -175,8 +175,8 @@ def doctor(arguments: Arguments) -> int:
     advice = list(advice_for(dataset))
     columns = dict(_special_columns(dataset))
     if arguments.json:
-        shown = {"features": features, "file_versions": sorted(versions), "columns": columns}
-        say(as_json({**shown, "engines": verdicts, "advice": advice}))
+        details = {"features": features, "file_versions": sorted(versions), "columns": columns}
+        say(as_json({**details, "engines": verdicts, "advice": advice}))
         return 0
     print_pairs([("file versions", sorted(versions)), ("manifest names", dataset.manifest.naming.name)])
     if columns:
@@ -254,11 +254,11 @@ def _file_versions(dataset: LanceDataset) -> Iterator[str]:
 
 
 def _said(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
-    known = {
+    details = {
         key.decode("utf-8", "replace"): value.decode("utf-8", "replace")
         for key, value in (metadata or {}).items()
     }
-    return {"metadata": known}
+    return {"metadata": details}
 
 
 def _notes(column: dict[str, Any]) -> Any:

@@ -80,12 +80,12 @@ def command_line() -> click.Group:
 
 
 def _click_command(name: str, command: Command) -> click.Command:
-    def chosen(**given: Any) -> Callable[[], int]:
-        return lambda: command.function(Arguments(**given))
+    def chosen(**arguments: Any) -> Callable[[], int]:
+        return lambda: command.function(Arguments(**arguments))
 
-    made = _WithExample(name, callback=chosen, params=command.all_parameters, help=command.help)
-    made.command = command
-    return made
+    result = _WithExample(name, callback=chosen, params=command.all_parameters, help=command.help)
+    result.command = command
+    return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -59,9 +59,11 @@ def unwritten(target: str, error: OSError) -> OSError:
         return StoreError(f"writing {target}: its folder takes no new files: choose another one")
     if isinstance(error, IsADirectoryError):
         return StoreError(f"writing {target}: it is a folder: add the name of a file")
-    found = local_failure(error, f"writing {target}")
+    failure = local_failure(error, f"writing {target}")
     return (
-        found if isinstance(found, LanceError) else StoreError(f"writing {target}: {error.strerror or error}")
+        failure
+        if isinstance(failure, LanceError)
+        else StoreError(f"writing {target}: {error.strerror or error}")
     )
 
 
@@ -88,16 +90,16 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide:
         wide: cut nothing and leave nothing out.
     """
     console = _console()
-    given = [list(row) for row in rows]
-    texts = [[_cell(value, _UNBOUNDED if wide else _WIDEST) for value in row] for row in given]
+    cells = [list(row) for row in rows]
+    texts = [[_cell(value, _UNBOUNDED if wide else _WIDEST) for value in row] for row in cells]
     bounded = console.is_terminal and not wide
     widths = [max([cell_len(name), *(cell_len(row[at]) for row in texts)]) for at, name in enumerate(names)]
-    shown = _fitting(widths, console.width) if bounded else len(names)
+    column_count = _fitting(widths, console.width) if bounded else len(names)
     if bounded:
-        widths = _shares(widths[:shown], console.width - _GAP * (shown - 1))
+        widths = _shares(widths[:column_count], console.width - _GAP * (column_count - 1))
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for at, name in enumerate(names[:shown]):
-        right = bool(given) and all(isinstance(row[at], _NUMBERS) or row[at] is None for row in given)
+    for at, name in enumerate(names[:column_count]):
+        right = bool(cells) and all(isinstance(row[at], _NUMBERS) or row[at] is None for row in cells)
         table.add_column(
             Text(name),
             justify="right" if right else "left",
@@ -106,15 +108,15 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide:
             width=widths[at],
         )
     for row in texts:
-        table.add_row(*(Text(text) for text in row[:shown]))
+        table.add_row(*(Text(text) for text in row[:column_count]))
     if not bounded:
         console = _console(sum(widths) + _GAP * len(widths))
     with console.capture() as printed:
         console.print(table)
     for line in printed.get().splitlines():
         say(line.rstrip())
-    if shown < len(names):
-        say(f"not shown: {', '.join(names[shown:])} (--wide shows all)")
+    if column_count < len(names):
+        say(f"not shown: {', '.join(names[column_count:])} (--wide shows all)")
 
 
 def _fitting(widths: Sequence[int], width: int) -> int:
@@ -129,21 +131,21 @@ def _fitting(widths: Sequence[int], width: int) -> int:
 
 def _shares(widths: Sequence[int], room: int) -> list[int]:
     """Return a width for each column: its own, or where room lacks as much as each other that is cut."""
-    found = list(widths)
+    result = list(widths)
     for left, at in zip(
         range(len(widths), 0, -1), sorted(range(len(widths)), key=widths.__getitem__), strict=True
     ):
-        found[at] = max(1, min(widths[at], room // left))
-        room -= found[at]
-    return found
+        result[at] = max(1, min(widths[at], room // left))
+        room -= result[at]
+    return result
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     """Print names with their values, a line for each; those without a value are left out."""
     console = _console()
-    known = [(name, _cell(value, _WIDEST * 4)) for name, value in pairs if value not in (None, "", (), [])]
-    width = max((len(name) for name, _ in known), default=0)
-    for name, text in known:
+    filled = [(name, _cell(value, _WIDEST * 4)) for name, value in pairs if value not in (None, "", (), [])]
+    width = max((len(name) for name, _ in filled), default=0)
+    for name, text in filled:
         line = Text(name.ljust(width), style="bold").append(f"  {text}", style="not bold")
         console.print(line, soft_wrap=True)
 

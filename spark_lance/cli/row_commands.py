@@ -48,32 +48,32 @@ def count(arguments: Arguments) -> int:
 def search(arguments: Arguments) -> int:
     """Show the rows nearest to a vector, or those that have words, best first."""
     dataset = open_table(arguments)
-    given = [arguments.vector, arguments.like_row, arguments.text]
-    if sum(value is not None for value in given) != 1:
+    queries = [arguments.vector, arguments.like_row, arguments.text]
+    if sum(value is not None for value in queries) != 1:
         raise OptionError("search needs one of --vector, --like-row and --text")
-    asked: dict[str, Any] = {}
+    request: dict[str, Any] = {}
     column = arguments.column
     if arguments.text is not None:
         query: dict[str, Any] = {"query": arguments.text}
         if column is not None:
             query["column"] = column
-        asked["full_text_query"] = query
+        request["full_text_query"] = query
     else:
         column = column or _only_vector_column(dataset)
         vector = _vector(dataset, column, arguments)
-        asked["nearest"] = {"column": column, "q": vector, "k": arguments.rows}
+        request["nearest"] = {"column": column, "q": vector, "k": arguments.rows}
         for name in ("nprobes", "refine_factor"):
             if getattr(arguments, name) is not None:
-                asked["nearest"][name] = getattr(arguments, name)
+                request["nearest"][name] = getattr(arguments, name)
     with Progress("searching"):
-        found = dataset.to_table(
+        result = dataset.to_table(
             _shown_columns(dataset, arguments, but=column),
             arguments.where,
             arguments.rows,
             prefilter=True,
-            **asked,
+            **request,
         )
-    show_rows(found, arguments)
+    show_rows(result, arguments)
     return 0
 
 
@@ -100,8 +100,8 @@ def _vector(dataset: LanceDataset, column: str, arguments: Arguments) -> list[fl
 def _only_vector_column(dataset: LanceDataset) -> str:
     names: list[str] = [field.name for field in dataset.schema if pa.types.is_fixed_size_list(field.type)]
     if len(names) != 1:
-        found = f"several columns of vectors ({', '.join(names)})" if names else "no column of vectors"
-        raise OptionError(f"the table has {found}: say --column")
+        problem = f"several columns of vectors ({', '.join(names)})" if names else "no column of vectors"
+        raise OptionError(f"the table has {problem}: say --column")
     return names[0]
 
 
@@ -127,13 +127,13 @@ def diff(arguments: Arguments) -> int:
 
 def _first_rows(reader: pa.RecordBatchReader, count: int) -> pa.Table:
     """Return the first rows of a stream, and read little more of it."""
-    held: list[pa.RecordBatch] = []
-    while sum(batch.num_rows for batch in held) < count:
+    batches: list[pa.RecordBatch] = []
+    while sum(batch.num_rows for batch in batches) < count:
         batch = next(reader, None)
         if batch is None:
             break
-        held.append(batch)
-    return pa.Table.from_batches(held, reader.schema).slice(0, count)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, reader.schema).slice(0, count)
 
 
 def show_rows(rows: pa.Table, arguments: Arguments) -> None:
@@ -159,17 +159,17 @@ def _short_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if values.null_count:
         return column
     texts = values.to_numpy(zero_copy_only=False).astype(str).astype(np.float64)
-    shown = pa.array(texts)
+    result = pa.array(texts)
     return pa.chunked_array(
-        [pa.FixedSizeListArray.from_arrays(shown, kind.list_size) if is_vector else shown]
+        [pa.FixedSizeListArray.from_arrays(result, kind.list_size) if is_vector else result]
     )
 
 
 def _shown_columns(dataset: LanceDataset, arguments: Arguments, but: str | None = None) -> list[str] | None:
     """Return the columns to show: those that were asked for, or all but the one that was searched."""
-    asked = columns_of(arguments)
-    if asked is not None or but is None:
-        return asked
+    columns = columns_of(arguments)
+    if columns is not None or but is None:
+        return columns
     field: Field | None = next((top for top in dataset.lance_schema.fields if top.name == but), None)
     if field is None or not pa.types.is_fixed_size_list(field.arrow_type()):
         return None

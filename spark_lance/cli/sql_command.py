@@ -20,8 +20,8 @@ def sql(arguments: Arguments) -> int:
     duckdb = duckdb_module()
     try:
         with Progress("asking"):
-            found = dataset.sql(arguments.query, _VIEW)
+            result = dataset.sql(arguments.query, _VIEW)
     except duckdb.Error as error:
         raise ExpressionError(" ".join(str(error).split())) from None
-    show_rows(found, arguments)
+    show_rows(result, arguments)
     return 0

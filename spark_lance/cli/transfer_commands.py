@@ -108,10 +108,10 @@ def import_rows(arguments: Arguments) -> int:
     path = arguments.path
     if arguments.branch is not None:
         path = dataset(path, (arguments.branch, None), options).uri
-    known = None if arguments.mode != "append" else _known_schema(path, options)
-    rows = _open_source(arguments.source, chosen, known)
+    schema = None if arguments.mode != "append" else _known_schema(path, options)
+    rows = _open_source(arguments.source, chosen, schema)
     total = rows.count_rows() if chosen.name in ("parquet", "arrow") else 0
-    made, written = write_counted(
+    table, written = write_counted(
         rows.to_batches(),
         rows.schema,
         path,
@@ -122,7 +122,7 @@ def import_rows(arguments: Arguments) -> int:
     )
     if total and written != total:
         raise SchemaError(f"{arguments.source} has {total} rows, but {written} were read and written")
-    return _said(arguments, f"imported {written} rows into version {made.version}", written, made.version)
+    return _said(arguments, f"imported {written} rows into version {table.version}", written, table.version)
 
 
 def write_counted(
@@ -160,10 +160,10 @@ def write_counted(
 
         try:
             options = {name: value for name, value in options.items() if value is not None}
-            made = write_dataset(counted(), path, schema=schema, **options)
+            dataset = write_dataset(counted(), path, schema=schema, **options)
         except pa.ArrowException as error:
             raise SchemaError(f"reading the rows: {_first_line(error)}") from error
-    return made, written
+    return dataset, written
 
 
 def _first_line(error: Exception) -> str:
@@ -177,19 +177,21 @@ def _known_schema(path: str, options: dict[str, Any]) -> pa.Schema | None:
         return None
 
 
-def _open_source(source: str, chosen: Format, known: pa.Schema | None) -> pyarrow.dataset.Dataset:
+def _open_source(source: str, chosen: Format, schema: pa.Schema | None) -> pyarrow.dataset.Dataset:
     """Open what is imported; values of text formats are read in the types of the table, if there is one."""
     system, path = fsspec.core.url_to_fs(source)
     if not system.exists(path):
         raise OptionError(f"{source} does not exist")
     try:
-        found = pyarrow.dataset.dataset(path, format=chosen.dataset_format(known), filesystem=system)
+        source_data = pyarrow.dataset.dataset(path, format=chosen.dataset_format(schema), filesystem=system)
     except pa.ArrowException as error:
         raise SchemaError(f"reading {source}: {_first_line(error)}") from error
-    if known is None or chosen.name != "jsonl":
-        return found
-    types = {field.name: field for field in known}
-    return found.replace_schema(pa.schema([types.get(field.name, field) for field in found.schema]))
+    if schema is None or chosen.name != "jsonl":
+        return source_data
+    types = {field.name: field for field in schema}
+    return source_data.replace_schema(
+        pa.schema([types.get(field.name, field) for field in source_data.schema])
+    )
 
 
 def _said(arguments: Arguments, what: str, rows: int, version: int | None = None) -> int:

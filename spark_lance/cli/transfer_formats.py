@@ -102,14 +102,14 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
-def format_of(path: str, asked: str | None) -> Format:
+def format_of(path: str, name: str | None) -> Format:
     """Return the format that was asked for, or that the ending of a path means.
 
     Raises:
         OptionError: neither tells.
     """
-    if asked is not None:
-        return FORMATS[asked]
+    if name is not None:
+        return FORMATS[name]
     for each in FORMATS.values():
         if path.lower().rstrip("/").endswith(each.endings):
             return each

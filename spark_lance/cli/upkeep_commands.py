@@ -170,27 +170,32 @@ def check(arguments: Arguments) -> int:
         done = repair(dataset.store, dataset.root)
         dataset = dataset.checkout_latest()
     with Progress("reading") as progress:
-        found = verify(dataset.snapshot, lambda done, total: progress("reading", done, total, "bytes"))
+        report = verify(dataset.snapshot, lambda done, total: progress("reading", done, total, "bytes"))
     if arguments.json:
+<<<<<<< HEAD
         moved = {} if done is None else {"restored": done.restored, "moved": list(done.moved)}
-        say(as_json({"damaged": found.damaged, **moved, **vars(found)}))
-        return _DAMAGED if found.damaged else 0
+        say(as_json({"damaged": report.damaged, **moved, **vars(report)}))
+        return _DAMAGED if report.damaged else 0
     if done is not None:
         _say_repair(done)
+=======
+        say(as_json({"damaged": report.damaged, **vars(report)}))
+        return _DAMAGED if report.damaged else 0
+>>>>>>> 36aef628 (Variables of indexes, the write-ahead log and the command line are named by what they are)
     print_pairs(
         [
-            ("version", found.version),
-            ("versions", found.versions),
-            ("rows", found.rows),
-            ("fragments", found.fragments),
-            ("data files", f"{found.data_files} ({size_text(found.bytes)})"),
-            ("indices", found.indices),
+            ("version", report.version),
+            ("versions", report.versions),
+            ("rows", report.rows),
+            ("fragments", report.fragments),
+            ("data files", f"{report.data_files} ({size_text(report.bytes)})"),
+            ("indices", report.indices),
         ]
     )
     say()
-    if found.findings:
-        findings = [(f.level, f.where, f.message) for f in found.findings]
+    if report.findings:
+        findings = [(f.level, f.where, f.message) for f in report.findings]
         print_table(("level", "where", "what"), findings, wide=arguments.wide)
         say()
-    say("damaged" if found.damaged else "no damage found")
-    return _DAMAGED if found.damaged else 0
+    say("damaged" if report.damaged else "no damage found")
+    return _DAMAGED if report.damaged else 0

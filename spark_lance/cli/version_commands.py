@@ -49,14 +49,14 @@ def delete_tag(arguments: Arguments) -> int:
 
 def list_branches(arguments: Arguments) -> int:
     """Show the branches of a table."""
-    found = open_table(arguments).branches.list()
-    return _show("branch", found, ("parent_branch", "parent_version"), arguments)
+    branches = open_table(arguments).branches.list()
+    return _show("branch", branches, ("parent_branch", "parent_version"), arguments)
 
 
 def create_branch(arguments: Arguments) -> int:
     """Begin a line of versions of its own."""
-    made = open_table(arguments).create_branch(arguments.name, _reference(arguments))
-    return _said(arguments, f"branch {arguments.name}", made.version)
+    dataset = open_table(arguments).create_branch(arguments.name, _reference(arguments))
+    return _said(arguments, f"branch {arguments.name}", dataset.version)
 
 
 def delete_branch(arguments: Arguments) -> int:
@@ -76,12 +76,14 @@ def _reference(arguments: Arguments) -> Reference | None:
     return None if arguments.to is None else reference_of(arguments.to)
 
 
-def _show(kind: str, found: dict[str, dict[str, Any]], names: tuple[str, ...], arguments: Arguments) -> int:
+def _show(
+    kind: str, references: dict[str, dict[str, Any]], names: tuple[str, ...], arguments: Arguments
+) -> int:
     if arguments.json:
-        say(as_json(found))
-    elif found:
+        say(as_json(references))
+    elif references:
         rows = [(name, *(each.get(column) or ("main" if "branch" in column else None) for column in names))
-                for name, each in found.items()]  # fmt: skip
+                for name, each in references.items()]  # fmt: skip
         print_table((kind, *(name.replace("_", " ") for name in names)), rows, wide=arguments.wide)
     else:
         say("none")

@@ -14,7 +14,7 @@ __all__ = ["compact", "shards"]
 
 def shards(arguments: Arguments) -> int:
     """Show the shards of a table."""
-    found = open_table(arguments).mem_wal_shards()
+    shards_of_table = open_table(arguments).mem_wal_shards()
     rows = [
         {
             "shard": shard.shard_id,
@@ -24,7 +24,7 @@ def shards(arguments: Arguments) -> int:
             "compacted": shard.compacted_generation,
             "logged_rows": shard.logged_rows,
         }
-        for shard in found
+        for shard in shards_of_table
     ]
     if arguments.json:
         say(as_json(rows))

@@ -36,7 +36,7 @@ def new_segment(store: Store, root: str, number: uuid.UUID | None = None) -> Ite
 
 
 def _empty(store: Store, root: str, directory: str) -> None:
-    store.delete_many([found.path for found in store.list_to_delete(directory, root)], root)
+    store.delete_many([stored.path for stored in store.list_to_delete(directory, root)], root)
 
 
 def commit_segments(

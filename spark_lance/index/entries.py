@@ -86,7 +86,7 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
     """
     current = with_present_coverage(snapshot)
     present = BitMap(fragment.id for fragment in snapshot.fragments)
-    found = []
+    result = []
     for entry in current.indices:
         if label_of(entry) != label or entry.index_version > newest or not entry.fragment_bitmap:
             continue
@@ -97,8 +97,8 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
         if _is_outdated(entry, place, directory):
             logger.info("index %s has files of an old kind and is not used", entry.name)
             continue
-        found.append(Segment(entry, covered, place, directory))
-    return found
+        result.append(Segment(entry, covered, place, directory))
+    return result
 
 
 def _is_outdated(entry: table_pb2.IndexMetadata, store: Store, directory: str) -> bool:
@@ -166,12 +166,12 @@ def first_index(segments: Iterable[Segment]) -> list[Segment]:
 
 def _once_covered(segments: Sequence[Segment]) -> list[Segment]:
     """Return segments of which the last has the fragments that several name."""
-    found: list[Segment] = []
+    result: list[Segment] = []
     taken = BitMap()
     for segment in reversed(segments):
-        found.append(replace(segment, covered=segment.covered - taken))
+        result.append(replace(segment, covered=segment.covered - taken))
         taken |= segment.covered
-    return found[::-1]
+    return result[::-1]
 
 
 def check_name(manifest: Manifest, name: str, field: int, replace: bool) -> None:

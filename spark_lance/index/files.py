@@ -182,13 +182,13 @@ class IndexFile:
         Raises:
             FormatError: a column is missing, or stored bytes are damaged.
         """
-        wanted = [field.name for field in self._reader.schema.fields] if names is None else list(names)
-        opened = [self._open(name) for name in wanted]
+        column_names = [field.name for field in self._reader.schema.fields] if names is None else list(names)
+        opened = [self._open(name) for name in column_names]
         end = self.num_rows if stop is None else min(stop, self.num_rows)
         self._reader.prefetch([reader for _, reader in opened], start, end)
         arrays = [one_array(read_field(reader, field, self.path, start, end)) for field, reader in opened]
         self._reader.source.release()
-        return pa.Table.from_arrays(arrays, names=wanted)
+        return pa.Table.from_arrays(arrays, names=column_names)
 
     def read_spans(self, names: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[pa.Table]:
         """Return columns of spans [start, stop) of rows, each as `read` does; a store is asked side by side.
@@ -226,10 +226,10 @@ class IndexFile:
 
     def _open(self, name: str) -> tuple[Field, FieldReader]:
         """Open a column once: an index is read in many small pieces."""
-        known = self._opened.get(name)
-        if known is None:
+        opened = self._opened.get(name)
+        if opened is None:
             field = next((field for field in self._reader.schema.fields if field.name == name), None)
             if field is None:
                 raise FormatError(f"the index file has no column {name}", self.path)
-            known = self._opened[name] = (field, self._reader.open_field(field))
-        return known
+            opened = self._opened[name] = (field, self._reader.open_field(field))
+        return opened

@@ -87,7 +87,7 @@ class _Written:
     def delete(self) -> None:
         directory = index_directory(self.root, self.number)
         objects = self.store.list_to_delete(directory, self.root)
-        self.store.delete_many((found.path for found in objects), self.root)
+        self.store.delete_many((stored.path for stored in objects), self.root)
 
 
 def _movable(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]:

@@ -92,15 +92,19 @@ class Moves:
             moved = np.isin(fragments_of(addresses), group.old)
             if not moved.any():
                 continue
-            asked = addresses[moved]
-            places = np.searchsorted(group.survivors, asked)
+            moved_addresses = addresses[moved]
+            places = np.searchsorted(group.survivors, moved_addresses)
             places[places == len(group.survivors)] = 0
-            found = (
-                group.survivors[places] == asked if len(group.survivors) else np.zeros(len(asked), np.bool_)
+            result = (
+                group.survivors[places] == moved_addresses
+                if len(group.survivors)
+                else np.zeros(len(moved_addresses), np.bool_)
             )
             addresses, present = addresses.copy(), present.copy()
-            addresses[moved] = np.where(found, group.targets[places] if len(group.targets) else asked, asked)
-            present[moved] &= found
+            addresses[moved] = np.where(
+                result, group.targets[places] if len(group.targets) else moved_addresses, moved_addresses
+            )
+            present[moved] &= result
         return addresses, present
 
 
@@ -183,10 +187,10 @@ class RowResolver:
             FormatError: deletions or row ids of the table are damaged, or the index has rows that never were.
         """
         if self._scan.manifest.uses_stable_row_ids and not are_addresses:
-            found, known = addresses_of(self._scan, numbers)
+            result, is_present = addresses_of(self._scan, numbers)
         else:
-            found, known = self._moves(numbers)
-        return found, known & self._covers(found, known, covered) & self.alive(found)
+            result, is_present = self._moves(numbers)
+        return result, is_present & self._covers(result, is_present, covered) & self.alive(result)
 
     def check(self, rows: RowSet) -> None:
         """Refuse rows by address that their fragments do not have.
@@ -237,18 +241,18 @@ class RowResolver:
         # Old tables do not tell how many rows a fragment has.
         return int(self._fragments[number].physical_rows) or FRAGMENT_ROWS
 
-    def _covers(self, addresses: Addresses, known: Mask, covered: BitMap) -> Mask:
+    def _covers(self, addresses: Addresses, is_present: Mask, covered: BitMap) -> Mask:
         """Return which addresses are of covered fragments; those that are known must be of rows there."""
-        held = self._tables.get(id(covered))
-        if held is None or held[0] is not covered:
+        moved = self._tables.get(id(covered))
+        if moved is None or moved[0] is not covered:
             # By id, the last place is for all ids above the largest.
             table = np.zeros((covered.max() if covered else 0) + 2, dtype=np.uint64)
             for number in covered:
                 table[number] = self._end(number) if number in self._fragments else FRAGMENT_ROWS
-            held = self._tables[id(covered)] = (covered, table)
-        ends = held[1][np.minimum(fragments_of(addresses), np.uint64(len(held[1]) - 1)).astype(np.int64)]
+            moved = self._tables[id(covered)] = (covered, table)
+        ends = moved[1][np.minimum(fragments_of(addresses), np.uint64(len(moved[1]) - 1)).astype(np.int64)]
         counts: Mask = ends > 0
-        beyond = known & counts & (offsets_of(addresses) >= ends)
+        beyond = is_present & counts & (offsets_of(addresses) >= ends)
         if beyond.any():
             fragment, row = split_address(int(addresses[beyond][0]))
             raise FormatError(f"an index has row {row} of fragment {fragment}, which has fewer")
@@ -272,9 +276,9 @@ class RowResolver:
         Raises:
             FormatError: the deletion file is damaged or missing.
         """
-        known = self._deleted.get(number)
-        if known is None:
+        cached = self._deleted.get(number)
+        if cached is None:
             scan = self._scan
-            known = read_deletions(scan.store, scan.root, self._fragments[number], None, scan.bases)
-            self._deleted[number] = known
-        return known
+            cached = read_deletions(scan.store, scan.root, self._fragments[number], None, scan.bases)
+            self._deleted[number] = cached
+        return cached

@@ -94,8 +94,8 @@ def row_numbers(
         FormatError: the bytes are damaged.
         UnsupportedFormatError: the set has all rows of a fragment, which it does not list.
     """
-    found = bounded(unpack_rows(data))
-    rows = {fragment: offsets for fragment, offsets in found.items() if offsets is not None}
-    if len(rows) < len(found):
+    bitmap = bounded(unpack_rows(data))
+    rows = {fragment: offsets for fragment, offsets in bitmap.items() if offsets is not None}
+    if len(rows) < len(bitmap):
         raise UnsupportedFormatError("a set of rows that names a fragment as a whole")
     return addresses_of_rows(rows)

@@ -53,14 +53,14 @@ def allowed_rows(
     if filter is None:
         return None
     tables = snapshot.scan([ROW_ADDRESS], fragments=fragments).tables(filter)
-    found = [table[ROW_ADDRESS].to_numpy() for table in tables]
-    return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
+    parts = [table[ROW_ADDRESS].to_numpy() for table in tables]
+    return np.sort(np.concatenate([np.empty(0, np.uint64), *parts]))
 
 
-def contains(rows: Addresses, asked: Addresses) -> npt.NDArray[np.bool_]:
+def contains(rows: Addresses, addresses: Addresses) -> npt.NDArray[np.bool_]:
     """Return which addresses are among ascending ones."""
     if not len(rows):
-        return np.zeros(len(asked), dtype=np.bool_)
-    places = np.minimum(np.searchsorted(rows, asked), len(rows) - 1)
-    found: npt.NDArray[np.bool_] = rows[places] == asked
-    return found
+        return np.zeros(len(addresses), dtype=np.bool_)
+    places = np.minimum(np.searchsorted(rows, addresses), len(rows) - 1)
+    result: npt.NDArray[np.bool_] = rows[places] == addresses
+    return result

@@ -130,10 +130,10 @@ def shards_of(snapshot: Snapshot, shards: Iterable[uuid.UUID] | None = None) -> 
     present = list_shards(snapshot.store, snapshot.root)
     if shards is None:
         return present
-    asked = list(shards)
-    if missing := [shard for shard in asked if shard not in present]:
+    chosen = list(shards)
+    if missing := [shard for shard in chosen if shard not in present]:
         raise OptionError(f"there is no shard {missing[0]} of {snapshot.root}")
-    return asked
+    return chosen
 
 
 def compact_wal(
@@ -215,10 +215,10 @@ def drain(snapshot: Snapshot, paths: ShardPaths) -> None:
     reached = (compacted_generations(snapshot) or {}).get(paths.shard, 0)
 
     def change(message: ShardManifest) -> bool:
-        kept = [entry for entry in message.sstables if entry.generation > reached]
-        if len(kept) == len(message.sstables):
+        remaining = [entry for entry in message.sstables if entry.generation > reached]
+        if len(remaining) == len(message.sstables):
             return False
-        copies = ShardManifest(sstables=kept)
+        copies = ShardManifest(sstables=remaining)
         message.ClearField("sstables")
         message.sstables.MergeFrom(copies.sstables)
         return True
@@ -269,13 +269,13 @@ def _force(before: Snapshot, after: Manifest) -> None:
     """Force what a compaction wrote to the disk: soon its SSTables are gone, which may have been there."""
     if not before.store.is_local:
         return
-    known = {file.path for fragment in before.fragments for file in fragment.files}
+    paths_before = {file.path for fragment in before.fragments for file in fragment.files}
     root = before.root
     new = [
         join(root, DATA_DIR, file.path)
         for fragment in after.fragments
         for file in fragment.files
-        if file.path not in known and not file.HasField("base_id")
+        if file.path not in paths_before and not file.HasField("base_id")
     ]
     marks = [
         deletion_path(root, fragment.id, fragment.deletion_file)
@@ -306,15 +306,15 @@ def collect_wal(
     """
     latest = snapshot.at(load_latest(snapshot.store, snapshot.root))
     limit = datetime.now(timezone.utc) - clamped_age(older_than)
-    found = WalCollection()
+    result = WalCollection()
     for shard in shards_of(latest, shards):
         its = _collectable(latest, ShardPaths(latest.root, shard), limit)
-        found = found.and_also(its)
-    found = found.and_also(_left_by_tasks(latest, limit))
+        result = result.and_also(its)
+    result = result.and_also(_left_by_tasks(latest, limit))
     if not dry_run:
-        snapshot.store.delete_many(found.paths, latest.root)
-        _remove_empty(snapshot.store, found.paths, latest.root)
-    return found
+        snapshot.store.delete_many(result.paths, latest.root)
+        _remove_empty(snapshot.store, result.paths, latest.root)
+    return result
 
 
 def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollection:
@@ -342,44 +342,49 @@ def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollect
         sstables,
         len(entries),
         len(manifests),
-        sum(found.size for found in everything),
-        tuple(found.path for found in everything),
+        sum(stored.size for stored in everything),
+        tuple(stored.path for stored in everything),
     )
 
 
 def _left_by_tasks(at: Snapshot, limit: datetime) -> WalCollection:
     """Return what tasks left for shards whose job never came to an end."""
+<<<<<<< HEAD
     gone = collectable_stages(at.store, at.root, limit)
+=======
+    staged = at.store.list_to_delete(join(at.root, STAGING_DIR), at.root, recursive=True)
+    gone = [stored for stored in staged if stored.name.endswith(".arrow") and _is_old(stored, limit)]
+>>>>>>> 36aef628 (Variables of indexes, the write-ahead log and the command line are named by what they are)
     return WalCollection(
-        bytes_removed=sum(found.size for found in gone), paths=tuple(found.path for found in gone)
+        bytes_removed=sum(stored.size for stored in gone), paths=tuple(stored.path for stored in gone)
     )
 
 
-def _is_old(found: StoredObject, limit: datetime) -> bool:
-    return found.modified is not None and found.modified < limit
+def _is_old(stored: StoredObject, limit: datetime) -> bool:
+    return stored.modified is not None and stored.modified < limit
 
 
 def _old_entries(store: Store, paths: ShardPaths, flushed: int, limit: datetime) -> list[StoredObject]:
     """Return the entries whose rows are in SSTables, but for the last file of the log."""
     files = {
-        numbers[0]: found
-        for found in store.list_to_delete(paths.entries, paths.root)
-        if (numbers := numbers_in([found.name]))
+        numbers[0]: stored
+        for stored in store.list_to_delete(paths.entries, paths.root)
+        if (numbers := numbers_in([stored.name]))
     }
     highest = max(files, default=0)
     return [
-        found
-        for position, found in sorted(files.items())
-        if position <= flushed and position != highest and _is_old(found, limit)
+        stored
+        for position, stored in sorted(files.items())
+        if position <= flushed and position != highest and _is_old(stored, limit)
     ]
 
 
 def _old_manifests(store: Store, paths: ShardPaths, limit: datetime) -> list[StoredObject]:
     """Return the manifests of a shard but for some of the newest."""
     files = {
-        numbers[0]: found
-        for found in store.list_to_delete(paths.manifests, paths.root)
-        if (numbers := numbers_in([found.name]))
+        numbers[0]: stored
+        for stored in store.list_to_delete(paths.manifests, paths.root)
+        if (numbers := numbers_in([stored.name]))
     }
     return [files[version] for version in sorted(files)[:-_KEPT_MANIFESTS] if _is_old(files[version], limit)]
 

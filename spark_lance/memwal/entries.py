@@ -353,19 +353,19 @@ def rows_of(entries: Sequence[WalEntry], schema: Schema) -> pa.Table:
 def by_generation(entries: Sequence[WalEntry], current: int) -> Iterator[tuple[int, list[WalEntry]]]:
     """Yield generations and their entries, oldest first; entries of older ones than the current are
     flushed."""
-    held: list[WalEntry] = []
+    pending: list[WalEntry] = []
     generation = current
     for entry in entries:
         its = current if entry.generation is None else entry.generation
         if entry.rows is None or its < current:
             continue
-        if its != generation and held:
-            yield generation, held
-            held = []
+        if its != generation and pending:
+            yield generation, pending
+            pending = []
         generation = its
-        held.append(entry)
-    if held:
-        yield generation, held
+        pending.append(entry)
+    if pending:
+        yield generation, pending
 
 
 def entry_mark() -> str:

@@ -111,12 +111,12 @@ class ChosenRows:
     ) -> Iterator[tuple[pa.Table, npt.NDArray[np.int64]]]:
         """Yield tables as `tables` does, and which of the chosen rows these are."""
         start = 0
-        asked = set() if condition is None else set(condition.columns)
+        columns = set() if condition is None else set(condition.columns)
         for table in self._stored(target_bytes):
             numbers = np.arange(start, start + table.num_rows)
             start += table.num_rows
             for name in SYSTEM_COLUMNS:
-                if name in self.names or (name in asked and name not in table.column_names):
+                if name in self.names or (name in columns and name not in table.column_names):
                     table = table.append_column(name, pa.nulls(table.num_rows, pa.uint64()))
             if condition is not None:
                 mask = pc.fill_null(condition.mask(table), False)
@@ -188,11 +188,11 @@ class FreshRows:
         for task in key_tasks(scan, fields, keys):
             for table in task.tables(_WINDOW_BYTES):
                 places, rows = index.pairs(index.lookup([table[name] for name in self.key_names]))
-                found = table[ROW_ADDRESS].to_numpy()[places]
-                addresses.append(found)
+                row_addresses = table[ROW_ADDRESS].to_numpy()[places]
+                addresses.append(row_addresses)
                 askers.append(rows)
-                for number, part in runs_by_fragment(found):
-                    hidden[number] = hidden.get(number, BitMap()) | BitMap(offsets_of(found[part]))
+                for number, part in runs_by_fragment(row_addresses):
+                    hidden[number] = hidden.get(number, BitMap()) | BitMap(offsets_of(row_addresses[part]))
         return hidden, pa.table({ROW_ADDRESS: np.concatenate(addresses)}), np.concatenate(askers)
 
     def scan(
@@ -213,8 +213,8 @@ class FreshRows:
             raise OptionError(
                 f"rows that are not in the table have no place in it: read without {ROW_OFFSET}"
             )
-        shown = {name: getattr(plain, name) for name in Scan.__dataclass_fields__}
-        return FreshScan(**shown, fresh=self)
+        fields = {name: getattr(plain, name) for name in Scan.__dataclass_fields__}
+        return FreshScan(**fields, fresh=self)
 
     def lookup(self, keys: pa.Table, names: Sequence[str]) -> pa.Table:
         """Return the rows of some keys, in the order of the keys; keys without a row are passed over.
@@ -224,7 +224,7 @@ class FreshRows:
             names: the columns wanted.
         """
         index = KeyIndex([keys[name] for name in self.key_names])
-        known = np.zeros(index.size, np.bool_)
+        is_found = np.zeros(index.size, np.bool_)
         scan = self.scan(names)
         parts: list[pa.Table] = []
         askers: list[npt.NDArray[np.int64]] = []
@@ -234,17 +234,17 @@ class FreshRows:
                 codes = index.lookup([its.columns[name] for name in self.key_names])
                 places = np.flatnonzero(codes >= 0)
                 places = places[newest_of(codes[places])]
-                places = places[~known[codes[places]]]
-                known[codes[places]] = True
+                places = places[~is_found[codes[places]]]
+                is_found[codes[places]] = True
                 places = places[~its.dead[places]]
                 if len(places):
                     chosen = Chosen(part, its.numbers[places])
                     parts += scan.rows_of(chosen).tables(None)
                     askers.append(codes[places])
-        left = pick_rows(keys, np.flatnonzero((index.codes >= 0) & ~np.append(known, False)[index.codes]))
+        left = pick_rows(keys, np.flatnonzero((index.codes >= 0) & ~np.append(is_found, False)[index.codes]))
         if left.num_rows:
-            found, rows = self._base_lookup(left, index, scan)
-            parts.append(found)
+            from_base, rows = self._base_lookup(left, index, scan)
+            parts.append(from_base)
             askers.append(rows)
         if not parts:
             return scan.arrow_schema.empty_table()
@@ -261,16 +261,16 @@ class FreshRows:
         names = list(dict.fromkeys([*scan.names, *self.key_names]))
         plain = self.base.scan(names)
         fields = [self.base.schema.field(name) for name in self.key_names]
-        found = [plain.arrow_schema.empty_table()]
-        wanted = KeyIndex([keys[name] for name in self.key_names])
+        tables = [plain.arrow_schema.empty_table()]
+        key_index = KeyIndex([keys[name] for name in self.key_names])
         for task in key_tasks(plain, fields, keys):
             for table in task.tables(_WINDOW_BYTES):
-                there = wanted.lookup([table[name] for name in self.key_names]) >= 0
-                found.append(pick_rows(table, np.flatnonzero(there)))
-        rows = pa.concat_tables(found)
+                there = key_index.lookup([table[name] for name in self.key_names]) >= 0
+                tables.append(pick_rows(table, np.flatnonzero(there)))
+        rows = pa.concat_tables(tables)
         codes = index.lookup([rows[name] for name in self.key_names])
-        shown = pa.Table.from_arrays([rows[name] for name in scan.names], schema=scan.arrow_schema)
-        return shown, codes
+        columns = pa.Table.from_arrays([rows[name] for name in scan.names], schema=scan.arrow_schema)
+        return columns, codes
 
 
 def newest_of(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -301,10 +301,10 @@ class FreshScan(Scan):
             return task
         base = self.fresh.base
         if task.selection is None:
-            kept = BitMap(range(base.physical_rows(task.message))) - BitMap(base.deletions(task.message))
+            visible = BitMap(range(base.physical_rows(task.message))) - BitMap(base.deletions(task.message))
         else:
-            kept = BitMap.deserialize(task.selection)
-        return replace(task, selection=(kept - hidden).serialize())
+            visible = BitMap.deserialize(task.selection)
+        return replace(task, selection=(visible - hidden).serialize())
 
     def tables(self, filter: Filter | None = None, target_bytes: int = _WINDOW_BYTES) -> Iterator[pa.Table]:
         """Yield the rows of the base and then those of the shards, in tables of about `target_bytes`."""
@@ -320,8 +320,8 @@ class FreshScan(Scan):
     def rows_of(self, chosen: Chosen, condition: Condition | None = None) -> ChosenRows:
         """Return rows of a part as they are read for this scan."""
         stored = {field.name: field for field in wal_fields(self.manifest.schema)}
-        wanted = [*self.names, *(() if condition is None else condition.columns)]
-        fields = tuple(stored[name] for name in dict.fromkeys(wanted) if name in stored)
+        columns = [*self.names, *(() if condition is None else condition.columns)]
+        fields = tuple(stored[name] for name in dict.fromkeys(columns) if name in stored)
         if not fields:
             fields = (next(iter(stored.values())),)
         return ChosenRows(chosen, self.names, fields, self.arrow_schema)
@@ -333,10 +333,10 @@ class FreshScan(Scan):
                 return
             skipped = min(offset, table.num_rows)
             offset -= skipped
-            kept = table.slice(skipped, None if limit is None else min(limit, table.num_rows - skipped))
-            if kept.num_rows:
-                limit = None if limit is None else limit - kept.num_rows
-                yield kept
+            piece = table.slice(skipped, None if limit is None else min(limit, table.num_rows - skipped))
+            if piece.num_rows:
+                limit = None if limit is None else limit - piece.num_rows
+                yield piece
 
     def live_rows(self, fragment: table_pb2.DataFragment) -> int:
         """Return the rows of a fragment of the base that are neither deleted nor hidden."""
@@ -382,15 +382,15 @@ def open_fresh(store: Store, root: str, *, accept_loss: bool = False) -> FreshRo
 
 
 def _load_shards(store: Store, root: str) -> list[tuple[ShardPaths, ShardManifest]]:
-    found = []
+    result = []
     for shard in list_shards(store, root):
         paths = ShardPaths(root, shard)
         manifest = load_shard(store, paths)
         if manifest is None:
             # A log without a manifest is replayed from its begin.
             manifest = ShardManifest(current_generation=1)
-        found.append((paths, manifest))
-    return found
+        result.append((paths, manifest))
+    return result
 
 
 def _open_shard(

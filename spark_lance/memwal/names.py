@@ -46,8 +46,8 @@ def _reversed(number: int) -> str:
 
 def numbers_in(names: list[str]) -> list[int]:
     """Return the numbers in names of manifests or of WAL entries, ascending; other names have none."""
-    found = (_NAME.fullmatch(name) for name in names)
-    return sorted(int(match[1][::-1], 2) for match in found if match is not None)
+    matches = (_NAME.fullmatch(name) for name in names)
+    return sorted(int(match[1][::-1], 2) for match in matches if match is not None)
 
 
 def parse_shard_id(text: str | uuid.UUID) -> uuid.UUID:
@@ -120,12 +120,12 @@ def sstable_generation(name: str) -> int | None:
 
 def list_shards(store: Store, root: str) -> list[uuid.UUID]:
     """Return the ids of a table's shards: its directory listing is the only authority for them."""
-    found = []
+    result = []
     for name in store.list_directories(join(root, MEM_WAL_DIR)):
         try:
             shard = uuid.UUID(name)
         except ValueError:
             continue
         if str(shard) == name:
-            found.append(shard)
-    return sorted(found)
+            result.append(shard)
+    return sorted(result)

@@ -88,7 +88,7 @@ def nearest_rows(
     search = VectorSearch(fresh.base, query.column)
     query = query.fitted(search.kind)
     metric = search.metric(query)
-    found = [[each] for each in _in_base(fresh, search, query, condition)]
+    candidates = [[each] for each in _in_base(fresh, search, query, condition)]
     top = top_column(fresh.base.schema, query.column)
     scan = fresh.scan([top])
     for number, part in enumerate(scan.parts(condition)):
@@ -96,13 +96,13 @@ def nearest_rows(
             matrix, owners = flat_vectors(column_values(table, query.column))
             if len(matrix) and is_multi(search.kind):
                 rows, distances = row_distances(query.vectors, matrix, owners, metric, exactly=True)
-                found[0].append(_kept(number, places[rows], distances, query))
+                candidates[0].append(_kept(number, places[rows], distances, query))
             elif len(matrix):
-                for own, vector in zip(found, query.vectors, strict=True):
+                for own, vector in zip(candidates, query.vectors, strict=True):
                     distances = exact_distances(vector, matrix, metric)
                     own.append(_kept(number, places[owners], distances, query))
-    wanted = fresh.scan(names)
-    return [_fetched(wanted, _Found.best(own, query.k)) for own in found]
+    wide_scan = fresh.scan(names)
+    return [_fetched(wide_scan, _Found.best(own, query.k)) for own in candidates]
 
 
 def _kept(number: int, places: Numbers, distances: Distances, query: VectorQuery) -> _Found:
@@ -112,8 +112,8 @@ def _kept(number: int, places: Numbers, distances: Distances, query: VectorQuery
         keep &= distances >= low
     if high is not None:
         keep &= distances < high
-    found = _Found.of(number, places[keep].astype(np.uint64), distances[keep])
-    return _Found.best([found], query.k)
+    result = _Found.of(number, places[keep].astype(np.uint64), distances[keep])
+    return _Found.best([result], query.k)
 
 
 def _in_base(
@@ -123,7 +123,7 @@ def _in_base(
     hidden = sum(len(rows) for rows in fresh.hidden.values())
     visible = fresh.scan([ROW_ADDRESS])
     allowed = None
-    asked = query
+    base_query = query
     if condition is not None or hidden > _FEW_HIDDEN:
         # Of the base alone: rows of shards have no address.
         tables = [
@@ -133,7 +133,7 @@ def _in_base(
     elif hidden:
         more = query.k + hidden
         ef = None if query.ef is None else max(query.ef, more * (query.refine_factor or 1))
-        asked = replace(query, k=more, ef=ef)
+        base_query = replace(query, k=more, ef=ef)
     gone = np.sort(
         np.concatenate(
             [
@@ -146,25 +146,25 @@ def _in_base(
         )
     )
     answers = []
-    for answer in search.run(asked, allowed):
+    for answer in search.run(base_query, allowed):
         seen = ~contains(gone, answer.addresses)
         answers.append(_Found.of(-1, answer.addresses[seen], answer.distances[seen]))
     return [_Found.best([answer], query.k) for answer in answers]
 
 
-def _fetched(scan: FreshScan, found: _Found) -> Neighbours:
+def _fetched(scan: FreshScan, hits: _Found) -> Neighbours:
     """Return rows in the order in which they were found."""
     plain = scan.fresh.base.scan(scan.names)
     tables, order = [], []
-    in_base = np.flatnonzero(found.part < 0)
+    in_base = np.flatnonzero(hits.part < 0)
     if len(in_base):
-        tables.append(take_addresses(plain, found.place[in_base]))
+        tables.append(take_addresses(plain, hits.place[in_base]))
         order.append(in_base)
     for number, chosen in enumerate(scan.fresh.chosen):
-        places = np.flatnonzero(found.part == number)
+        places = np.flatnonzero(hits.part == number)
         if not len(places):
             continue
-        numbers, back = np.unique(found.place[places].astype(np.int64), return_inverse=True)
+        numbers, back = np.unique(hits.place[places].astype(np.int64), return_inverse=True)
         some = scan.rows_of(Chosen(chosen.part, chosen.rows[numbers]))
         tables.append(pick_rows(pa.concat_tables(some.tables(None)), back.reshape(-1)))
         order.append(places)
@@ -172,4 +172,4 @@ def _fetched(scan: FreshScan, found: _Found) -> Neighbours:
         return Neighbours(scan.arrow_schema.empty_table(), np.empty(0, np.float32))
     tables = [table.replace_schema_metadata(None) for table in tables]
     rows = pick_rows(pa.concat_tables(tables), np.argsort(np.concatenate(order), kind="stable"))
-    return Neighbours(rows.replace_schema_metadata(scan.arrow_schema.metadata), found.distance)
+    return Neighbours(rows.replace_schema_metadata(scan.arrow_schema.metadata), hits.distance)

@@ -54,17 +54,17 @@ def choose(parts: Sequence[Part], names: Sequence[str]) -> tuple[list[Chosen], p
         The parts that have such rows, oldest first; and the keys, each once, of all rows, tombstones
         included: rows of the table with one of these are hidden.
     """
-    found = [part.keys(names) for part in parts]
+    keys_of_parts = [part.keys(names) for part in parts]
     if not names:
-        kept = [keys.numbers[~keys.dead] for keys in found]
-        chosen = [Chosen(part, rows) for part, rows in zip(parts, kept, strict=True) if len(rows)]
+        live = [keys.numbers[~keys.dead] for keys in keys_of_parts]
+        chosen = [Chosen(part, rows) for part, rows in zip(parts, live, strict=True) if len(rows)]
         return chosen, pa.table({})
-    keys = _joined(found, names)
+    keys = _joined(keys_of_parts, names)
     codes = KeyIndex([keys[name] for name in names]).codes if keys.num_rows else np.empty(0, np.int64)
     newest = newest_rows(codes)
     chosen = []
     start = 0
-    for part, its in zip(parts, found, strict=True):
+    for part, its in zip(parts, keys_of_parts, strict=True):
         stop = start + len(its.numbers)
         places = newest[np.searchsorted(newest, start) : np.searchsorted(newest, stop)] - start
         places = places[~its.dead[places]]
@@ -74,8 +74,8 @@ def choose(parts: Sequence[Part], names: Sequence[str]) -> tuple[list[Chosen], p
     return chosen, keys.take(pa.array(newest))
 
 
-def _joined(found: Sequence[Keys], names: Sequence[str]) -> pa.Table:
-    tables = [keys.columns for keys in found]
+def _joined(keys_of_parts: Sequence[Keys], names: Sequence[str]) -> pa.Table:
+    tables = [keys.columns for keys in keys_of_parts]
     return (
         pa.concat_tables(tables) if tables else pa.table({name: pa.array([], pa.int64()) for name in names})
     )

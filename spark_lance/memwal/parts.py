@@ -99,18 +99,18 @@ class SstablePart:
         """Return columns of the key of the rows that are not masked."""
         fields = [field for field in self.key if field.name in names]
         marks = () if self.mark is None else (self.mark,)
-        asked = (*(field.name for field in fields), *(mark.name for mark in marks), ROW_ADDRESS)
-        tables = list(self._task((*fields, *marks), asked).tables(_KEY_BYTES))
-        found = (
+        columns = (*(field.name for field in fields), *(mark.name for mark in marks), ROW_ADDRESS)
+        tables = list(self._task((*fields, *marks), columns).tables(_KEY_BYTES))
+        pieces = (
             pa.concat_tables(tables)
             if tables
-            else self._task((*fields, *marks), asked).arrow_schema.empty_table()
+            else self._task((*fields, *marks), columns).arrow_schema.empty_table()
         )
-        numbers = offsets_of(found[ROW_ADDRESS].to_numpy()).astype(np.int64)
+        numbers = offsets_of(pieces[ROW_ADDRESS].to_numpy()).astype(np.int64)
         dead = np.zeros(len(numbers), np.bool_)
         if marks:
-            dead = found[TOMBSTONE].fill_null(False).to_numpy(zero_copy_only=False)
-        return Keys(found.select(list(names)), dead, numbers)
+            dead = pieces[TOMBSTONE].fill_null(False).to_numpy(zero_copy_only=False)
+        return Keys(pieces.select(list(names)), dead, numbers)
 
     def tables(
         self, fields: Sequence[Field], rows: npt.NDArray[np.int64], target_bytes: int

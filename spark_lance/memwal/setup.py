@@ -126,8 +126,8 @@ def _refuse_second(manifest: Manifest) -> None:
 
 
 def _known(manifest: Manifest, names: Sequence[str]) -> Sequence[str]:
-    known = {entry.name for entry in manifest.indices} - {FRAGMENT_REUSE, MEM_WAL}
-    if missing := sorted(set(names) - known):
+    existing = {entry.name for entry in manifest.indices} - {FRAGMENT_REUSE, MEM_WAL}
+    if missing := sorted(set(names) - existing):
         raise OptionError(f"there is no index {', '.join(missing)} that could be maintained")
     return names
 
@@ -161,6 +161,6 @@ def drop_mem_wal(snapshot: Snapshot, *, delete_shards: bool = False) -> Manifest
     for shard in shards:
         place = join(snapshot.root, MEM_WAL_DIR, str(shard))
         objects = snapshot.store.list_to_delete(place, snapshot.root, recursive=True)
-        snapshot.store.delete_many((found.path for found in objects), snapshot.root)
+        snapshot.store.delete_many((stored.path for stored in objects), snapshot.root)
         snapshot.store.remove_empty(place, snapshot.root)
     return manifest

@@ -113,19 +113,19 @@ def claim_shard(
         RetriesExhaustedError: other writers claimed it each time.
     """
     for _ in range(_ATTEMPTS):
-        known = load_shard(store, paths)
+        newest = load_shard(store, paths)
         message = ShardManifest(current_generation=1, shard_spec_id=spec_id)
         message.shard_id.uuid = paths.shard.bytes
-        if known is not None:
-            if known.status == ShardManifest.SEALED:
+        if newest is not None:
+            if newest.status == ShardManifest.SEALED:
                 raise ShardSealedError(
                     f"shard {paths.shard} of {paths.root} is sealed: it takes no more rows"
                 )
-            message.CopyFrom(known)
+            message.CopyFrom(newest)
         message.version += 1
         message.writer_epoch += 1
         if publish_shard(store, paths, message, unique=False, sync=sync):
-            return message, known is not None
+            return message, newest is not None
     raise RetriesExhaustedError(f"other writers claimed shard {paths.shard} of {paths.root} each time")
 
 
@@ -149,14 +149,14 @@ def change_shard(
         RetriesExhaustedError: others were first each time.
     """
     for _ in range(_ATTEMPTS):
-        known = load_shard(store, paths)
-        if known is None:
+        newest = load_shard(store, paths)
+        if newest is None:
             raise FormatError("the shard has no manifest", path=paths.manifests)
         message = ShardManifest()
-        message.CopyFrom(known)
+        message.CopyFrom(newest)
         if not change(message):
-            return known
-        message.version = known.version + 1
+            return newest
+        message.version = newest.version + 1
         # Equal bytes by another would have the same effect.
         if publish_shard(store, paths, message, unique=True, sync=sync):
             return message

@@ -91,9 +91,9 @@ def check_hashable(kind: pa.DataType) -> None:
 
 def buckets(values: pa.Array, count: int) -> npt.NDArray[np.int32]:
     """Return the bucket of every value, 0 for nulls."""
-    found = (hashes(values) & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
-    found[values.is_null().to_numpy(zero_copy_only=False)] = 0
-    numbered: npt.NDArray[np.int32] = found.astype(np.int32)
+    result = (hashes(values) & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
+    result[values.is_null().to_numpy(zero_copy_only=False)] = 0
+    numbered: npt.NDArray[np.int32] = result.astype(np.int32)
     return numbered
 
 
@@ -133,7 +133,7 @@ def _hash_texts(texts: pa.LargeStringArray, seed: int) -> UInt32Array:
     offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
     lengths = np.diff(offsets)
-    found = np.empty(len(texts), np.uint32)
+    result = np.empty(len(texts), np.uint32)
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
         values = np.ascontiguousarray(data[offsets[rows][:, None] + np.arange(length)])
@@ -144,8 +144,8 @@ def _hash_texts(texts: pa.LargeStringArray, seed: int) -> UInt32Array:
             state = _mix(state, words[:, place].astype(np.uint32))
         for place in range(whole, int(length)):
             state = _mix(state, values[:, place].view(np.int8).astype(np.int32).view(np.uint32))
-        found[rows] = _end(state, np.uint32(length))
-    return found
+        result[rows] = _end(state, np.uint32(length))
+    return result
 
 
 def sharding_spec(
@@ -164,10 +164,10 @@ def sharding_spec(
     """
     if (bucket_column is None) != (num_buckets is None):
         raise OptionError("bucket_column and num_buckets come together")
-    asked = [bucket_column is not None, identity_column is not None, unsharded]
-    if sum(asked) > 1:
+    choices = [bucket_column is not None, identity_column is not None, unsharded]
+    if sum(choices) > 1:
         raise OptionError("rows are spread in one way: give bucket_column, identity_column or unsharded")
-    if not any(asked):
+    if not any(choices):
         return None, 0
     spec = ShardingSpec(spec_id=1)
     field = spec.fields.add(field_id=_FIELD, result_type="int32")
@@ -284,25 +284,25 @@ class Router:
 
     def shards(self, store: Store, root: str) -> dict[bytes, uuid.UUID]:
         """Return the shards whose manifests tell for which value they are; of several for one, the first."""
-        found: dict[bytes, uuid.UUID] = {}
+        result: dict[bytes, uuid.UUID] = {}
         for shard in list_shards(store, root):
             manifest = load_shard(store, ShardPaths(root, shard))
             if manifest is None or manifest.status == ShardManifest.SEALED:
                 continue
             entries = {entry.field_id: entry.value for entry in manifest.shard_field_entries}
             if _FIELD in entries and manifest.shard_spec_id == self.spec_id:
-                found.setdefault(entries[_FIELD], shard)
-        return found
+                result.setdefault(entries[_FIELD], shard)
+        return result
 
     def shard_for(
-        self, store: Store, root: str, value: bytes, known: Mapping[bytes, uuid.UUID] | None = None
+        self, store: Store, root: str, value: bytes, shards: Mapping[bytes, uuid.UUID] | None = None
     ) -> uuid.UUID:
         """Return the shard of a value; make one if there is none.
 
         Args:
             known: what `shards` returned.
         """
-        present = self.shards(store, root) if known is None else known
+        present = self.shards(store, root) if shards is None else shards
         if value in present:
             return present[value]
         shard = uuid.uuid5(_NAMESPACE, f"{self.spec_id}/{self.transform}/{self.num_buckets}/{value.hex()}")

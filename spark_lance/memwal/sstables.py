@@ -109,7 +109,7 @@ def write_sstable(
         _write_key_index(store, root, data, names)
     create_table(store, root, own, [fragment], version=version)
     if sync and store.is_local:
-        sync_files(found.path for found in store.list_objects(root, recursive=True))
+        sync_files(stored.path for stored in store.list_objects(root, recursive=True))
     return key_bytes
 
 

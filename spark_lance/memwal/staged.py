@@ -224,10 +224,10 @@ class Stage:
 
 def pieces_by_value(pieces: Iterable[StagedPiece]) -> dict[bytes, list[StagedPiece]]:
     """Return the pieces of each shard, in their order."""
-    found: dict[bytes, list[StagedPiece]] = {}
+    result: dict[bytes, list[StagedPiece]] = {}
     for piece in pieces:
-        found.setdefault(piece.value, []).append(piece)
-    return found
+        result.setdefault(piece.value, []).append(piece)
+    return result
 
 
 def append_staged(
@@ -272,14 +272,14 @@ def append_staged(
 
 def _append(writer: ShardWriter, tables: Iterable[pa.Table], once: Once | None) -> int:
     total = 0
-    held: pa.Table | None = None
+    pending: pa.Table | None = None
     for table in tables:
-        if held is not None:
-            _put(writer, held, once, last=False)
-        held = table
+        if pending is not None:
+            _put(writer, pending, once, last=False)
+        pending = table
         total += table.num_rows
-    if held is not None:
-        _put(writer, held, once, last=True)
+    if pending is not None:
+        _put(writer, pending, once, last=True)
     return total
 
 
@@ -292,7 +292,7 @@ def _put(writer: ShardWriter, rows: pa.Table, once: Once | None, *, last: bool) 
 
 def _tables(store: Store, pieces: Sequence[StagedPiece]) -> Iterator[pa.Table]:
     """Yield the rows of pieces in tables of about the size of an entry."""
-    held: list[pa.Table] = []
+    pending: list[pa.Table] = []
     size = 0
     for piece in pieces:
         data = store.map(piece.path) or pa.py_buffer(store.read(piece.path))
@@ -300,17 +300,17 @@ def _tables(store: Store, pieces: Sequence[StagedPiece]) -> Iterator[pa.Table]:
         with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
             for batch in reader:
                 rows += batch.num_rows
-                held.append(pa.Table.from_batches([batch]))
+                pending.append(pa.Table.from_batches([batch]))
                 size += batch.nbytes
                 if size >= _ENTRY_BYTES:
-                    yield pa.concat_tables(held)
-                    held, size = [], 0
+                    yield pa.concat_tables(pending)
+                    pending, size = [], 0
         if rows != piece.rows:
             raise FormatError(
                 f"{rows} rows were left for a shard where {piece.rows} were written", piece.path
             )
-    if held:
-        yield pa.concat_tables(held)
+    if pending:
+        yield pa.concat_tables(pending)
 
 
 def _is_logged(store: Store, paths: ShardPaths, once: Once) -> bool:
@@ -359,7 +359,7 @@ def record_epoch(store: Store, root: str, once: Once) -> None:
 def delete_staged(store: Store, root: str, job: str) -> None:
     """Delete what the tasks of a job left, and their leases."""
     directory = join(root, STAGING_DIR, job)
-    _delete(store, root, [found.path for found in store.list_to_delete(directory, root)], {directory})
+    _delete(store, root, [stored.path for stored in store.list_to_delete(directory, root)], {directory})
 
 
 def delete_pieces(store: Store, root: str, pieces: Iterable[StagedPiece]) -> None:

@@ -37,23 +37,23 @@ class WriterConfig:
     accept_loss: bool = False
 
     @classmethod
-    def of(cls, details: MemWalIndexDetails, given: Mapping[str, Any]) -> WriterConfig:
+    def of(cls, details: MemWalIndexDetails, options: Mapping[str, Any]) -> WriterConfig:
         """Return the settings of a table, with those that are given in their place.
 
         Raises:
             OptionError: a setting is unknown or cannot be used.
         """
-        known = set(cls.__dataclass_fields__)
-        if unknown := sorted(set(given) - known):
+        names = set(cls.__dataclass_fields__)
+        if unknown := sorted(set(options) - names):
             raise OptionError(
-                f"a shard writer has no setting {', '.join(unknown)}; it has {', '.join(known)}"
+                f"a shard writer has no setting {', '.join(unknown)}; it has {', '.join(names)}"
             )
         stored = {
             name: int(text)
             for name, text in details.writer_config_defaults.items()
-            if name in known and text.isdigit()
+            if name in names and text.isdigit()
         }
-        config = cls(**{**stored, **{name: value for name, value in given.items() if value is not None}})
+        config = cls(**{**stored, **{name: value for name, value in options.items() if value is not None}})
         for name in ("max_memtable_size", "max_memtable_rows", "max_memtable_batches"):
             if getattr(config, name) < 1:
                 raise OptionError(f"{name} must be 1 or more, not {getattr(config, name)}")

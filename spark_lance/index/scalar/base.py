@@ -166,8 +166,8 @@ def moved_sets(sets: Sequence[Numbers], remap: RowAddressMap) -> list[Numbers]:
 
 def united(one: RowSet, other: RowSet) -> dict[int, BitMap | None]:
     """Return the rows of either set."""
-    found = dict(one)
+    result = dict(one)
     for fragment, rows in other.items():
-        known = found.get(fragment, BitMap())
-        found[fragment] = None if known is None or rows is None else known | rows
-    return found
+        fragment_rows = result.get(fragment, BitMap())
+        result[fragment] = None if fragment_rows is None or rows is None else fragment_rows | rows
+    return result

@@ -73,8 +73,8 @@ class Bitmap(SetsByKey):
 
     def stored(self, place: int) -> bytes:
         """Return one set of rows as it is stored."""
-        found: bytes = self._file.read(["bitmaps"], place, place + 1)["bitmaps"][0].as_py()
-        return found
+        result: bytes = self._file.read(["bitmaps"], place, place + 1)["bitmaps"][0].as_py()
+        return result
 
     def stored_sets(self) -> Iterator[bytes]:
         """Yield the sets of all keys in order, as they are stored."""
@@ -83,8 +83,8 @@ class Bitmap(SetsByKey):
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return exactly the rows whose value fulfils the condition."""
-        wanted = np.flatnonzero(probe.true_for(self._keys))
-        return None if len(wanted) > _MOST_SETS else read_sets(self._file, wanted)
+        matches = np.flatnonzero(probe.true_for(self._keys))
+        return None if len(matches) > _MOST_SETS else read_sets(self._file, matches)
 
     def find_bytes(self, probe: Probe) -> int | None:
         """Return how many bytes `find` reads at most."""
@@ -106,14 +106,14 @@ class Bitmap(SetsByKey):
 
 def read_sets(file: IndexFile, places: npt.NDArray[Any]) -> RowSet:
     """Return the union of the sets at some places of a file."""
-    found: dict[int, BitMap | None] = {}
+    result: dict[int, BitMap | None] = {}
     for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
         for start in range(0, len(run), _RUN_KEYS):
             part = run[start : start + _RUN_KEYS]
             stored = file.read(["bitmaps"], int(part[0]), int(part[-1]) + 1)["bitmaps"]
             for data in stored.to_pylist():
-                found = united(found, unpack_rows(data))
-    return found
+                result = united(result, unpack_rows(data))
+    return result
 
 
 def write_sets(

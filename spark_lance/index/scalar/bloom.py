@@ -70,7 +70,7 @@ class BloomFilter(ZoneIndex):
             return rows_of_zones(zones, zones["has_null"].to_numpy(zero_copy_only=False).astype(np.bool_))
         if probe.operator not in ("=", "in") or not probe.literals:
             return None
-        wanted = np.zeros(zones.num_rows, dtype=np.bool_)
+        mask = np.zeros(zones.num_rows, dtype=np.bool_)
         for literal in probe.literals:
             if literal is None:
                 continue
@@ -78,8 +78,8 @@ class BloomFilter(ZoneIndex):
             if hashes is None:
                 return None
             for value in hashes:
-                wanted |= self._maybe(value)
-        return rows_of_zones(zones, wanted)
+                mask |= self._maybe(value)
+        return rows_of_zones(zones, mask)
 
     def _hashes(self, literal: Any) -> npt.NDArray[np.uint64] | None:
         """Return the hashes of the stored values that equal a literal; None if they cannot be told."""
@@ -104,12 +104,12 @@ class BloomFilter(ZoneIndex):
 
     def _maybe(self, value: np.uint64) -> npt.NDArray[np.bool_]:
         """Return in which zones a value may be."""
-        found = np.ones(len(self._filters), dtype=np.bool_)
+        result = np.ones(len(self._filters), dtype=np.bool_)
         for number, words in enumerate(self._filters):
             (block,), bits = filter_places(np.array([value]), len(words))
             mine = words[int(block)]
-            found[number] = all(int(mine[w]) >> int(bits[w][0]) & 1 for w in range(_WORDS))
-        return found
+            result[number] = all(int(mine[w]) >> int(bits[w][0]) & 1 for w in range(_WORDS))
+        return result
 
     @cached_property
     def _filters(self) -> list[npt.NDArray[np.uint32]]:

@@ -112,7 +112,7 @@ class BTree(ScalarIndex):
         return _LOOKUPS.get(
             self.segment.store.cache_key(file.path),
             lambda: self._read_lookup(file),
-            lambda found: found[0].nbytes,
+            lambda page: page[0].nbytes,
         )
 
     def _read_lookup(self, file: IndexFile) -> tuple[pa.Table, int]:
@@ -128,12 +128,12 @@ class BTree(ScalarIndex):
             return None
         lookup, size = self._lookup
         points = probe.points(lookup["min"].type)
-        wanted = np.unique(np.array(points, np.int64)) if points and type(points[0]) is int else None
+        sorted_points = np.unique(np.array(points, np.int64)) if points and type(points[0]) is int else None
         parts = [np.empty(0, np.uint64)]
         runs = _spans(np.sort(pages), lookup.num_rows, alone=points is not None)
         for spans in _groups(runs):
             for entries in self._read_all([(start * size, stop * size) for start, stop in spans]):
-                places = None if wanted is None else _places_of(wanted, entries)
+                places = None if sorted_points is None else _places_of(sorted_points, entries)
                 parts.append(entries.ids[probe.true_for(entries.values) if places is None else places])
         return rows_by_fragment(np.concatenate(parts))
 
@@ -150,8 +150,8 @@ class BTree(ScalarIndex):
     def _pages(self, probe: Probe) -> npt.NDArray[np.int64] | None:
         """Return the pages that may have rows for which a comparison is true; None for too many."""
         # How much an answer reads is asked before the answer.
-        asked, pages = self._asked
-        if asked is not probe:
+        last_probe, pages = self._asked
+        if last_probe is not probe:
             pages = self._pages_of(probe)
             self._asked = probe, pages
         return pages
@@ -161,13 +161,13 @@ class BTree(ScalarIndex):
     def _pages_of(self, probe: Probe) -> npt.NDArray[np.int64] | None:
         lookup, _ = self._lookup
         if probe.operator == "is_null":
-            wanted = lookup["null_count"].to_numpy() > 0
+            mask = lookup["null_count"].to_numpy() > 0
         else:
-            found = probe.maybe_between(one_array(lookup["min"]), one_array(lookup["max"]))
-            if found is None:
+            result = probe.maybe_between(one_array(lookup["min"]), one_array(lookup["max"]))
+            if result is None:
                 return None
-            wanted = found
-        pages: npt.NDArray[np.int64] = lookup["page_idx"].to_numpy()[wanted].astype(np.int64)
+            mask = result
+        pages: npt.NDArray[np.int64] = lookup["page_idx"].to_numpy()[mask].astype(np.int64)
         few = _RUN_PAGES if probe.points(lookup["min"].type) is None else _POINT_PAGES
         return None if len(pages) > max(few, _MOST_PAGES * lookup.num_rows) else pages
 
@@ -216,7 +216,7 @@ class BTree(ScalarIndex):
         def read(missing: Sequence[tuple[Hashable, int, int]]) -> Iterator[Entries]:
             return map(Entries, _tables(file, [(start, stop) for _, start, stop in missing]))
 
-        return _PAGES.get_all([(place, *span) for span in spans], read, lambda found: found.nbytes)
+        return _PAGES.get_all([(place, *span) for span in spans], read, lambda page: page.nbytes)
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
@@ -268,22 +268,22 @@ def _rows(file: IndexFile, start: int, stop: int) -> pa.Table:
 
 def _full_runs(pieces: Iterable[Run]) -> Iterator[Run]:
     """Yield rows in runs of whole pages, except for the last."""
-    held: list[Run] = []
+    pending: list[Run] = []
     rows = 0
     for piece in pieces:
-        held.append(piece)
+        pending.append(piece)
         rows += len(piece[1])
         if rows >= _RUN_ROWS:
-            values, ids = _joined(held)
+            values, ids = _joined(pending)
             yield values.slice(0, _RUN_ROWS), ids[:_RUN_ROWS]
-            held = [(values.slice(_RUN_ROWS), ids[_RUN_ROWS:])]
+            pending = [(values.slice(_RUN_ROWS), ids[_RUN_ROWS:])]
             rows -= _RUN_ROWS
     if rows:
-        yield _joined(held)
+        yield _joined(pending)
 
 
-def _joined(held: list[Run]) -> Run:
-    return pa.concat_arrays([values for values, _ in held]), np.concatenate([ids for _, ids in held])
+def _joined(runs: list[Run]) -> Run:
+    return pa.concat_arrays([values for values, _ in runs]), np.concatenate([ids for _, ids in runs])
 
 
 def _write_runs(runs: Iterable[Run], kind: pa.DataType, target: SegmentTarget) -> dict[str, int]:
@@ -339,12 +339,12 @@ def value_order(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     if not pa.types.is_floating(values.type):
         kind = values.type
         keys = values.cast(pa.binary()) if pa.types.is_fixed_size_binary(kind) else values
-        found: npt.NDArray[np.int64] = (
+        result: npt.NDArray[np.int64] = (
             pc.array_sort_indices(one_array(keys), order="ascending", null_placement="at_start")
             .to_numpy()
             .astype(np.int64)
         )
-        return found
+        return result
     array = one_array(values)
     numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
     bits = numbers.view(f"i{numbers.dtype.itemsize}")
@@ -354,16 +354,16 @@ def value_order(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.lexsort((keys, array.is_valid().to_numpy(zero_copy_only=False)))
 
 
-def _places_of(wanted: npt.NDArray[np.int64], entries: Entries) -> npt.NDArray[np.int64] | None:
+def _places_of(points: npt.NDArray[np.int64], entries: Entries) -> npt.NDArray[np.int64] | None:
     """Return where some numbers stand among values; None if these are no numbers in order."""
     numbers = entries.numbers
     if numbers is None:
         return None
     if len(numbers):
         # Most numbers stand elsewhere: few of them are looked for.
-        low, high = np.searchsorted(wanted, [numbers[0], numbers[-1]])
-        wanted = wanted[low : high + 1]
-    starts, ends = (np.searchsorted(numbers, wanted, side) for side in ("left", "right"))
+        low, high = np.searchsorted(points, [numbers[0], numbers[-1]])
+        points = points[low : high + 1]
+    starts, ends = (np.searchsorted(numbers, points, side) for side in ("left", "right"))
     counts = ends - starts
     places: npt.NDArray[np.int64] = np.repeat(ends - np.cumsum(counts), counts) + np.arange(counts.sum())
     return places
@@ -391,13 +391,13 @@ def _spans(pages: npt.NDArray[np.int64], count: int, *, alone: bool) -> Iterator
     lie side by side, or nearly so, are one run.
     """
     gap = 0 if alone else 1 + _GAP_PAGES
-    for wanted in np.split(pages, np.flatnonzero(np.diff(pages // _RUN_PAGES)) + 1):
-        if not len(wanted):
+    for neighbours in np.split(pages, np.flatnonzero(np.diff(pages // _RUN_PAGES)) + 1):
+        if not len(neighbours):
             continue
-        first = int(wanted[0]) // _RUN_PAGES * _RUN_PAGES
-        stop = max(min(first + _RUN_PAGES, count), int(wanted[-1]) + 1)
-        if 2 * len(wanted) > stop - first:
+        first = int(neighbours[0]) // _RUN_PAGES * _RUN_PAGES
+        stop = max(min(first + _RUN_PAGES, count), int(neighbours[-1]) + 1)
+        if 2 * len(neighbours) > stop - first:
             yield first, stop
             continue
-        for near in np.split(wanted, np.flatnonzero(np.diff(wanted) > gap) + 1):
+        for near in np.split(neighbours, np.flatnonzero(np.diff(neighbours) > gap) + 1):
             yield int(near[0]), int(near[-1]) + 1

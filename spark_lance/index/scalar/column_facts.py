@@ -73,9 +73,9 @@ def leading_rows(
     for index in coverings(snapshot, path, _TELLERS):
         if not index.names_addresses:
             continue
-        found = _TELLERS[index.kind].leading(index, Order(count, descending, nulls, within))
-        if found is not None:
-            return found
+        result = _TELLERS[index.kind].leading(index, Order(count, descending, nulls, within))
+        if result is not None:
+            return result
     return None
 
 
@@ -86,9 +86,9 @@ def null_count(snapshot: Snapshot, path: Sequence[str]) -> int | None:
         FormatError: the index is damaged.
     """
     for index in coverings(snapshot, path, _TELLERS):
-        found = _TELLERS[index.kind].nulls(index)
-        if found is not None:
-            return found
+        result = _TELLERS[index.kind].nulls(index)
+        if result is not None:
+            return result
     return None
 
 
@@ -113,8 +113,8 @@ def value_counts(
     """
     for index in coverings(snapshot, path, _TELLERS):
         counts = _TELLERS[index.kind].counts
-        if counts is not None and (found := counts(index, most_values, most_bytes, within)) is not None:
-            return found
+        if counts is not None and (result := counts(index, most_values, most_bytes, within)) is not None:
+            return result
     return None
 
 
@@ -125,9 +125,9 @@ def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
         FormatError: the index is damaged.
     """
     for index in coverings(snapshot, path, _TELLERS):
-        found = _TELLERS[index.kind].bounds(index)
-        if found is not None:
-            return found
+        result = _TELLERS[index.kind].bounds(index)
+        if result is not None:
+            return result
     return None
 
 
@@ -137,13 +137,13 @@ def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
 def _leading_of_btree(index: Covering, order: Order) -> dict[int, BitMap | None] | None:
     if order.count > index.live * MOST_SHARE:
         return None
-    found = [np.empty(0, np.uint64)]
+    result = [np.empty(0, np.uint64)]
     for segment in index.segments:
         rows = _first_alive(index, segment, order)
         if rows is None:
             return None
-        found.append(rows)
-    return {**rows_by_fragment(np.concatenate(found))}
+        result.append(rows)
+    return {**rows_by_fragment(np.concatenate(result))}
 
 
 def _first_alive(index: Covering, segment: BTree, order: Order) -> Addresses | None:
@@ -153,7 +153,7 @@ def _first_alive(index: Covering, segment: BTree, order: Order) -> Addresses | N
         return None
     values = (nothing, total, descending)
     parts = {"first": [(0, nothing, False), values], "last": [values, (0, nothing, False)], "none": [values]}
-    found: list[Addresses] = []
+    result: list[Addresses] = []
     seen = 0
     for start, stop, backward in parts[order.nulls]:
         length = _FIRST_RUN
@@ -164,10 +164,10 @@ def _first_alive(index: Covering, segment: BTree, order: Order) -> Addresses | N
             first, last = (stop - length, stop) if backward else (start, start + length)
             ids = segment.ids(first, last)
             alive = order.kept(index.alive(segment, ids[::-1] if backward else ids))[:count]
-            found.append(alive)
+            result.append(alive)
             seen, count, length = seen + last - first, count - len(alive), min(2 * length, LONGEST_RUN)
             start, stop = (start, first) if backward else (last, stop)
-    rows = np.concatenate([np.empty(0, np.uint64), *found])
+    rows = np.concatenate([np.empty(0, np.uint64), *result])
     # A row that the index names twice would stand for two.
     return rows if len(np.unique(rows)) == len(rows) else None
 
@@ -201,7 +201,7 @@ def _bounds_of_btree(index: Covering) -> Bounds | None:
 def _leading_of_bitmap(index: Covering, order: Order) -> dict[int, BitMap | None] | None:
     if order.count > index.live * MOST_SHARE:
         return None
-    found = [np.empty(0, np.uint64)]
+    result = [np.empty(0, np.uint64)]
     for segment in index.segments:
         keys = segment.keys(_MOST_VALUES)
         if keys is None or has_nan(keys):
@@ -214,13 +214,13 @@ def _leading_of_bitmap(index: Covering, order: Order) -> dict[int, BitMap | None
         for place in np.concatenate(places).tolist():
             for numbers in index.numbers(segment.stored(place)):
                 alive = order.kept(index.alive(segment, numbers))[:left]
-                found.append(alive)
+                result.append(alive)
                 left -= len(alive)
                 if left <= 0:
                     break
             if left <= 0:
                 break
-    return {**rows_by_fragment(np.concatenate(found))}
+    return {**rows_by_fragment(np.concatenate(result))}
 
 
 def _nulls_of_bitmap(index: Covering) -> int | None:
@@ -267,24 +267,24 @@ def _set_sizes(
 ) -> npt.NDArray[np.int64]:
     """Return how many rows of the version each set of a segment has, and how many of those that are meant."""
     sizes = np.zeros((2, keys), np.int64)
-    held: list[tuple[int, Addresses]] = []
+    pending: list[tuple[int, Addresses]] = []
     room = LONGEST_RUN
 
     def count() -> None:
-        owners = np.repeat([place for place, _ in held], [len(part) for _, part in held])
-        addresses, alive = index.found(segment, np.concatenate([part for _, part in held]))
-        meant = alive if within is None else alive & within.has(addresses)
-        for row, chosen in enumerate((alive, meant)):
+        owners = np.repeat([place for place, _ in pending], [len(part) for _, part in pending])
+        addresses, alive = index.found(segment, np.concatenate([part for _, part in pending]))
+        counted = alive if within is None else alive & within.has(addresses)
+        for row, chosen in enumerate((alive, counted)):
             sizes[row] += np.bincount(owners[chosen], minlength=keys)
 
     for place, stored in enumerate(segment.stored_sets()):
         for part in index.numbers(stored):
-            held.append((place, part))
+            pending.append((place, part))
             room -= len(part)
             if room <= 0:
                 count()
-                held, room = [], LONGEST_RUN
-    if held:
+                pending, room = [], LONGEST_RUN
+    if pending:
         count()
     return sizes
 

@@ -62,9 +62,9 @@ class Covering:
         for fragment, rows in bounded.items():
             if rows is None and fragment not in physical:
                 continue
-            held = range(self.snapshot.physical_rows(physical[fragment])) if rows is None else rows
-            for start in range(0, len(held), LONGEST_RUN):
-                yield row_addresses(fragment, np.array(held[start : start + LONGEST_RUN], np.uint64))
+            numbers = range(self.snapshot.physical_rows(physical[fragment])) if rows is None else rows
+            for start in range(0, len(numbers), LONGEST_RUN):
+                yield row_addresses(fragment, np.array(numbers[start : start + LONGEST_RUN], np.uint64))
 
 
 def coverings(

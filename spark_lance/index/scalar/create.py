@@ -129,9 +129,9 @@ def build_segment(
 
     If that fails, no files are left.
     """
-    with new_segment(snapshot.store, snapshot.root, number) as made:
-        directory = index_directory(snapshot.root, made)
-        return write_segment(snapshot, column, index, name, fragments, made, directory, options)
+    with new_segment(snapshot.store, snapshot.root, number) as segment:
+        directory = index_directory(snapshot.root, segment)
+        return write_segment(snapshot, column, index, name, fragments, segment, directory, options)
 
 
 def write_segment(
@@ -270,7 +270,7 @@ def merge_parts(snapshot: Snapshot, number: uuid.UUID) -> table_pb2.IndexMetadat
         FormatError: a part is damaged.
     """
     folder = f"{index_directory(snapshot.root, number)}/parts"
-    objects = [found.path for found in snapshot.store.list_objects(folder, recursive=True)]
+    objects = [stored.path for stored in snapshot.store.list_objects(folder, recursive=True)]
     segments = []
     for path in sorted(path for path in objects if path.endswith(f"/{_ENTRY}")):
         try:

@@ -41,15 +41,15 @@ class RowsOfVersion:
 
     def has(self, addresses: Addresses) -> npt.NDArray[np.bool_]:
         """Return which addresses are among the rows."""
-        found = np.zeros(len(addresses), np.bool_)
+        result = np.zeros(len(addresses), np.bool_)
         homes, offsets = fragments_of(addresses), offsets_of(addresses)
         for fragment in np.unique(homes).tolist():
             rows = self.by_fragment.get(fragment)
             if rows:
                 mine = np.flatnonzero(homes == fragment)
                 here = offsets[mine].astype(np.uint32)
-                found[mine] = np.isin(here, np.array(rows & BitMap(here), np.uint32))
-        return found
+                result[mine] = np.isin(here, np.array(rows & BitMap(here), np.uint32))
+        return result
 
     def __and__(self, other: RowsOfVersion) -> RowsOfVersion:
         both = self.by_fragment.keys() & other.by_fragment.keys()
@@ -73,25 +73,25 @@ def exact_rows(snapshot: Snapshot, tree: Expression, most_bytes: int) -> RowsOfV
     Raises:
         FormatError: an index, or the table's deletions, are damaged.
     """
-    found: RowsOfVersion | None = None
+    result: RowsOfVersion | None = None
     for conjunct in conjuncts([tree]):
         part = _part_rows(snapshot, conjunct, most_bytes)
         if part is None:
             return None
-        found = part if found is None else found & part
-    return found
+        result = part if result is None else result & part
+    return result
 
 
 def _part_rows(snapshot: Snapshot, tree: Expression, most_bytes: int) -> RowsOfVersion | None:
     """Return the same of one of the `conjuncts` of a condition."""
     if isinstance(tree, Call) and tree.function == "or" and tree.arguments:
-        found: RowsOfVersion | None = None
+        result: RowsOfVersion | None = None
         for argument in tree.arguments:
             part = exact_rows(snapshot, argument, most_bytes)
             if part is None:
                 return None
-            found = part if found is None else found | part
-        return found
+            result = part if result is None else result | part
+        return result
     inner = tree.arguments[0] if isinstance(tree, Call) and tree.function == "not" else None
     if isinstance(inner, Call) and inner.function == "is_null":
         # Spark asks for it beside every comparison. It is true or false, never unknown.
@@ -124,12 +124,12 @@ def rows_without(snapshot: Snapshot, path: Sequence[str], most_bytes: int) -> Ro
 def _others(snapshot: Snapshot, rows: RowsOfVersion) -> RowsOfVersion:
     """Return the other rows of a version, but for deleted ones."""
     resolver = RowResolver(snapshot)
-    found = {}
+    result = {}
     for fragment in snapshot.fragments:
         every = BitMap(range(snapshot.physical_rows(fragment)))
         every -= BitMap(resolver.deletions(fragment.id))
-        found[fragment.id] = every - rows.by_fragment.get(fragment.id, BitMap())
-    return RowsOfVersion(found)
+        result[fragment.id] = every - rows.by_fragment.get(fragment.id, BitMap())
+    return RowsOfVersion(result)
 
 
 def _found(index: Covering, probe: Probe, most_bytes: int) -> RowsOfVersion | None:
@@ -143,8 +143,8 @@ def _found(index: Covering, probe: Probe, most_bytes: int) -> RowsOfVersion | No
         if rows is None:
             return None
         for fragment, here in rows.items():
-            for address, kept in _alive(index, segment, fragment, here).items():
-                by_fragment[address] = by_fragment[address] | kept if address in by_fragment else kept
+            for address, live_rows in _alive(index, segment, fragment, here).items():
+                by_fragment[address] = by_fragment[address] | live_rows if address in by_fragment else live_rows
     return RowsOfVersion(by_fragment)
 
 
@@ -152,7 +152,7 @@ def _alive(
     index: Covering, segment: BTree | Bitmap, fragment: int, rows: BitMap | None
 ) -> Mapping[int, BitMap]:
     """Return those of the rows that a segment names which are rows of the version."""
-    present = {found.id: found for found in index.snapshot.fragments}
+    present = {each.id: each for each in index.snapshot.fragments}
     if rows is None:
         if fragment not in present:
             return {}
@@ -162,9 +162,9 @@ def _alive(
             return {}
         index.resolver.check({fragment: rows})
         return {fragment: rows - BitMap(index.resolver.deletions(fragment))}
-    kept: dict[int, BitMap] = {}
+    result: dict[int, BitMap] = {}
     for start in range(0, len(rows), LONGEST_RUN):
         numbers = row_addresses(fragment, np.array(rows[start : start + LONGEST_RUN], np.uint64))
         for home, here in rows_by_fragment(index.alive(segment, numbers)).items():
-            kept[home] = kept[home] | here if home in kept else here
-    return kept
+            result[home] = result[home] | here if home in result else here
+    return result

@@ -133,15 +133,15 @@ def _tokenizer(options: Mapping[str, Any]) -> Tokenizer:
         raise OptionError(
             f"an index of text has no option {', '.join(unknown)}; there are {', '.join(_OPTIONS)}"
         )
-    given = {_OPTIONS[name]: value for name, value in options.items()}
-    if given.get("base") == "ngram":
-        given = {"stem": False, "stops": False, **given}
-    if "own_stops" in given:
-        given["own_stops"] = tuple(given["own_stops"] or ())
-    assert set(given) <= {field.name for field in fields(Tokenizer)}
-    if given.get("language", "English") not in LANGUAGES:
-        raise OptionError(f"there is no language {given['language']!r}; there are {', '.join(LANGUAGES)}")
+    renamed = {_OPTIONS[name]: value for name, value in options.items()}
+    if renamed.get("base") == "ngram":
+        renamed = {"stem": False, "stops": False, **renamed}
+    if "own_stops" in renamed:
+        renamed["own_stops"] = tuple(renamed["own_stops"] or ())
+    assert set(renamed) <= {field.name for field in fields(Tokenizer)}
+    if renamed.get("language", "English") not in LANGUAGES:
+        raise OptionError(f"there is no language {renamed['language']!r}; there are {', '.join(LANGUAGES)}")
     try:
-        return Tokenizer(**given)
+        return Tokenizer(**renamed)
     except UnsupportedFormatError as error:
         raise OptionError(str(error)) from error

@@ -178,21 +178,26 @@ class JsonIndex(ScalarIndex):
 
         def values() -> Iterator[tuple[JsonValues, Numbers, int, Numbers]]:
             for documents, numbers in rows.pieces():
-                found = find(JsonValues.of(documents), steps)
-                there = np.flatnonzero(found.values.kinds != NULL)
-                yield found.values.take(there), found.owners[there].astype(np.uint64), len(documents), numbers
+                matches = find(JsonValues.of(documents), steps)
+                there = np.flatnonzero(matches.values.kinds != NULL)
+                yield (
+                    matches.values.take(there),
+                    matches.owners[there].astype(np.uint64),
+                    len(documents),
+                    numbers,
+                )
 
-        key_type = _one_type(path, (found for found, *_ in values()))
+        key_type = _one_type(path, (matches for matches, *_ in values()))
         if not kind.fits(key_type):
             raise ColumnTypeError(f"values at {path!r} are {key_type}: that cannot have an index {kind.name}")
 
         def pieces() -> Iterator[tuple[pa.Array, Numbers]]:
-            for found, places, count, numbers in values():
+            for matches, places, count, numbers in values():
                 picks = np.zeros(count, np.int64)
                 picks[places.astype(np.int64)] = np.arange(len(places))
                 missing = np.ones(count, np.bool_)
                 missing[places.astype(np.int64)] = False
-                yield _keys(found, key_type).take(pa.array(picks, mask=missing)), numbers
+                yield _keys(matches, key_type).take(pa.array(picks, mask=missing)), numbers
 
         return kind.build(Rows(pieces, key_type, rows.fragments), target)
 
@@ -268,25 +273,25 @@ def _one_type(path: str, parts: Iterator[JsonValues]) -> pa.DataType:
     Raises:
         SchemaError: they are of several types, or arrays or objects, or numbers beyond 64 bits.
     """
-    found: set[str] = set()
+    type_names: set[str] = set()
     for values in parts:
         kinds = set(np.unique(values.kinds).tolist())
-        found |= {told for kind, told in _TOLD.items() if kind in kinds}
+        type_names |= {type_name for kind, type_name in _TOLD.items() if kind in kinds}
         if NUMBER in kinds:
             numbers = numbers_of(values.take(np.flatnonzero(values.kinds == NUMBER)))
             whole = np.isin(numbers.which, ("i", "u"))
-            found |= {"whole numbers"} if bool(whole.any()) else set()
-            found |= {"floats"} if not bool(whole.all()) else set()
+            type_names |= {"whole numbers"} if bool(whole.any()) else set()
+            type_names |= {"floats"} if not bool(whole.all()) else set()
             if bool((numbers.as_integers()[1] & whole).any()):
-                found.add("numbers beyond 64 bits")
-    if not found:
+                type_names.add("numbers beyond 64 bits")
+    if not type_names:
         return pa.string()
-    if len(found) > 1 or not found <= _KEY_TYPES.keys():
+    if len(type_names) > 1 or not type_names <= _KEY_TYPES.keys():
         raise ColumnTypeError(
-            f"values at {path!r} are {' and '.join(sorted(found))}: an index of JSON needs whole numbers, "
+            f"values at {path!r} are {' and '.join(sorted(type_names))}: an index of JSON needs whole numbers, "
             "floats, texts or booleans alone"
         )
-    return _KEY_TYPES[found.pop()]
+    return _KEY_TYPES[type_names.pop()]
 
 
 _TOLD = {STRING: "texts", TRUE: "booleans", FALSE: "booleans", CONTAINER: "arrays or objects"}

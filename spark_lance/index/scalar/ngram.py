@@ -61,16 +61,18 @@ class NGram(ScalarIndex):
 
     @cached_property
     def _tokens(self) -> npt.NDArray[np.uint32]:
-        found: npt.NDArray[np.uint32] = self._file.read(["tokens"])["tokens"].to_numpy()
-        return found
+        result: npt.NDArray[np.uint32] = self._file.read(["tokens"])["tokens"].to_numpy()
+        return result
 
     def find(self, probe: Probe) -> RowSet | None:
         """Return rows with all threes of the texts that values must contain."""
         if probe.operator == "is_null":
             return self._with([_NULLS])
         needles = list(_needles(probe))
-        wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(_threes([text])[0] for text in needles)]))
-        return self._with(wanted.tolist()) if len(wanted) else None
+        trigrams = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(_threes([text])[0] for text in needles)])
+        )
+        return self._with(trigrams.tolist()) if len(trigrams) else None
 
     def _with(self, tokens: list[int]) -> RowSet | None:
         sets = []
@@ -91,10 +93,10 @@ class NGram(ScalarIndex):
         pairs = [np.empty((0, 2), np.uint64)]
         for texts, numbers in rows.pieces():
             tokens, owners = _threes(texts.to_pylist())
-            found = np.stack([tokens.astype(np.uint64), numbers[owners]], axis=1)
+            entries = np.stack([tokens.astype(np.uint64), numbers[owners]], axis=1)
             absent = numbers[texts.is_null().to_numpy(zero_copy_only=False)]
             pairs.append(np.stack([np.full(len(absent), _NULLS, np.uint64), absent], axis=1))
-            pairs.append(np.unique(found, axis=0) if len(found) else found)
+            pairs.append(np.unique(entries, axis=0) if len(entries) else entries)
         ordered = np.unique(np.concatenate(pairs), axis=0)
         starts = np.flatnonzero(np.diff(ordered[:, 0], prepend=ordered[:1, 0] + np.uint64(1)))
         ends = [*starts[1:].tolist(), len(ordered)]
@@ -148,8 +150,8 @@ class _Letters(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         text = folded(chr(code)).lower()
-        found = "".join(letter if letter.isascii() and letter.isalnum() else " " for letter in text)
-        self[code] = found or " "
+        result = "".join(letter if letter.isascii() and letter.isalnum() else " " for letter in text)
+        self[code] = result or " "
         return self[code]
 
 

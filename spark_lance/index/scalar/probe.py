@@ -87,10 +87,10 @@ class Probe:
         constants = self.tree.arguments[1:]
         if _are_literals(constants):
             return [constant.value for constant in constants if isinstance(constant, Literal)]
-        found: list[Any] = []
+        result: list[Any] = []
         for argument in constants:
-            found += _constants(argument) or []
-        return found
+            result += _constants(argument) or []
+        return result
 
     def true_for(self, values: pa.Array | pa.ChunkedArray) -> Mask:
         """Return for which values the condition is true.
@@ -98,8 +98,8 @@ class Probe:
         Raises:
             ExpressionError: it does not fit the values.
         """
-        found = compute(self.tree, pa.table({"value": values}))
-        return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        result = compute(self.tree, pa.table({"value": values}))
+        return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def maybe_between(self, low: pa.Array, high: pa.Array) -> Mask | None:
         """Return where a value between two bounds, inclusive, may fulfil the condition; None: not known.
@@ -113,12 +113,12 @@ class Probe:
         if self.operator not in _RANGES or (self.operator == "in" and not self.literals):
             return None
         points = self.points(low.type)
-        found = self._any_between(low, high) if points is None else _holds_one(points, low, high)
-        found &= pc.is_valid(high).to_numpy(zero_copy_only=False)
+        result = self._any_between(low, high) if points is None else _holds_one(points, low, high)
+        result &= pc.is_valid(high).to_numpy(zero_copy_only=False)
         if pa.types.is_floating(low.type):
             for bound in (low, high):
-                found |= pc.fill_null(pc.is_nan(bound), False).to_numpy(zero_copy_only=False)
-        return found
+                result |= pc.fill_null(pc.is_nan(bound), False).to_numpy(zero_copy_only=False)
+        return result
 
     def points(self, kind: pa.DataType) -> list[int] | list[str] | None:
         """Return the values for one of which the condition is true, in order, if they are numbers or texts.
@@ -136,28 +136,28 @@ class Probe:
     @cached_property
     def _numbers(self) -> list[int] | None:
         """The values for one of which the condition is true, in order, if they are integers of 64 bits."""
-        known = self._all_of(int)
+        values = self._all_of(int)
         least, most = int(_INT64.min), int(_INT64.max)
-        return None if known is None else [value for value in sorted(known) if least <= value <= most]
+        return None if values is None else [value for value in sorted(values) if least <= value <= most]
 
     @cached_property
     def _texts(self) -> list[str] | None:
         """The same, if they are texts."""
-        known = self._all_of(str)
+        values = self._all_of(str)
         # In Python's order of texts, by code points, and in Arrow's, by bytes of UTF-8, they stand alike.
-        return None if known is None else sorted(known)
+        return None if values is None else sorted(values)
 
     def _all_of(self, kind: type) -> list[Any] | None:
         """Return the values for one of which the condition is true, if they are of a type of Python's."""
         if self.operator not in ("=", "in"):
             return None
-        known = [value for value in self.literals if value is not None]
-        return known if all(type(value) is kind for value in known) else None
+        values = [value for value in self.literals if value is not None]
+        return values if all(type(value) is kind for value in values) else None
 
     def _any_between(self, low: pa.Array, high: pa.Array) -> Mask:
         """Return where one of the constants may be met, which are tried one by one."""
         bounds = pa.table({"low": low, "high": high})
-        found = np.zeros(len(low), dtype=np.bool_)
+        result = np.zeros(len(low), dtype=np.bool_)
         assert isinstance(self.tree, Call)
         if self.operator == _BETWEEN:
             parts = [Probe(self.path, part)._any_between(low, high) for part in self.tree.arguments]
@@ -168,8 +168,8 @@ class Probe:
             here = np.ones(len(low), dtype=np.bool_)
             for test in _tests(self.operator, constant):
                 here &= pc.fill_null(compute(test, bounds), True).to_numpy(zero_copy_only=False)
-            found |= here
-        return found
+            result |= here
+        return result
 
 
 def _holds_one(points: list[int] | list[str], low: pa.Array, high: pa.Array) -> Mask:
@@ -219,7 +219,7 @@ def conjuncts(trees: Sequence[Expression]) -> list[Expression]:
 
     An index would read all that lies on one side of each bound alone.
     """
-    found: list[list[Expression]] = []
+    result: list[list[Expression]] = []
     bounds: list[tuple[Expression, list[Expression]]] = []
     waiting = list(trees)
     while waiting:
@@ -232,11 +232,11 @@ def conjuncts(trees: Sequence[Expression]) -> list[Expression]:
         parts = next((parts for other, parts in bounds if other == value), None)
         if parts is None:
             parts = []
-            found.append(parts)
+            result.append(parts)
             if value is not None:
                 bounds.append((value, parts))
         parts.append(bound or tree)
-    return [parts[0] if len(parts) == 1 else Call("and", tuple(parts)) for parts in found]
+    return [parts[0] if len(parts) == 1 else Call("and", tuple(parts)) for parts in result]
 
 
 def _bound(tree: Expression) -> Call | None:

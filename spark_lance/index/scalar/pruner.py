@@ -65,14 +65,14 @@ class ScalarPruner:
         if not self._manifest.index_section:
             return {}
         fields = {field.id: field for field in self._manifest.schema.walk()}
-        found: dict[int, list[ScalarIndex]] = {}
+        result: dict[int, list[ScalarIndex]] = {}
         for kind in SCALAR_INDICES.values():
             for segments in by_age(segments_of(self._snapshot, kind.label, kind.newest)):
                 for segment in segments:
                     field = fields.get(segment.entry.fields[0]) if len(segment.entry.fields) == 1 else None
                     if field is not None and segment.covered:
-                        found.setdefault(field.id, []).append(kind(segment, field.arrow_type()))
-        return found
+                        result.setdefault(field.id, []).append(kind(segment, field.arrow_type()))
+        return result
 
     def indices_of(self, field: int) -> Sequence[ScalarIndex]:
         """Return the segments over a field, by its id; newest index first."""
@@ -89,7 +89,7 @@ class ScalarPruner:
 
     def explain(self, condition: Condition) -> list[tuple[str, str, str]]:
         """Return the parts of a condition that indices may answer: text, name and kind of the index."""
-        found = []
+        result = []
         waiting = conjuncts(condition.trees()) if self._indices else []
         while waiting:
             tree = waiting.pop(0)
@@ -102,26 +102,26 @@ class ScalarPruner:
                 continue
             for index in self._indices.get(fields[-1].id, ()):
                 if index.find(probe) is not None:
-                    found.append((_text(tree), index.segment.name, index.name))
+                    result.append((_text(tree), index.segment.name, index.name))
                     break
-        return found
+        return result
 
     def _known_of_all(self, trees: Sequence[Expression], present: BitMap) -> RowSelection | None:
         """Return the rows for which all of some conditions may be true; None if nothing is known."""
-        found: RowSelection | None = None
+        result: RowSelection | None = None
         for part in conjuncts(trees):
-            found = _both(found, self._known(part, present))
-        return found
+            result = _both(result, self._known(part, present))
+        return result
 
     def _known(self, tree: Expression, present: BitMap) -> RowSelection | None:
         """Return the same of one of the `conjuncts`."""
         if isinstance(tree, Call) and tree.function == "or":
             either: dict[int, BitMap | None] = {}
             for part in tree.arguments:
-                known = self._known_of_all([part], present)
-                if known is None:
+                result = self._known_of_all([part], present)
+                if result is None:
                     return None
-                either = united(either, known)
+                either = united(either, result)
             return either
         probe = probe_of(tree)
         fields = None if probe is None else self._manifest.schema.along(probe.path)
@@ -135,13 +135,13 @@ class ScalarPruner:
         for index in self._indices[field.id]:
             by_kind.setdefault(index.name + index.segment.name, []).append(index)
         for indices in by_kind.values():
-            found = self._ask_segments(probe, indices, present)
-            if found is not None:
-                return found
+            result = self._ask_segments(probe, indices, present)
+            if result is not None:
+                return result
         return None
 
     def _ask_segments(self, probe: Probe, indices: list[ScalarIndex], present: BitMap) -> RowSelection | None:
-        found: dict[int, BitMap | None] = {}
+        result: dict[int, BitMap | None] = {}
         unindexed = BitMap(present)
         for index in indices:
             try:
@@ -152,10 +152,10 @@ class ScalarPruner:
             if rows is None:
                 continue
             unindexed -= index.segment.covered
-            found = united(found, self._resolved(index, rows))
+            result = united(result, self._resolved(index, rows))
         if unindexed == present:
             return None
-        return {**{f: r for f, r in found.items() if f in present}, **dict.fromkeys(unindexed)}
+        return {**{f: r for f, r in result.items() if f in present}, **dict.fromkeys(unindexed)}
 
     def _resolved(self, index: ScalarIndex, rows: RowSet) -> RowSet:
         """Return rows of an index as rows of the fragments that it covers."""
@@ -187,8 +187,8 @@ def _text(tree: Expression) -> str:
 def _both(one: RowSelection | None, other: RowSelection | None) -> RowSelection | None:
     if one is None or other is None:
         return other if one is None else one
-    found: dict[int, BitMap | None] = {}
+    result: dict[int, BitMap | None] = {}
     for fragment in one.keys() & other.keys():
         a, b = one[fragment], other[fragment]
-        found[fragment] = b if a is None else a if b is None else a & b
-    return found
+        result[fragment] = b if a is None else a if b is None else a & b
+    return result

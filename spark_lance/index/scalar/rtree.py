@@ -166,8 +166,8 @@ class RTree(ScalarIndex):
         column = file.read(["nulls"])["nulls"]
         if len(column) != 1 or not column[0].is_valid:
             raise FormatError(f"the rows without a geometry are {len(column)} sets, not one", file.path)
-        found: bytes = column[0].as_py()
-        return found
+        result: bytes = column[0].as_py()
+        return result
 
     def _meeting(self, box: Boxes) -> RowSet | None:
         """Return the rows whose boxes meet a box; None if they are on too many pages."""

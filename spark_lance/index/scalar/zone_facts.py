@@ -32,26 +32,26 @@ def leading_of_zones(index: Covering, order: Order) -> dict[int, BitMap | None] 
     # Zones by the end of their values that comes last: as soon as enough rows end there, those that only
     # begin later have none of the first.
     filled = np.flatnonzero(zones.values > 0)
-    held, reach = 0, None
+    rows_so_far, reach = 0, None
     for place in filled[np.argsort(sign * far[filled], kind="stable")].tolist():
-        held += max(0, int(zones.values[place]) - zones.deleted(index, place))
-        if held >= count:
+        rows_so_far += max(0, int(zones.values[place]) - zones.deleted(index, place))
+        if rows_so_far >= count:
             reach = sign * int(far[place])
             break
     if reach is None:
         if nulls == "last":
             return None
-        wanted = filled
+        chosen = filled
     else:
-        wanted = filled[sign * near[filled] <= reach]
-    if int(zones.lengths[wanted].sum()) > index.live * MOST_SHARE:
+        chosen = filled[sign * near[filled] <= reach]
+    if int(zones.lengths[chosen].sum()) > index.live * MOST_SHARE:
         return None
-    found: dict[int, BitMap | None] = {}
-    for place in wanted.tolist():
-        rows = found.setdefault(int(zones.fragments[place]), BitMap())
+    result: dict[int, BitMap | None] = {}
+    for place in chosen.tolist():
+        rows = result.setdefault(int(zones.fragments[place]), BitMap())
         assert rows is not None
         rows.add_range(int(zones.starts[place]), int(zones.starts[place] + zones.lengths[place]))
-    return found
+    return result
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,10 @@ class ZoneMap(ZoneIndex):
         if probe.operator == "is_null":
             return rows_of_zones(zones, zones["null_count"].to_numpy() > 0)
         low, high = (zones[name].combine_chunks() for name in ("min", "max"))
-        found = probe.maybe_between(low, high)
-        if found is None:
+        mask = probe.maybe_between(low, high)
+        if mask is None:
             return None
-        return rows_of_zones(zones, found | (zones["nan_count"].to_numpy() > 0))
+        return rows_of_zones(zones, mask | (zones["nan_count"].to_numpy() > 0))
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:
@@ -122,11 +122,11 @@ def _zone_rows(options: Mapping[str, Any]) -> Any:
     return options.get(_SIZE, ZONE_ROWS)
 
 
-def _columns(held: list[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
+def _columns(rows: list[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
     return [
-        pa.array([row[i].as_py() if isinstance(row[i], pa.Scalar) else row[i] for row in held], field.type)
+        pa.array([row[i].as_py() if isinstance(row[i], pa.Scalar) else row[i] for row in rows], field.type)
         if i > 1
-        else _scalars([row[i] for row in held], field.type)
+        else _scalars([row[i] for row in rows], field.type)
         for i, field in enumerate(schema)
     ]
 

@@ -63,46 +63,46 @@ def in_runs(facts: Iterable[Facts], most: int) -> Iterator[list[Facts]]:
         yield run
 
 
-def rows_of_zones(table: pa.Table, wanted: npt.NDArray[np.bool_]) -> RowSet:
+def rows_of_zones(table: pa.Table, mask: npt.NDArray[np.bool_]) -> RowSet:
     """Return the rows of the zones that are wanted, given their columns `ZONE_FIELDS`.
 
     Raises:
         FormatError: a zone is where no rows can be.
     """
-    found: dict[int, BitMap | None] = {}
-    chosen = table.filter(pa.array(wanted))
+    result: dict[int, BitMap | None] = {}
+    chosen = table.filter(pa.array(mask))
     columns = [chosen[field.name].to_pylist() for field in ZONE_FIELDS]
     for zone in zip(*columns, strict=True):
         if None in zone or zone[0] > _MOST or zone[1] + zone[2] > _MOST:
             raise FormatError(f"a zone of fragment {zone[0]} begins at row {zone[1]} and has {zone[2]} rows")
     for fragment, start, length in zip(*columns, strict=True):
-        rows = found.setdefault(fragment, BitMap())
+        rows = result.setdefault(fragment, BitMap())
         assert rows is not None
         rows.add_range(start, start + length)
-    return found
+    return result
 
 
 def zones_of(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:
     """Yield the zones of fragments, of `size` physical rows; `rows` come by address, in scan order."""
-    held: list[tuple[pa.Array, npt.NDArray[np.uint64]]] = []
+    pending: list[tuple[pa.Array, npt.NDArray[np.uint64]]] = []
     pieces = rows.pieces()
     done = False
     for fragment, physical in rows.fragments.items():
         for start in range(0, physical, size):
             length = min(size, physical - start)
             end = address_of(fragment, start) + length
-            while not done and not (held and int(held[-1][1][-1]) >= end):
+            while not done and not (pending and int(pending[-1][1][-1]) >= end):
                 piece = next(pieces, None)
                 done = piece is None
                 if piece is not None and len(piece[1]):
-                    held.append(piece)
+                    pending.append(piece)
             values, addresses = [], []
-            while held and int(held[0][1][0]) < end:
-                column, numbers = held.pop(0)
+            while pending and int(pending[0][1][0]) < end:
+                column, numbers = pending.pop(0)
                 count = int(np.searchsorted(numbers, end))
                 values.append(column.slice(0, count))
                 addresses.append(numbers[:count])
                 if count < len(numbers):
-                    held.insert(0, (column.slice(count), numbers[count:]))
+                    pending.insert(0, (column.slice(count), numbers[count:]))
             joined = one_array(pa.chunked_array(values, rows.kind))
             yield Zone(fragment, start, length, joined, np.concatenate([np.empty(0, np.uint64), *addresses]))
