@@ -84,10 +84,10 @@ def _vector(dataset: LanceDataset, column: str, arguments: Arguments) -> list[fl
             raise OptionError(
                 f"--like-row {arguments.like_row}: the table has rows 0 to {dataset.count_rows() - 1}"
             )
-        found = dataset.take([arguments.like_row], [column]).column(0)[0].as_py()
-        if found is None:
+        example = dataset.take([arguments.like_row], [column]).column(0)[0].as_py()
+        if example is None:
             raise OptionError(f"row {arguments.like_row} has no vector in column {column!r}")
-        return list(found)
+        return list(example)
     try:
         vector = json.loads(arguments.vector)
     except ValueError:

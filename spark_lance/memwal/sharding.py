@@ -300,7 +300,7 @@ class Router:
         """Return the shard of a value; make one if there is none.
 
         Args:
-            known: what `shards` returned.
+            shards: what `shards` returned.
         """
         present = self.shards(store, root) if shards is None else shards
         if value in present:

@@ -342,8 +342,8 @@ def _merged(
     options = opened[0].options()
     if any(other.options() != options for other in opened):
         raise OptionError("the parts of an index were built with different options")
-    with new_segment(snapshot.store, snapshot.root, number) as made:
-        directory = index_directory(snapshot.root, made)
+    with new_segment(snapshot.store, snapshot.root, number) as new_part:
+        directory = index_directory(snapshot.root, new_part)
         version = snapshot.manifest.file_version
         target = SegmentTarget(snapshot.store, directory, version, options)
         files = index.merge(segments, kind, target)
@@ -353,10 +353,10 @@ def _merged(
                 raise OptionError(
                     "fragments of the parts are gone: open the version that they were built from"
                 )
-            return build_segment(snapshot, column, index, first.name, fragments, options, made)
+            return build_segment(snapshot, column, index, first.name, fragments, options, new_part)
     return new_entry(
         first.name,
-        made,
+        new_part,
         list(first.fields),
         min(segment.entry.dataset_version for segment in segments),
         covered,

@@ -144,7 +144,9 @@ def _found(index: Covering, probe: Probe, most_bytes: int) -> RowsOfVersion | No
             return None
         for fragment, here in rows.items():
             for address, live_rows in _alive(index, segment, fragment, here).items():
-                by_fragment[address] = by_fragment[address] | live_rows if address in by_fragment else live_rows
+                by_fragment[address] = (
+                    by_fragment[address] | live_rows if address in by_fragment else live_rows
+                )
     return RowsOfVersion(by_fragment)
 
 

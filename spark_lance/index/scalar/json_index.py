@@ -288,8 +288,8 @@ def _one_type(path: str, parts: Iterator[JsonValues]) -> pa.DataType:
         return pa.string()
     if len(type_names) > 1 or not type_names <= _KEY_TYPES.keys():
         raise ColumnTypeError(
-            f"values at {path!r} are {' and '.join(sorted(type_names))}: an index of JSON needs whole numbers, "
-            "floats, texts or booleans alone"
+            f"values at {path!r} are {' and '.join(sorted(type_names))}: a JSON index needs whole numbers, "
+            "floats, texts or booleans"
         )
     return _KEY_TYPES[type_names.pop()]
 
