@@ -172,16 +172,11 @@ def check(arguments: Arguments) -> int:
     with Progress("reading") as progress:
         report = verify(dataset.snapshot, lambda done, total: progress("reading", done, total, "bytes"))
     if arguments.json:
-<<<<<<< HEAD
         moved = {} if done is None else {"restored": done.restored, "moved": list(done.moved)}
         say(as_json({"damaged": report.damaged, **moved, **vars(report)}))
         return _DAMAGED if report.damaged else 0
     if done is not None:
         _say_repair(done)
-=======
-        say(as_json({"damaged": report.damaged, **vars(report)}))
-        return _DAMAGED if report.damaged else 0
->>>>>>> 36aef628 (Variables of indexes, the write-ahead log and the command line are named by what they are)
     print_pairs(
         [
             ("version", report.version),
@@ -197,5 +192,5 @@ def check(arguments: Arguments) -> int:
         findings = [(f.level, f.where, f.message) for f in report.findings]
         print_table(("level", "where", "what"), findings, wide=arguments.wide)
         say()
-    say("damaged" if report.damaged else "no damage found")
+    say("damaged" if report.damaged else "no damage report")
     return _DAMAGED if report.damaged else 0

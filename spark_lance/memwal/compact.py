@@ -349,12 +349,7 @@ def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollect
 
 def _left_by_tasks(at: Snapshot, limit: datetime) -> WalCollection:
     """Return what tasks left for shards whose job never came to an end."""
-<<<<<<< HEAD
     gone = collectable_stages(at.store, at.root, limit)
-=======
-    staged = at.store.list_to_delete(join(at.root, STAGING_DIR), at.root, recursive=True)
-    gone = [stored for stored in staged if stored.name.endswith(".arrow") and _is_old(stored, limit)]
->>>>>>> 36aef628 (Variables of indexes, the write-ahead log and the command line are named by what they are)
     return WalCollection(
         bytes_removed=sum(stored.size for stored in gone), paths=tuple(stored.path for stored in gone)
     )
