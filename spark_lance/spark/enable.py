@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
 from spark_lance.datasets.spelling import both_spellings
+from spark_lance.errors import OptionError
 from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.compat import avoid_waiting_udfs
 from spark_lance.spark.interpreters import check_workers
@@ -54,10 +55,15 @@ def enable(
 
     Raises:
         OptionTypeError: `spark` is not a session.
-        OptionError: the session has been stopped.
+        OptionError: the session has been stopped, or the catalog would take the place of the session's own one.
     """
     check_session(spark, "enable(spark)")
     check_running(spark)
+    if catalog.lower() == "spark_catalog":
+        raise OptionError(
+            "enable(catalog='spark_catalog') would take the session's own catalog away: "
+            "give the Lance catalog another name, such as the default catalog='lance'"
+        )
     if not hasattr(spark, "_jvm"):
         _register_blob_function(spark)
         return spark

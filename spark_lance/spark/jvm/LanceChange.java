@@ -159,12 +159,18 @@ public final class LanceChange {
   }
 
   // Pairs of the path of a column or field and its value; `written` are the assignments before Spark resolved them.
+  //
+  // Where LanceAssignments has resolved no values (sessions older than the rule, schema evolution), they come without
+  // Spark's casts, and Python puts its own around them.
   public List values(Seq assignments, Seq written) {
     List found = new ArrayList();
     for (int i = 0; i < assignments.size(); i++) {
       Assignment assignment = (Assignment) assignments.apply(i);
-      Expression value = given(assignment.value());
-      if (hasConstantStruct(value)) {
+      boolean stored = LanceAssignments.given(assignment.value()) instanceof LanceAssignments.Value;
+      Expression value = LanceAssignments.given(assignment.value());
+      if (stored) {
+        value = ((LanceAssignments.Value) value).child();
+      } else if (hasConstantStruct(value)) {
         value = asWritten(assignment, i < written.size() ? ((Assignment) written.apply(i)).value() : null);
       }
       Object[] pair = {path(assignment.key()), expression(value)};
@@ -187,18 +193,6 @@ public final class LanceChange {
     List parts = new ArrayList();
     parts.add(name);
     return parts;
-  }
-
-  // A value without the casts and checks that Spark puts around it for the column it is given to. Python puts its
-  // own around it, which never make null of what does not fit.
-  private Expression given(Expression value) {
-    if (value instanceof AssertNotNull) {
-      return given(((AssertNotNull) value).child());
-    }
-    if (value instanceof Cast && value.getTagValue(Cast.BY_TABLE_INSERTION()).isDefined()) {
-      return given(((Cast) value).child());
-    }
-    return value;
   }
 
   // Spark has cast a constant to the column's type by now, and a struct by the places of its fields: one with its
@@ -285,6 +279,9 @@ public final class LanceChange {
 
   // The column that an expression is, but for casts between integers that lose nothing.
   private static Object columnOf(Expression expression, Map names) {
+    if (expression instanceof AssertNotNull) {
+      return columnOf(((AssertNotNull) expression).child(), names);
+    }
     if (expression instanceof Cast) {
       Expression child = ((Cast) expression).child();
       boolean widens = expression.dataType() instanceof IntegralType && child.dataType() instanceof IntegralType

@@ -20,6 +20,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.util.Map;
 import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
+import org.apache.spark.SparkThrowable;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.analysis.Analyzer;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
@@ -45,6 +46,7 @@ import org.slf4j.LoggerFactory;
 public final class LanceStatements {
   private static final String RELATIONS = "spark_lance.sql.LanceRelations";
   private static final String UNIT = "spark_lance.sql.LanceRowLevel";
+  private static final String ASSIGNMENTS = "spark_lance.sql.LanceAssignments";
   private static final String WRITE = "spark_lance.sql.LanceWrite$Planned";
   private static final String FEW_ROWS = "spark_lance.sql.LanceWriteRows";
   private static final String COLUMNS = "spark_lance.sql.LanceWriteColumns";
@@ -68,6 +70,7 @@ public final class LanceStatements {
     public void accept(Object session, Object asked) {
       enter(((SparkSession) session).extensions());
       enter(((SparkSession) session).sessionState().analyzer());
+      Assigning.enter((SparkSession) session);
     }
   }
 
@@ -103,6 +106,7 @@ public final class LanceStatements {
         extensions.injectOptimizerRule(new Rules());
         extensions.injectPlannerStrategy(new Strategies());
         extensions.injectHintResolutionRule(new NameRules());
+        extensions.injectResolutionRule(new Resolutions());
       }
     }
   }
@@ -110,6 +114,64 @@ public final class LanceStatements {
   public static final class Rules extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
       return new Taking();
+    }
+  }
+
+  public static final class Resolutions extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object session) {
+      return new Assigning();
+    }
+  }
+
+  // Resolves the values that UPDATE and MERGE assign to columns of Lance tables. Sessions whose analyzer was made before
+  // have no such rule, but for the one that was enabled.
+  public static final class Assigning extends Rule {
+    private static final String RULES = "extendedResolutionRules";
+
+    // Gives the rule to the analyzer of a session, which may be older.
+    static void enter(SparkSession session) {
+      Object analyzer = session.sessionState().analyzer();
+      try {
+        scala.collection.immutable.Seq rules =
+            (scala.collection.immutable.Seq) analyzer.getClass().getMethod(RULES, new Class[0]).invoke(analyzer, new Object[0]);
+        for (int i = 0; i < rules.size(); i++) {
+          if (rules.apply(i) instanceof Assigning) {
+            return;
+          }
+        }
+        Field field = analyzer.getClass().getDeclaredField(RULES);
+        field.setAccessible(true);
+        field.set(analyzer, rules.appended(new Assigning()));
+      } catch (ReflectiveOperationException problem) {
+        LoggerFactory.getLogger("spark_lance").warn("UPDATE and MERGE cast their values themselves: " + problem);
+      }
+    }
+
+    public TreeNode apply(TreeNode plan) {
+      String kind = plan.getClass().getSimpleName();
+      if (!kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
+        return plan;
+      }
+      Object resolved = null;
+      try {
+        ClassLoader loader = Thread.currentThread().getContextClassLoader();
+        Class unit = Class.forName(ASSIGNMENTS, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
+        resolved = unit.getMethod("resolved", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (Throwable problem) {
+        refuse(problem);
+      }
+      return resolved == null ? plan : (TreeNode) resolved;
+    }
+
+    // What Spark says of a value ends the statement; anything else leaves it as Spark has resolved it.
+    private static void refuse(Throwable problem) {
+      Throwable cause = problem instanceof InvocationTargetException ? problem.getCause() : problem;
+      if (cause instanceof SparkThrowable) {
+        Platform.throwException(cause);
+      }
+      if (!(cause instanceof ClassNotFoundException)) {
+        Taking.tell(cause);
+      }
     }
   }
 
@@ -205,7 +267,7 @@ public final class LanceStatements {
       return taken == null ? plan : (TreeNode) taken;
     }
 
-    private static void tell(Throwable problem) {
+    static void tell(Throwable problem) {
       LoggerFactory.getLogger("spark_lance").warn("A statement was left to Spark: " + problem);
     }
   }

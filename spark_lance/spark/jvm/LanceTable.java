@@ -53,6 +53,8 @@ public class LanceTable
     TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
     TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
   };
+  // Options that name a version to read.
+  private static final String[] VERSIONS = {"version", "asof", "tag", "versionasof", "timestampasof"};
   // Makes builders of scans that the driver plans; null where this unit does not fit.
   private static final Method PLANNED = planned();
   // Makes tables that Spark asks which changes of the schema they support; null before Spark 4.3.
@@ -201,7 +203,7 @@ public class LanceTable
       return own;
     }
     CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
-    boolean named = options.containsKey("version") || options.containsKey("asof") || options.containsKey("tag");
+    boolean named = writable && names(options);
     Object[] parts = {Boolean.TRUE, shown, all, new Boolean(!named), schema, token, hidden, own};
     try {
       return (ScanBuilder) PLANNED.invoke(null, parts);
@@ -231,12 +233,37 @@ public class LanceTable
 
   CaseInsensitiveStringMap options(Map asked, boolean pinning) {
     Map all = new HashMap(always);
-    boolean named = asked.containsKey("version") || asked.containsKey("asof") || asked.containsKey("tag");
-    if (pinning && !named) {
+    Map rest = new CaseInsensitiveStringMap(asked).asCaseSensitiveMap();
+    if (!writable) {
+      // Spark has loaded the version that these name, and it is pinned.
+      rest = without(rest);
+    }
+    if (pinning && !names(new CaseInsensitiveStringMap(rest))) {
       all.putAll(pinned);
     }
-    all.putAll(asked);
+    all.putAll(rest);
     return new CaseInsensitiveStringMap(all);
+  }
+
+  // Whether options name a version to read.
+  private static boolean names(CaseInsensitiveStringMap options) {
+    boolean found = false;
+    for (int i = 0; i < VERSIONS.length; i++) {
+      found = found || options.containsKey(VERSIONS[i]);
+    }
+    return found;
+  }
+
+  private static Map without(Map options) {
+    Map rest = new HashMap();
+    for (Iterator i = options.entrySet().iterator(); i.hasNext(); ) {
+      Map.Entry option = (Map.Entry) i.next();
+      String name = ((String) option.getKey()).toLowerCase();
+      if (!name.equals("versionasof") && !name.equals("timestampasof")) {
+        rest.put(option.getKey(), option.getValue());
+      }
+    }
+    return rest;
   }
 
   public boolean truncateTable() {
@@ -373,10 +400,9 @@ public class LanceTable
       return this;
     }
 
+    // A table without partitions is one partition.
     public WriteBuilder overwriteDynamicPartitions() {
-      throw new UnsupportedOperationException(
-          table.shown + " has no partitions to overwrite: write overwrite(condition), INSERT INTO ... REPLACE WHERE "
-              + "condition, or MERGE");
+      return truncate();
     }
 
     public boolean canOverwrite(Predicate[] predicates) {

@@ -17,6 +17,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store, open_store
 from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
+from spark_lance.spark.options.table_properties import check_setting, is_fixed
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.types import VECTOR_SIZE
 from spark_lance.spark.sink.write_schema import check_names
@@ -148,9 +149,15 @@ class TableBuilder(Generic[Table]):
         """Set one of the table's settings, such as `lance.auto_cleanup.interval`.
 
         Raises:
-            OptionError: the setting is internal.
+            OptionError: the setting is internal, or its name is (nearly) that of a property such as `primary_key`.
         """
         check_settings([key])
+        check_setting(key)
+        if is_fixed(key):
+            raise OptionError(
+                f"property {key!r} is no setting of the table: use primaryKey(...), option({key!r}, ...) or "
+                "addColumn(..., encoding={...})"
+            )
         self._properties[key] = value
         return self
 
@@ -178,6 +185,12 @@ class TableBuilder(Generic[Table]):
             raise OptionError("say where the table is to be: .location(path)")
         check_running(self.spark)
         options = write_options({**self.options, "path": self._path})
+        if options.column_settings:
+            column, settings = next(iter(options.column_settings.items()))
+            raise OptionError(
+                f"option '{column}.{next(iter(settings))}' is about a column: write addColumn({column!r}, ..., "
+                "encoding={...}) or vectorSize=..."
+            )
         store, root = open_store(options.path, options.storage)
         there = find_latest(store, root)
         exists = there is not None

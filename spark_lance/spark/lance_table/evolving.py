@@ -30,11 +30,13 @@ from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.string_types import STRING_TYPE
 from spark_lance.spark.schema.types import spark_type
+from spark_lance.table.columns.alter import unset_primary_key
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.work import Others
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import system_names
 from spark_lance.table.schema.changes import Alteration
+from spark_lance.table.schema.keys import check_droppable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -220,10 +222,23 @@ class Evolving(TableBase):
         The values stay in older versions, and in files that hold other columns too until these are compacted.
 
         Raises:
-            SchemaError: a column does not exist, none would be left, or a part of a primary key would go.
+            SchemaError: a column does not exist, none would be left, or one is a part of the primary key (see
+                `unsetPrimaryKey`).
             CommitError: other writers were in the way; see its subclasses.
         """
-        self._dataset().drop_columns(columns)
+        dataset = self._dataset()
+        check_droppable(dataset.lance_schema, columns)
+        dataset.drop_columns(columns)
+
+    def unsetPrimaryKey(self) -> None:
+        """Declare no primary key any more. The columns stay NOT NULL, and older versions keep the key.
+
+        Raises:
+            SchemaError: the table declares no key.
+            UnsupportedFormatError: writers log rows by that key (MemWAL).
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        unset_primary_key(self._dataset().snapshot)
 
     def renameColumn(self, existing: str, new: str) -> None:
         """Rename a column, or a field of a struct ("a.b", which becomes "a.c" if `new` is "c").

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from spark_lance.datasets.spelling import both_spellings_of_methods
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import MergeError, OptionError, SchemaError
 from spark_lance.spark.jobs import gather
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression
+from spark_lance.spark.lance_table.expressions import functions_of, quoted
 from spark_lance.spark.lance_table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
 from spark_lance.spark.lance_table.merge_pruning import SourceKeys, keys_of
 from spark_lance.spark.lance_table.reading import AS_THEY_ARE, Widened
@@ -19,14 +21,16 @@ from spark_lance.spark.lance_table.row_commits import (
     RETRY_TIMEOUT,
     Attempt,
     Changed,
+    may_repeat,
     policy,
     run_attempts,
 )
-from spark_lance.spark.lance_table.row_tasks import ChangeRows
+from spark_lance.spark.lance_table.row_tasks import ChangeRows, TaskAnswer
 from spark_lance.spark.progress import operation, step
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.rows.row_rewrites import check_movable
+from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.writing.align import check_added_names
 
 if TYPE_CHECKING:
@@ -232,11 +236,43 @@ class MergeBuilder:
         repeated = len(matched) == 1 and matched[0].kind == "delete" and matched[0].condition is None
         inserts = any(clause.kind == "insert" for clause in self._clauses)
         names = None if plan.key is None else tuple(key.name for key in plan.key)
-        work = ChangeRows(at.pinned(), plan.actions, at.operation, names, repeated)
+        unique = _declared_key(at.manifest) if inserts else ()
+        work = ChangeRows(at.pinned(), plan.actions, at.operation, names, repeated, unique)
         with step(self._table.spark, "join and write rows"):
             answers = at.run(lambda: gather(plan.frame, work))
+        if may_repeat(answers):
+            at.run(lambda: self._refuse_repeated(plan, unique))
         ids = None if plan.key is None else [key.id for key in plan.key]
         return at.change_rows(answers, plan.field_ids, ids, inserts=inserts, repeated=repeated)
+
+    def _refuse_repeated(self, plan: MergePlan, unique: tuple[str, ...]) -> list[TaskAnswer]:
+        """Refuse to insert a primary key twice.
+
+        Raises:
+            MergeError: two inserted rows have the same key.
+        """
+        F = functions_of(self._table.spark)
+        frames = [
+            plan.frame.where(F.col("action") == number).select(
+                *[F.col(f"v{action.places[action.columns.index(name)]}").alias(name) for name in unique]
+            )
+            for number, action in enumerate(plan.actions)
+            if action.kind == "insert" and set(unique) <= set(action.columns)
+        ]
+        if not frames:
+            return []
+        keys = reduce(lambda one, other: one.unionAll(other), frames)
+        grouped = keys.groupBy(*[quoted(name) for name in unique]).agg(
+            F.count(F.lit(1)).alias("__lance_count")
+        )
+        repeated = grouped.where(F.col("__lance_count") > 1).limit(1).collect()
+        if repeated:
+            values = ", ".join(f"{name} = {repeated[0][i]!r}" for i, name in enumerate(unique))
+            raise MergeError(
+                f"several rows of the source would be inserted with one primary key: {values}. Make the source's "
+                "keys unique, such as by dropDuplicates"
+            )
+        return []
 
     def _evolve(self) -> None:
         """Add the columns that only the source has."""
@@ -267,6 +303,13 @@ class MergeBuilder:
                 names = {name.lower() for name in self._source.columns}
                 wanted |= names - {name.lower() for name in clause.without}
         return wanted
+
+
+def _declared_key(manifest: Manifest) -> tuple[str, ...]:
+    """Return the columns of the declared primary key; none if it has a field of a struct, or no key."""
+    key = primary_key(manifest.schema)
+    tops = {top.id for top in manifest.schema.fields}
+    return tuple(field.name for field in key) if all(field.id in tops for field in key) else ()
 
 
 def _given(values: Mapping[str, Expression] | None, name: str) -> Mapping[str, Expression]:

@@ -45,7 +45,7 @@ from spark_lance.table.rows.row_rewrites import commit_moves
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RETRIES", "RETRY_TIMEOUT", "Attempt", "Changed", "policy", "run_attempts"]
+__all__ = ["RETRIES", "RETRY_TIMEOUT", "Attempt", "Changed", "may_repeat", "policy", "run_attempts"]
 
 logger = logging.getLogger(__name__)
 
@@ -224,6 +224,14 @@ def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], rer
         return attempt(Attempt(table._at(at.manifest), secrets.token_hex(8)))
 
     return retry_operation(table.snapshot, once, reruns)
+
+
+def may_repeat(answers: Sequence[TaskAnswer]) -> bool:
+    """Whether two inserted rows may have the same primary key: hashes are equal, or a task counted none."""
+    hashes = np.concatenate(
+        [np.empty(0, np.uint64), *(np.frombuffer(a.inserted, np.uint64) for a in answers)]
+    )
+    return any(answer.uncounted for answer in answers) or len(np.unique(hashes)) < len(hashes)
 
 
 def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowBitmaps:

@@ -21,7 +21,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.table.addresses import Addresses, address_of, offsets_of, runs_by_fragment
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
-from spark_lance.table.rows.key_filter import key_filter
+from spark_lance.table.rows.key_filter import key_filter, key_hashes
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, whole_rows, write_moved
 from spark_lance.table.writing.align import Aligner
 
@@ -32,6 +32,8 @@ __all__ = ["Action", "ChangeRows", "MarkRows", "TaskAnswer"]
 _WINDOW_BYTES = 32 << 20
 _WINDOW_ROWS = 1 << 19
 _PIECE_BYTES = 16 << 20
+# Hashes of inserted keys that one task reports at most: those of 131,072 rows.
+_INSERTED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class TaskAnswer:
         counts: rows by kind of action.
         keys: the bits of the filter of inserted keys; None without one.
         doubled: the address of a row that was met twice; then not all rows were looked at.
+        inserted: hashes of the primary keys of inserted rows, if these must be unique.
+        uncounted: whether the task inserted too many rows to report their hashes.
     """
 
     rows: dict[int, bytes] = field(default_factory=dict)
@@ -66,6 +70,8 @@ class TaskAnswer:
     counts: dict[str, int] = field(default_factory=lambda: {"update": 0, "insert": 0, "delete": 0})
     keys: bytes | None = None
     doubled: int | None = None
+    inserted: bytes = b""
+    uncounted: bool = False
 
 
 @dataclass
@@ -130,6 +136,7 @@ class ChangeRows:
         operation: 16 hexadecimal digits that are in the names of all files.
         key: the columns whose inserted values are told to other writers; None for no filter.
         repeated: whether a row may be met several times, because it is deleted in any case.
+        unique: the columns of the primary key, of which no two inserted rows may have the same values.
     """
 
     pinned: SnapshotRef
@@ -137,6 +144,7 @@ class ChangeRows:
     operation: str
     key: tuple[str, ...] | None = None
     repeated: bool = False
+    unique: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[TaskAnswer]:
         """Yield one answer; none if there are no rows."""
@@ -277,7 +285,18 @@ class _Changes:
             table = whole_rows(fields, new, old)
             self.answer.counts["insert"] += table.num_rows
             self._note_keys(table)
+            self._note_inserted(table)
             yield table
+
+    def _note_inserted(self, table: pa.Table) -> None:
+        if not self.work.unique or self.answer.uncounted:
+            return
+        columns = [_hashable(column) for column in table.select(list(self.work.unique)).columns]
+        hashes = key_hashes(columns)
+        assert hashes is not None
+        self.answer.inserted += hashes.tobytes()
+        if len(self.answer.inserted) > _INSERTED_BYTES:
+            self.answer.inserted, self.answer.uncounted = b"", True
 
     def _note_keys(self, table: pa.Table) -> None:
         if not self.work.key:
@@ -297,6 +316,13 @@ class _Changes:
 def _chain(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield first
     yield from rest
+
+
+def _hashable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a key column in a type that `key_hashes` takes; equal values stay equal."""
+    if key_hashes([column.slice(0, 0)]) is not None:
+        return column
+    return column.cast(pa.large_string())
 
 
 def _addresses(column: pa.Array) -> Addresses:

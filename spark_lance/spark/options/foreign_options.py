@@ -1,7 +1,7 @@
 """Options that are not ours: those of other connectors, and misspellings of our own.
 
-Spark adds options of its own to those of the user, so unknown ones are ignored, unless ignoring them would
-give the user other rows than asked for: then the message says what to use here.
+An unknown option is refused on every face, and the message says what to use here. The exceptions are options
+that Spark itself adds or reads (`OF_SPARK`), and values that ask for what happens here anyway (`HARMLESS`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
-__all__ = ["FOREIGN", "STORAGE_NAMES", "STORAGE_PREFIX", "advice"]
+__all__ = ["FOREIGN", "STORAGE_NAMES", "STORAGE_PREFIX", "advice", "close_name", "close_suffix"]
 
 STORAGE_PREFIX = "storage."
 
@@ -50,16 +50,16 @@ _FILES = "a Lance table is not a directory of files: use option 'filter'"
 # is read or written there -> what to do here.
 FOREIGN = {
     # Delta
-    "datachange": "LanceTable.optimize() rewrites rows without changing them",
+    "datachange": "leave it out to write rows; LanceTable.optimize() rewrites rows without changing them",
     "optimizewrite": "use option 'max_rows_per_file' or 'max_bytes_per_file'",
-    "partitionoverwritemode": "use option 'replaceWhere'",
+    "partitionoverwritemode": "it is static or dynamic, which is the same for a table without partitions",
     "schematrackinglocation": "a stream ends at a change of the schema; start it anew",
     # Iceberg
     "as-of-timestamp": _ASOF,
     "distribution-mode": "repartition the DataFrame",
     "end-snapshot-id": "use options 'readChangeFeed' and 'endingVersion'",
     "end-timestamp": "use options 'readChangeFeed' and 'endingTimestamp'",
-    "overwrite-mode": "use option 'replaceWhere'",
+    "overwrite-mode": "it is static or dynamic, which is the same for a table without partitions",
     "snapshot-id": "use option 'version'",
     "split-size": "use option 'partition_bytes'",
     "start-snapshot-id": "use options 'readChangeFeed' and 'startingVersion'",
@@ -93,13 +93,39 @@ FOREIGN = {
     "fs.s3a.session.token": "use option 'aws_session_token'",
 }
 
+# Values, in lower case, that ask for what happens here anyway. For other options that is "false".
+HARMLESS = {
+    "datachange": ("true",),
+    "overwrite-mode": ("dynamic", "static"),
+    "partitionoverwritemode": ("dynamic", "static"),
+}
+
+# Names, in lower case, that Spark itself adds to the options of a user or reads from them.
+OF_SPARK = frozenset(
+    {
+        "asyncprogresstrackingcheckpointintervalms",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingoverridesinksupportcheck",
+        "collation",
+        "comment",
+        "external",
+        "is_managed_location",
+        "location",
+        "owner",
+        "provider",
+        "queryname",
+        "serialization.format",
+        "table_type",
+    }
+)
+
 _CLOSE = 0.8
 _PREFIX = re.compile("(?:sto|str)[a-z]*[._:-]")
 _CLOUDS = ("aws_", "azure_", "gcs_", "google_", "s3_")
 
 
 def advice(key: str, text: str, names: Mapping[str, str], suffixes: Collection[str]) -> str | None:
-    """Return why an unknown option cannot be ignored, None if it can.
+    """Return why an option that is not ours is refused, None if it is ignored.
 
     Args:
         key: the option's name as it was given.
@@ -108,25 +134,26 @@ def advice(key: str, text: str, names: Mapping[str, str], suffixes: Collection[s
         suffixes: how the names of options of columns end.
     """
     name = key.lower()
+    if name in OF_SPARK:
+        return None
     if name in FOREIGN:
-        # Switched off, it asks for what is done here anyway.
-        off = text.strip().lower() == "false"
-        return None if off else f"option {key!r} is not supported: {FOREIGN[name]}"
+        harmless = text.strip().lower() in HARMLESS.get(name, ("false",))
+        return None if harmless else f"option {key!r} is not supported: {FOREIGN[name]}"
     storage = dict(zip(STORAGE_NAMES, STORAGE_NAMES, strict=True))
-    close = _close(name, names) or _close_suffix(name, suffixes)
+    close = close_name(name, names) or close_suffix(name, suffixes)
     if close is None and (match := _PREFIX.match(name)):
         close = f"{STORAGE_PREFIX}{name[match.end() :]}"
-    close = close or _close(name, storage)
+    close = close or close_name(name, storage)
     if close is not None:
         return f"unknown option {key!r}: did you mean {close!r}?"
     if name.startswith(_CLOUDS):
         return f"unknown option {key!r}: settings of stores are named {STORAGE_PREFIX}{name}"
     if ".arrow." in name or ".lance." in name:
         return f"unknown option {key!r}: options of columns end with {', '.join(suffixes)}"
-    return None
+    return f"unknown option {key!r}: leave it out; docs/options.md lists all options"
 
 
-def _close(name: str, names: Mapping[str, str]) -> str | None:
+def close_name(name: str, names: Mapping[str, str]) -> str | None:
     """Return which of `names` a misspelt one may mean; whatever parts its words does not count."""
     folded = {_folded(known): documented for known, documented in names.items()}
     found = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=_CLOSE)
@@ -137,7 +164,7 @@ def _folded(name: str) -> str:
     return re.sub(r"[ ._-]", "", name.lower())
 
 
-def _close_suffix(name: str, suffixes: Collection[str]) -> str | None:
+def close_suffix(name: str, suffixes: Collection[str]) -> str | None:
     """Return the name that a misspelt option of a column may mean."""
     best: tuple[float, str] = (_CLOSE, "")
     for suffix in suffixes:

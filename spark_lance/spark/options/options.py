@@ -6,7 +6,7 @@ Spark hands options over as strings with lower-cased names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "ReadOptions",
     "WriteOptions",
     "check_batch",
+    "check_by_name",
     "check_known",
     "option_table",
     "read_options",
@@ -57,6 +58,22 @@ _OF_ROWS = (
     "with_fragment_id",
     "with_row_versions",
 )
+
+# Options that change which columns a read by path has -> what to do for a table by name.
+_BY_PATH = "read the table by path, spark.read.format('lance').load(path)"
+_OF_COLUMNS = {
+    "columns": "select the columns, SELECT a, b FROM t",
+    "table": "name the metadata table, such as SELECT * FROM lance.db.t.history",
+    "with_row_id": "select the column, SELECT *, _rowid FROM t",
+    "with_row_address": "select the column, SELECT *, _rowaddr FROM t",
+    "with_row_offset": _BY_PATH,
+    "with_fragment_id": "select the column, SELECT *, _fragid FROM t",
+    "with_row_versions": "select the columns, SELECT *, _row_created_at_version, "
+    "_row_last_updated_at_version FROM t",
+    "blob_handling": _BY_PATH,
+    "json_as": _BY_PATH,
+    "geometry_as": _BY_PATH,
+}
 
 _MISSING_PATH = (
     "option 'path' is missing: use load(path) or save(path). Spark hands the options and the location of "
@@ -221,23 +238,32 @@ def check_batch(options: ReadOptions) -> None:
         raise OptionError(f"option {given[0]!r} is for streams and change feeds: add readChangeFeed=true")
 
 
-def check_known(raw: Mapping[str, str], *, ignored: Collection[str] = ()) -> None:
-    """Refuse options that nobody reads.
-
-    Args:
-        raw: what the user has given, and nobody else.
-        ignored: names, in lower case, of options that others read.
+def check_known(raw: Mapping[str, str]) -> None:
+    """Refuse options that nobody reads, by the rule of `foreign_options`.
 
     Raises:
-        OptionError: one is not known here.
+        OptionError: an option is unknown.
     """
     for key, text in raw.items():
         name = key.lower()
-        if name in _BY_NAME or name in ignored or name in STORAGE_NAMES or name.startswith(STORAGE_PREFIX):
+        if name in _BY_NAME or name in STORAGE_NAMES or name.startswith(STORAGE_PREFIX):
             continue
         if column_option(name) is None:
             _check_unknown(key, text)
-            raise OptionError(f"unknown option {key!r}: leave it out; docs/options.md lists those there are")
+
+
+def check_by_name(raw: Mapping[str, str]) -> None:
+    """Refuse options of a read by name that would give it other columns than the table has.
+
+    Spark takes the columns from the table before it looks at options.
+
+    Raises:
+        OptionError: there is such an option; the message says what to select instead.
+    """
+    options = read_options({**raw, "path": "by name"})
+    for name, remedy in _OF_COLUMNS.items():
+        if getattr(options, name) != OPTIONS[name].default:
+            raise OptionError(f"option {name!r} does nothing for a table by name: {remedy}")
 
 
 def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptions:
@@ -326,10 +352,7 @@ def _storage_value(key: str, text: str) -> Any:
 
 
 def _check_unknown(key: str, text: str) -> None:
-    """Refuse an option that would change the result, or that is one of ours misspelt; ignore others.
-
-    Others are ignored because Spark adds its own (`owner`, `provider`, ...).
-    """
+    """Refuse an option that is not ours, unless Spark reads it or it asks for what happens here anyway."""
     check_settings([key])
     names = {name: option.name for name, option in _BY_NAME.items()}
     problem = advice(key, text, names, _SUFFIXES)

@@ -17,9 +17,11 @@ from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
 from spark_lance.spark.lance_table.builder import TableBuilder
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import write_options
+from spark_lance.spark.options.table_properties import PRIMARY_KEY, TABLE_OPTIONS, check_setting
 from spark_lance.spark.schema.new_fields import new_field
+from spark_lance.spark.sink.table_columns import check_known
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
-from spark_lance.spark.sql.properties import PRIMARY_KEY, TABLE_OPTIONS, key_options
+from spark_lance.spark.sql.properties import key_options
 from spark_lance.spark.sql.tables import check_no_branch, load_table
 from spark_lance.table.reserved_names import check_settings
 
@@ -65,6 +67,7 @@ def stage_table(question: Question) -> dict[str, Any]:
         options |= key_options(key)
     catalog = question.catalog
     schema = st.StructType.fromJson(json.loads(question.asked["schema"]))
+    check_known(write_options({**options, "path": uri}).column_settings, schema)
     return {
         "shown": f"{catalog.name}.{'.'.join(question.name)}",
         "schema": schema.json(),
@@ -168,6 +171,7 @@ def _make(question: Question, mode: str, uri: str) -> None:
         builder.option(key, options[key])
     column_settings = write_options({**options, "path": uri}).column_settings
     schema = st.StructType.fromJson(json.loads(question.asked["schema"]))
+    check_known(column_settings, schema)
     for column in schema.fields:
         arrow = new_field(column, column_settings)
         metadata = {key.decode(): value.decode() for key, value in (arrow.metadata or {}).items()}
@@ -208,6 +212,7 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
             continue  # OPTIONS (...) come again without the prefix
         if key in _RESERVED or key == PRIMARY_KEY:
             continue
+        check_setting(key)
         column_option = "." in key and any(mark in key for mark in (".lance.", ".lance-", ".arrow."))
         (options if key in TABLE_OPTIONS or column_option else settings)[key] = value
     check_settings(settings)

@@ -1,11 +1,4 @@
-"""TBLPROPERTIES: what a table says of itself by the names that CREATE TABLE takes, and its settings.
-
-primary_key               names of the columns of the primary key, with commas between them
-enable_stable_row_ids     true if rows keep their ids
-data_storage_version      the version of the data files, where it is not that of new tables
-<column>.<option>         how a column is stored; see options/column_options.py
-anything else             a setting of the table
-"""
+"""TBLPROPERTIES of a table that exists, by the names that CREATE TABLE takes."""
 
 from __future__ import annotations
 
@@ -26,21 +19,12 @@ from spark_lance.spark.options.column_options import (
     LARGE,
     METADATA,
     VECTOR_SIZE,
-    column_option,
 )
+from spark_lance.spark.options.table_properties import PRIMARY_KEY
 
-__all__ = ["PRIMARY_KEY", "TABLE_OPTIONS", "fixed_properties", "is_fixed", "key_options"]
-
-PRIMARY_KEY = "primary_key"
-# Options of a table that is made, beside those of its columns.
-TABLE_OPTIONS = frozenset({"compression", "enable_stable_row_ids", "data_storage_version"})
+__all__ = ["fixed_properties", "key_options"]
 
 _BLOB_KEY = next(key for key, option in METADATA.items() if option == BLOB)
-
-
-def is_fixed(name: str) -> bool:
-    """Whether a property is one that only CREATE TABLE can give."""
-    return name == PRIMARY_KEY or name in TABLE_OPTIONS or column_option(name.lower()) is not None
 
 
 def key_options(names: str) -> dict[str, str]:

@@ -26,7 +26,8 @@ from spark_lance.errors import (
 )
 from spark_lance.file.schema import Field
 from spark_lance.spark.lance_table.table import LanceTable
-from spark_lance.spark.options.options import check_known, read_options
+from spark_lance.spark.options.options import check_by_name, check_known, read_options
+from spark_lance.spark.options.table_properties import PRIMARY_KEY, check_setting, is_fixed
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
 from spark_lance.spark.schema.new_fields import new_field
@@ -35,11 +36,12 @@ from spark_lance.spark.schema.string_types import declared_schema
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
 from spark_lance.spark.sql.evolution import check_evolution, fields_along, is_supported, parse_type
-from spark_lance.spark.sql.properties import fixed_properties, is_fixed
+from spark_lance.spark.sql.properties import fixed_properties
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
 from spark_lance.table.metadata import METADATA_TABLES
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import check_settings
+from spark_lance.table.schema.keys import check_droppable
 
 __all__ = [
     "alter_table",
@@ -66,15 +68,6 @@ _HIDDEN = {
     "_row_last_updated_at_version": "with_row_versions",
 }
 _BRANCH = "@"
-# Options of writeStream that Spark itself reads.
-_OF_STREAMS = frozenset(
-    {
-        "queryname",
-        "asyncprogresstrackingenabled",
-        "asyncprogresstrackingcheckpointintervalms",
-        "asyncprogresstrackingoverridesinksupportcheck",
-    }
-)
 
 
 def list_tables(question: Question) -> list[str]:
@@ -152,7 +145,9 @@ def check_options(question: Question) -> None:
         if text != question.asked["path"]:
             name = f"{question.catalog.name}.{shown(question.name)}"
             raise OptionError(f"option {key!r} leads to another table than {name}: name that table itself")
-    check_known(given, ignored=_OF_STREAMS if question.asked["use"] == "write" else ())
+    check_known(given)
+    if question.asked["use"] == "read":
+        check_by_name({key: text for key, text in given.items() if key.lower() != "path"})
 
 
 def answer(catalog: OpenCatalog, name: Name, always: dict[str, str], asked: dict[str, str]) -> dict[str, Any]:
@@ -271,6 +266,15 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
             change["kind"] == "remove_property" and not has_damaged_record(manifest)
         ):
             check_settings([change["property"]])
+        if change["kind"] == "set_property" and change["property"] == "location":
+            raise UnsupportedFormatError(
+                f"ALTER TABLE ... SET LOCATION cannot move a Lance table: the table stays at {table.path}; "
+                f"name the other place itself, as in SELECT * FROM lance.`{change['value']}`"
+            )
+        if change["kind"] == "set_property":
+            check_setting(change["property"])
+        if change["kind"] == "remove_property" and change["property"] == PRIMARY_KEY:
+            continue
         if change["kind"].endswith("_property") and is_fixed(change["property"]):
             raise UnsupportedFormatError(
                 f"property {change['property']!r} says how the table was made and stays: make a new "
@@ -283,6 +287,8 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
         if change["kind"] == "add_column":
             _check_added(change)
     whole = [change["column"] for change in changes if change["kind"] == "drop_column"]
+    if whole:
+        check_droppable(table._dataset().lance_schema, [".".join(path) for path in whole])
     dropped = {path[0] for path in whole if len(path) == 1}
     if dropped and dropped >= {field.name for field in manifest.schema.fields}:
         raise UnsupportedFormatError(
@@ -336,6 +342,13 @@ def _type(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.alterColumn(_path(table, change["column"]), type=parse_type(change["type"]))
 
 
+def _unset(table: LanceTable, change: Mapping[str, Any]) -> None:
+    if change["property"] == PRIMARY_KEY:
+        table.unsetPrimaryKey()
+    else:
+        table.setConfig({change["property"]: None})
+
+
 _CHANGES: dict[str, Any] = {
     "add_column": _add,
     "drop_column": _drop,
@@ -348,7 +361,7 @@ _CHANGES: dict[str, Any] = {
         _path(table, change["column"]), comment=change["comment"] or ""
     ),
     "set_property": lambda table, change: table.setConfig({change["property"]: change["value"]}),
-    "remove_property": lambda table, change: table.setConfig({change["property"]: None}),
+    "remove_property": _unset,
 }
 
 

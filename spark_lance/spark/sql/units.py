@@ -54,6 +54,7 @@ UNITS = (
     "LanceSpelling",
     "LanceQueries",
     "LanceRenaming",
+    "LanceAssignments",
     "LanceChange",
     "LanceRowLevel",
     "LanceLateral",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from spark_lance.errors import CommitError, SchemaError
+from spark_lance.errors import CommitError, SchemaError, UnsupportedFormatError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
@@ -32,6 +32,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.operations.project import drop_idle_files, project_message
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.schema.casts import cast_column
 from spark_lance.table.schema.changes import (
     Alteration,
@@ -41,9 +42,10 @@ from spark_lance.table.schema.changes import (
     schema_protos,
     tightened_fields,
 )
+from spark_lance.table.schema.keys import forget_key, primary_key
 from spark_lance.table.writing.column_files import each_fragment
 
-__all__ = ["Cast", "Execute", "alter_columns", "drop_columns"]
+__all__ = ["Cast", "Execute", "alter_columns", "drop_columns", "unset_primary_key"]
 
 
 def drop_columns(
@@ -64,6 +66,31 @@ def drop_columns(
         version = at.manifest
         schema = drop_fields(version.schema, paths)
         operation = project_message(schema_protos(schema, version))
+        return commit_operation(at.store, at.root, operation, read_version=version.version, env=env)
+
+    return retry_operation(snapshot, attempt, reruns, env)
+
+
+def unset_primary_key(
+    snapshot: Snapshot, *, reruns: RetryPolicy = CONFLICT_RETRIES, env: CommitEnv = SYSTEM_ENV
+) -> Manifest:
+    """Declare no primary key any more, and return the new version; its columns stay NOT NULL.
+
+    Raises:
+        SchemaError: the table declares no key.
+        UnsupportedFormatError: writers log rows by that key (MemWAL).
+        CommitError: other writers were in the way; see its subclasses.
+    """
+
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
+        if not primary_key(version.schema):
+            raise SchemaError(f"the table declares no primary key ({at.root})")
+        if any(index.name == MEM_WAL for index in version.indices):
+            raise UnsupportedFormatError("a table with a MemWAL needs its primary key", version.path)
+        fields = schema_protos(version.schema, version)
+        forget_key(fields)
+        operation = project_message(fields)
         return commit_operation(at.store, at.root, operation, read_version=version.version, env=env)
 
     return retry_operation(snapshot, attempt, reruns, env)

@@ -7,12 +7,16 @@ others follow by id. A key is set once and then stays. (Lance table format, prim
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
+from spark_lance.proto import file_pb2
 
-__all__ = ["check_keys", "check_same_keys", "in_key_order", "primary_key"]
+__all__ = ["check_droppable", "check_keys", "check_same_keys", "forget_key", "in_key_order", "primary_key"]
+
+
+_MARK = "lance-schema:unenforced-primary-key"
 
 
 def primary_key(schema: Schema) -> tuple[Field, ...]:
@@ -47,6 +51,44 @@ def check_keys(schema: Schema) -> None:
 
     for field in schema.fields:
         visit(field, ())
+
+
+def check_droppable(schema: Schema, paths: Iterable[str]) -> None:
+    """Refuse to drop fields that the primary key needs; paths that lead to no field are left to others.
+
+    Raises:
+        SchemaError: a field of the key, or a struct that holds one, is among the fields.
+    """
+    key = primary_key(schema)
+    names = {path.lower() for path in paths}
+    for field in key:
+        path = next(path for path, leaf in _paths(schema) if leaf.id == field.id)
+        parts = path.lower().split(".")
+        if any(".".join(parts[:count]) in names for count in range(1, len(parts) + 1)):
+            columns = ", ".join(part.name for part in key)
+            raise SchemaError(
+                f"column {path!r} is a part of the primary key ({columns}): unset the key first, by ALTER "
+                "TABLE t UNSET TBLPROPERTIES ('primary_key') or LanceTable.unsetPrimaryKey()"
+            )
+
+
+def forget_key(fields: Iterable[file_pb2.Field]) -> None:
+    """Take the marks of a primary key away from the messages of a schema; its columns stay NOT NULL."""
+    for field in fields:
+        field.ClearField("unenforced_primary_key")
+        field.ClearField("unenforced_primary_key_position")
+        for name in [name for name in field.metadata if name.startswith(_MARK)]:
+            del field.metadata[name]
+
+
+def _paths(schema: Schema) -> Iterator[tuple[str, Field]]:
+    def visit(field: Field, path: str) -> Iterator[tuple[str, Field]]:
+        yield path, field
+        for child in field.children:
+            yield from visit(child, f"{path}.{child.name}")
+
+    for field in schema.fields:
+        yield from visit(field, field.name)
 
 
 def check_same_keys(

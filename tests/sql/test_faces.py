@@ -1,0 +1,262 @@
+"""A statement means the same on every face: SQL, DataFrames by name and by path, `LanceTable`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_lance
+from spark_lance import LanceTable
+from spark_lance.errors import LanceError, OptionError, SchemaError
+from tests.conftest import interpreted
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    root = tmp_path_factory.mktemp("faces")
+    session = spark_lance.enable(interpreted(spark.newSession()), root=str(root))
+    session.sql("CREATE NAMESPACE lance.d").collect()
+    session.sql("USE lance.d").collect()
+    return session
+
+
+@pytest.fixture
+def run(session: SparkSession) -> Callable[[str], list[tuple[Any, ...]]]:
+    return lambda sql: [tuple(row) for row in session.sql(sql).collect()]
+
+
+Run = Callable[[str], list[tuple[Any, ...]]]
+
+
+def path_of(run: Run, table: str) -> str:
+    return next(str(row[1]) for row in run(f"DESCRIBE EXTENDED {table}") if row[0] == "Location")
+
+
+def writers(frame: DataFrame, table: str, path: str, options: dict[str, str]) -> dict[str, Callable[[], Any]]:
+    """Return the ways to append rows of a DataFrame to a table."""
+    plain = frame.write.options(**options)
+    return {
+        "save": lambda: plain.format("lance").mode("append").save(path),
+        "saveAsTable": lambda: frame.write.options(**options).mode("append").saveAsTable(table),
+        "insertInto": lambda: frame.write.options(**options).insertInto(table),
+        "writeTo": lambda: frame.writeTo(table).options(**options).append(),
+    }
+
+
+def outcome(action: Callable[[], Any]) -> str:
+    """Return "done", or what the error says."""
+    try:
+        action()
+    except (PySparkException, LanceError) as error:
+        return str(error)
+    return "done"
+
+
+# Option, its value, and a part of the answer of every face.
+WRITE_OPTIONS = (
+    ("dataChange", "false", "'dataChange' is not supported"),
+    ("dataChange", "true", "done"),
+    ("bogus", "1", "option 'bogus'"),
+    ("max_rows_per_fil", "3", "did you mean 'max_rows_per_file'"),
+    ("lance.foo", "1", "option 'lance.foo'"),
+    ("partitionOverwriteMode", "dynamic", "done"),
+    ("partitionOverwriteMode", "sideways", "'partitionOverwriteMode' is not supported"),
+    ("overwrite-mode", "static", "done"),
+    ("owner", "me", "done"),
+)
+
+
+@pytest.mark.parametrize(("name", "value", "answer"), WRITE_OPTIONS)
+def test_unknown_options_of_writes(
+    session: SparkSession, run: Run, name: str, value: str, answer: str
+) -> None:
+    run("CREATE OR REPLACE TABLE o (id INT, v STRING)")
+    frame = session.sql("SELECT 1 AS id, 'a' AS v")
+    for face, write in writers(frame, "o", path_of(run, "o"), {name: value}).items():
+        assert answer.lower() in outcome(write).lower(), face
+
+
+READ_OPTIONS = (
+    ("bogus", "1", "option 'bogus'"),
+    ("dataChange", "false", "'dataChange' is not supported"),
+    ("batchsize", "3", "did you mean 'batch_size'"),
+    ("owner", "me", "done"),
+)
+
+
+@pytest.mark.parametrize(("name", "value", "answer"), READ_OPTIONS)
+def test_unknown_options_of_reads(
+    session: SparkSession, run: Run, name: str, value: str, answer: str
+) -> None:
+    run("CREATE OR REPLACE TABLE o (id INT, v STRING)")
+    path = path_of(run, "o")
+    faces = {
+        "load": lambda: session.read.format("lance").option(name, value).load(path).collect(),
+        "table": lambda: session.read.option(name, value).table("o").collect(),
+        "with": lambda: run(f"SELECT * FROM o WITH ('{name}' = '{value}')"),
+        "stream": lambda: session.readStream.format("lance").option(name, value).load(path).schema,
+    }
+    for face, read in faces.items():
+        assert answer.lower() in outcome(read).lower(), face
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("with_row_id", "true"), ("columns", "id"), ("table", "history"), ("with_row_offset", "true")],
+)
+def test_options_that_change_columns_are_refused_by_name(
+    session: SparkSession, run: Run, name: str, value: str
+) -> None:
+    run("CREATE OR REPLACE TABLE o AS SELECT 1 AS id, 'a' AS v")
+    for read in (
+        lambda: session.read.option(name, value).table("o").collect(),
+        lambda: run(f"SELECT * FROM o WITH ('{name}' = '{value}')"),
+    ):
+        assert f"option {name!r} does nothing for a table by name" in outcome(read)
+    assert len(run("SELECT id, _rowid FROM o")[0]) == 2
+    assert len(run("SELECT * FROM lance.d.o.history")) > 0
+
+
+def test_times_and_versions_by_name(session: SparkSession, run: Run) -> None:
+    run("CREATE OR REPLACE TABLE o (id INT)")
+    run("INSERT INTO o VALUES (1)")
+    version = run("SELECT max(version) FROM lance.d.o.history")[0][0]
+    run("INSERT INTO o VALUES (2)")
+    run("ALTER TABLE o ADD COLUMN v STRING")
+    moment = run(f"SELECT timestamp FROM lance.d.o.history WHERE version = {version}")[0][0]
+    for name, value in (("versionAsOf", str(version)), ("timestampAsOf", str(moment))):
+        rows = session.read.option(name, value).table("o")
+        assert rows.columns == ["id"]
+        assert [row.id for row in rows.collect()] == [1]
+    assert run(f"SELECT * FROM o WITH ('versionAsOf' = '{version}')") == [(1,)]
+
+
+PROPERTIES = (
+    ("primary_kye", "id", "did you mean 'primary_key'"),
+    ("primaryKey", "id", "did you mean 'primary_key'"),
+    ("enable_stable_rowids", "true", "did you mean 'enable_stable_row_ids'"),
+    ("v.lance.compresion", "zstd", "did you mean 'v.lance.compression'"),
+    ("nope.lance.compression", "zstd", "no column 'nope'"),
+)
+
+
+@pytest.mark.parametrize(("name", "value", "answer"), PROPERTIES)
+def test_table_properties_that_are_misspelt(
+    session: SparkSession, run: Run, tmp_path: Path, name: str, value: str, answer: str
+) -> None:
+    properties = f"TBLPROPERTIES ('{name}' = '{value}')"
+    for sql in (
+        f"CREATE TABLE wrong (id INT, v STRING) {properties}",
+        f"CREATE TABLE wrong {properties} AS SELECT 1 AS id, 'a' AS v",
+        f"CREATE OR REPLACE TABLE wrong {properties} AS SELECT 1 AS id, 'a' AS v",
+    ):
+        with pytest.raises(PySparkException, match=answer):
+            run(sql)
+        assert run("SHOW TABLES LIKE 'wrong'") == []
+    run("CREATE OR REPLACE TABLE right (id INT, v STRING)")
+    with pytest.raises(PySparkException):
+        run(f"ALTER TABLE right SET {properties}")
+    builder = LanceTable.create(session).location(str(tmp_path / "b")).addColumn("id", "int")
+    with pytest.raises(OptionError):
+        builder.property(name, value).execute()
+    with pytest.raises(OptionError):
+        builder.option("nope.lance.compression", "zstd").execute()
+
+
+def test_other_settings_stay_free(run: Run) -> None:
+    run(
+        "CREATE OR REPLACE TABLE s (id INT) TBLPROPERTIES ('team' = 'x', 'lance.auto_cleanup.interval' = '9')"
+    )
+    run("ALTER TABLE s SET TBLPROPERTIES ('delta.appendOnly' = 'true', 'key' = 'a')")
+    shown: dict[Any, Any] = dict(run("SHOW TBLPROPERTIES s"))
+    assert (shown["team"], shown["delta.appendOnly"], shown["key"]) == ("x", "true", "a")
+
+
+def test_a_location_stays(run: Run) -> None:
+    run("CREATE OR REPLACE TABLE s (id INT)")
+    with pytest.raises(PySparkException, match="SET LOCATION cannot move a Lance table"):
+        run("ALTER TABLE s SET LOCATION '/tmp/elsewhere'")
+
+
+def test_columns_of_the_primary_key_are_dropped_after_the_key(session: SparkSession, run: Run) -> None:
+    run("CREATE OR REPLACE TABLE k (id INT NOT NULL, v STRING, w INT) TBLPROPERTIES (primary_key = 'id')")
+    path = path_of(run, "k")
+    with pytest.raises(PySparkException, match="a part of the primary key"):
+        run("ALTER TABLE k DROP COLUMNS (w, id)")
+    with pytest.raises(SchemaError, match="unsetPrimaryKey"):
+        LanceTable.forPath(session, path).dropColumns("ID")
+    assert [row[0] for row in run("DESCRIBE k")] == ["id", "v", "w"]
+    run("ALTER TABLE k UNSET TBLPROPERTIES ('primary_key')")
+    assert "primary_key" not in str(run("SHOW TBLPROPERTIES k"))
+    run("ALTER TABLE k DROP COLUMNS (w, id)")
+    assert [row[0] for row in run("DESCRIBE k")] == ["v"]
+    with pytest.raises(SchemaError, match="no primary key"):
+        LanceTable.forPath(session, path).unsetPrimaryKey()
+
+
+@pytest.mark.parametrize(
+    ("column", "keys"),
+    [
+        ("INT", "5, 5"),
+        ("STRING", "'a', 'a'"),
+        ("DATE", "DATE'2020-01-01', DATE'2020-01-01'"),
+        ("BIGINT", "1, 2"),
+    ],
+)
+def test_a_merge_inserts_a_primary_key_once(session: SparkSession, run: Run, column: str, keys: str) -> None:
+    unique = column == "BIGINT"
+    run(f"CREATE OR REPLACE TABLE k (id {column} NOT NULL, v INT) TBLPROPERTIES (primary_key = 'id')")
+    source = f"SELECT explode(array({keys})) AS id, 1 AS v"
+    merge = f"MERGE INTO k USING ({source}) s ON k.id = s.id WHEN NOT MATCHED THEN INSERT *"
+    table = LanceTable.forPath(session, path_of(run, "k")).alias("t")
+    builder = table.merge(session.sql(source).alias("s"), "t.id = s.id").whenNotMatchedInsertAll()
+    if unique:
+        builder.execute()
+        assert run("SELECT count(*) FROM k") == [(2,)]
+        return
+    with pytest.raises(PySparkException, match="with one primary key"):
+        run(merge)
+    with pytest.raises(LanceError, match="with one primary key"):
+        builder.execute()
+    assert run("SELECT count(*) FROM k") == [(0,)]
+    run(f"CREATE OR REPLACE TABLE k2 (id {column}, v INT)")
+    run(merge.replace("INTO k ", "INTO k2 ").replace("k.id", "k2.id"))
+    assert run("SELECT count(*) FROM k2") == [(2,)]
+
+
+def test_a_table_is_one_partition(session: SparkSession, run: Run) -> None:
+    run("CREATE OR REPLACE TABLE o AS SELECT 1 AS id")
+    session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        run("INSERT OVERWRITE o VALUES (2)")
+        assert run("SELECT * FROM o") == [(2,)]
+        session.sql("SELECT 3 AS id").write.insertInto("o", overwrite=True)
+        assert run("SELECT * FROM o") == [(3,)]
+    finally:
+        session.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    session.sql("SELECT 4 AS id").writeTo("o").overwritePartitions()
+    assert run("SELECT * FROM o") == [(4,)]
+
+
+def test_functions_that_do_not_exist(session: SparkSession, run: Run) -> None:
+    run("CREATE OR REPLACE TABLE o AS SELECT 'a' AS s")
+    for sql in ("SELECT uper(s) FROM o", "SELECT lance.d.upper('a')", "UPDATE o SET s = uper(s)"):
+        with pytest.raises(AnalysisException) as error:
+            run(sql)
+        assert error.value.getCondition() == "UNRESOLVED_ROUTINE"
+    assert ("upper",) in run("SHOW FUNCTIONS")
+    assert run("SHOW USER FUNCTIONS IN lance.d") == []
+    assert run("SELECT upper(s) FROM o") == [("A",)]
+
+
+def test_the_catalog_of_the_session_is_left_alone(spark: SparkSession) -> None:
+    session = spark.newSession()
+    with pytest.raises(OptionError, match="give the Lance catalog another name"):
+        spark_lance.enable(session, catalog="spark_catalog")
+    assert session.sql("SELECT 1").count() == 1
+    assert session.conf.get("spark.sql.catalog.spark_catalog", None) is None
