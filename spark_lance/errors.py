@@ -20,6 +20,7 @@ __all__ = [
     "BranchExistsError",
     "BranchInUseError",
     "BranchNotFoundError",
+    "CardinalityError",
     "ColumnNotFoundError",
     "ColumnTypeError",
     "CommitError",
@@ -237,6 +238,10 @@ class ExpressionError(LanceError, ValueError, OSError):
 
 class MergeError(LanceError, ValueError, OSError):
     """The source of a merge has keys that its rules do not allow: the message names one of them."""
+
+
+class CardinalityError(MergeError):
+    """Several rows of the source match one row of the table: make the source's keys unique."""
 
 
 class StoreError(LanceError, OSError):

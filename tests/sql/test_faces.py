@@ -260,3 +260,138 @@ def test_the_catalog_of_the_session_is_left_alone(spark: SparkSession) -> None:
         spark_lance.enable(session, catalog="spark_catalog")
     assert session.sql("SELECT 1").count() == 1
     assert session.conf.get("spark.sql.catalog.spark_catalog", None) is None
+
+
+PAIR = "named_struct('b', {b}, 'a', {a})"
+ORDERED = {
+    "p": PAIR,
+    "l": f"array({PAIR})",
+    "m": f"map('k', {PAIR})",
+    "n": "named_struct('y', {b}, 'x', " + PAIR + ")",
+}
+
+
+def columns_of(a: object, b: object) -> dict[str, str]:
+    """Return values whose structs have their fields in another order than the columns of `structs`."""
+    return {name: text.format(a=a, b=b) for name, text in ORDERED.items()}
+
+
+@pytest.fixture
+def structs(run: Run) -> str:
+    pair = "STRUCT<a: INT, b: INT>"
+    run(
+        f"CREATE OR REPLACE TABLE st (id INT, p {pair}, l ARRAY<{pair}>, m MAP<STRING, {pair}>, "
+        f"n STRUCT<x: {pair}, y: INT>)"
+    )
+    run("INSERT INTO st (id) VALUES (1)")
+    return path_of(run, "st")
+
+
+def stored(run: Run, key: int) -> tuple[Any, ...]:
+    return run(
+        f"SELECT p.a, p.b, l[0].a, l[0].b, m['k'].a, m['k'].b, n.x.a, n.x.b, n.y FROM st WHERE id = {key}"
+    )[0]
+
+
+def test_fields_of_structs_are_stored_by_name(session: SparkSession, structs: str, run: Run) -> None:
+    def row(a: int, b: int) -> tuple[Any, ...]:
+        return (a, b, a, b, a, b, a, b, b)
+
+    def source(key: int, a: int, b: int) -> str:
+        return f"SELECT {key} AS id, " + ", ".join(
+            f"{text} AS {name}" for name, text in columns_of(a, b).items()
+        )
+
+    def sets(a: object, b: object) -> str:
+        return ", ".join(f"{name} = {text}" for name, text in columns_of(a, b).items())
+
+    run(f"UPDATE st SET {sets(1, 2)}")
+    assert stored(run, 1) == row(1, 2)
+    run(f"UPDATE st SET {sets('id + 2', 'id + 3')}")
+    assert stored(run, 1) == row(3, 4)
+    run("UPDATE st SET n.x = named_struct('b', 6, 'a', 5), n.y = 6, p = NULL")
+    assert stored(run, 1)[6:] == (5, 6, 6)
+    merge = (
+        "MERGE INTO st USING ({}) s ON st.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    for key in (1, 2):
+        run(merge.format(source(key, 7, 8)))
+        assert stored(run, key) == row(7, 8)
+    run(f"INSERT INTO st BY NAME {source(3, 9, 10)}")
+    assert stored(run, 3) == row(9, 10)
+    for key, (face, write) in enumerate(
+        writers(session.sql(source(0, 11, 12)), "st", structs, {}).items(), 4
+    ):
+        if face != "insertInto":  # by place, as Spark documents it
+            write()
+            run(f"UPDATE st SET id = {key} WHERE id = 0")
+            assert stored(run, key) == row(11, 12), face
+    table = LanceTable.forPath(session, structs).alias("t")
+    table.update("id = 1", columns_of(13, 14))
+    assert stored(run, 1) == row(13, 14)
+    frame = session.sql(source(1, 15, 16) + " UNION ALL " + source(20, 15, 16)).alias("s")
+    table.merge(frame, "t.id = s.id").whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    assert stored(run, 1) == stored(run, 20) == row(15, 16)
+
+
+VALUES = (
+    ("i", "'12'", "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST"),
+    ("b", "1", "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST"),
+    ("ts", "12345", "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST"),
+    ("i", "b", "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST"),
+    ("l", "array('1')", "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST"),
+    ("ti", "i + 300", "CAST_OVERFLOW_IN_TABLE_INSERT"),
+    ("c", "'abcd'", "EXCEED_LIMIT_LENGTH"),
+    ("k", "NULL", "NOT_NULL_ASSERT_VIOLATION"),
+    ("k", "nullif(k, 1)", "NOT_NULL_ASSERT_VIOLATION"),
+    ("l", "array(2L)", None),
+    ("s", "5", None),
+    ("ts", "DATE'2020-01-01'", None),
+    ("i", "2.0D", None),
+)
+
+
+@pytest.mark.parametrize(("column", "value", "condition"), VALUES)
+def test_assignments_follow_insert(run: Run, column: str, value: str, condition: str | None) -> None:
+    run(
+        "CREATE OR REPLACE TABLE v (k INT NOT NULL, i INT, b BOOLEAN, ts TIMESTAMP, s STRING, ti TINYINT, "
+        "l ARRAY<INT>, c VARCHAR(3))"
+    )
+    run("INSERT INTO v (k, i, b) VALUES (1, 1, true)")
+    for sql in (
+        f"UPDATE v SET {column} = {value}",
+        f"MERGE INTO v USING (SELECT 1 AS one) ON k = one WHEN MATCHED THEN UPDATE SET {column} = {value}",
+    ):
+        if condition is None:
+            run(sql)
+            continue
+        with pytest.raises(PySparkException) as error:
+            run(sql)
+        assert error.value.getCondition() == condition, sql
+
+
+def test_random_values(run: Run) -> None:
+    run("CREATE OR REPLACE TABLE r AS SELECT id, CAST(NULL AS DOUBLE) AS d, '' AS s FROM range(20)")
+    run("UPDATE r SET d = rand(), s = uuid()")
+    assert run("SELECT count(DISTINCT d), count(DISTINCT s), min(length(s)) FROM r") == [(20, 20, 36)]
+    run(
+        "MERGE INTO r USING (SELECT id FROM range(10, 40)) q ON r.id = q.id "
+        "WHEN MATCHED THEN UPDATE SET s = uuid() "
+        "WHEN NOT MATCHED THEN INSERT (id, d, s) VALUES (q.id, rand(7), uuid())"
+    )
+    assert run("SELECT count(DISTINCT d), count(DISTINCT s), count(*) FROM r") == [(40, 40, 40)]
+    with pytest.raises(AnalysisException) as error:
+        run("DELETE FROM r WHERE rand() < 2")
+    assert error.value.getCondition() == "INVALID_NON_DETERMINISTIC_EXPRESSIONS"
+
+
+def test_several_rows_for_one(run: Run) -> None:
+    run("CREATE OR REPLACE TABLE c AS SELECT 1 AS id, 0 AS v")
+    with pytest.raises(PySparkException, match="_rowaddr") as error:
+        run(
+            "MERGE INTO c USING (SELECT explode(array(1, 1)) AS id, 2 AS v) s ON c.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET *"
+        )
+    assert (error.value.getCondition(), error.value.getSqlState()) == ("MERGE_CARDINALITY_VIOLATION", "23K01")
+    assert run("SELECT * FROM c") == [(1, 0)]

@@ -11,6 +11,8 @@ import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.QueryContext;
+import org.apache.spark.SparkRuntimeException;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -139,6 +141,9 @@ public final class Bridge {
     if (kind.equals("TableExists")) {
       return new TableAlreadyExistsException(identifier(name));
     }
+    if (kind.equals("Cardinality")) {
+      return new CardinalityException(message);
+    }
     if (kind.equals("Unsupported")) {
       return new UnsupportedOperationException(message);
     }
@@ -173,6 +178,24 @@ public final class Bridge {
     Map all = new HashMap(options.asCaseSensitiveMap());
     all.put(ZONE, ((SQLConf) SQLConf$.MODULE$.get()).sessionLocalTimeZone());
     return new CaseInsensitiveStringMap(all);
+  /** Several rows of the source match one row of the table: Spark's condition, and our sentence about the row. */
+  public static final class CardinalityException extends SparkRuntimeException {
+    private static final String CONDITION = "MERGE_CARDINALITY_VIOLATION";
+    private final String message;
+
+    CardinalityException(String message) {
+      super(
+          CONDITION,
+          (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty(),
+          null,
+          new QueryContext[0],
+          "");
+      this.message = message;
+    }
+
+    public String getMessage() {
+      return message == null ? super.getMessage() : "[" + CONDITION + "] " + message + ". SQLSTATE: " + getSqlState();
+    }
   }
 
   // Whether a class of Spark SQL whose name ends so stands among the callers.

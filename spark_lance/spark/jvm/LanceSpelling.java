@@ -15,8 +15,8 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 
 /**
  * Puts expressions in the place of the columns that Spark has made of them: the values in BETWEEN, NULLIF and the like
- * are computed by a projection below the operator that uses them. None is random, as Spark allows that in no DELETE,
- * UPDATE or MERGE.
+ * are computed by a projection below the operator that uses them. Random values are computed once for each row, by
+ * the job that writes it.
  */
 public final class LanceSpelling extends scala.runtime.AbstractPartialFunction {
   private static final String SHARED = "_common_expr_";

@@ -188,8 +188,8 @@ class TableBuilder(Generic[Table]):
         if options.column_settings:
             column, settings = next(iter(options.column_settings.items()))
             raise OptionError(
-                f"option '{column}.{next(iter(settings))}' is about a column: write addColumn({column!r}, ..., "
-                "encoding={...}) or vectorSize=..."
+                f"option '{column}.{next(iter(settings))}' is about a column: write "
+                f"addColumn({column!r}, ..., " + "encoding={...}) or vectorSize=..."
             )
         store, root = open_store(options.path, options.storage)
         there = find_latest(store, root)

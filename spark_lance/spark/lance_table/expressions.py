@@ -107,6 +107,8 @@ def stored(
             value, lambda each: stored(functions, each, inner, wanted, item, ansi)
         )
         return result
+    if isinstance(given, st.MapType) and isinstance(target, st.MapType) and _has_struct(target):
+        return _stored_map(functions, value, given, target, place, ansi)
     if not _assignable(given, target):
         raise SchemaError(
             f"column {place} is {target.simpleString()}; values of type {given.simpleString()} do not fit it "
@@ -127,6 +129,21 @@ def stored(
         .otherwise(functions.raise_error(functions.lit(message)))
     )
     return checked
+
+
+def _stored_map(
+    functions: Any, value: Column, given: st.MapType, target: st.MapType, place: str, ansi: bool
+) -> Column:
+    """Return a map with each key and each value in the type of the column."""
+
+    def entry(each: Column) -> Column:
+        key = stored(functions, each["key"], given.keyType, target.keyType, f"{place}.key", ansi)
+        item = stored(functions, each["value"], given.valueType, target.valueType, f"{place}.value", ansi)
+        result: Column = functions.struct(key.alias("key"), item.alias("value"))
+        return result
+
+    whole: Column = functions.map_from_entries(functions.transform(functions.map_entries(value), entry))
+    return whole
 
 
 def _stored_struct(
@@ -178,6 +195,8 @@ def _has_items(kind: st.DataType) -> bool:
 def _has_struct(kind: st.DataType) -> bool:
     if isinstance(kind, st.ArrayType):
         return _has_struct(kind.elementType)
+    if isinstance(kind, st.MapType):
+        return _has_struct(kind.keyType) or _has_struct(kind.valueType)
     return isinstance(kind, st.StructType)
 
 

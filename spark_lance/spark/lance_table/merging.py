@@ -269,8 +269,8 @@ class MergeBuilder:
         if repeated:
             values = ", ".join(f"{name} = {repeated[0][i]!r}" for i, name in enumerate(unique))
             raise MergeError(
-                f"several rows of the source would be inserted with one primary key: {values}. Make the source's "
-                "keys unique, such as by dropDuplicates"
+                f"several rows of the source would be inserted with one primary key: {values}. "
+                "Make the source's keys unique, such as by dropDuplicates"
             )
         return []
 

@@ -20,12 +20,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.errors import (
-    CommitError,
-    LanceError,
-    MergeError,
-    OptionError,
-)
+from spark_lance.errors import CardinalityError, CommitError, LanceError, OptionError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
@@ -256,8 +251,8 @@ def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowBitmaps:
     return RowBitmaps(dict(sorted(rows.items())))
 
 
-def _several(address: int) -> MergeError:
-    return MergeError(
+def _several(address: int) -> CardinalityError:
+    return CardinalityError(
         "several rows of the source match one row of the table, which may be changed once at most: the row "
         f"with _rowaddr = {address}. Make the source's keys unique, or the clauses' conditions exclusive"
     )

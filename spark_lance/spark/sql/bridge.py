@@ -76,6 +76,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (errors.TableNotFoundError, "NoSuchTable"),
     (errors.TableExistsError, "TableExists"),
     (errors.UnsupportedFormatError, "Unsupported"),
+    (errors.CardinalityError, "Cardinality"),
 )
 
 
