@@ -250,7 +250,7 @@ def test_functions_that_do_not_exist(session: SparkSession, run: Run) -> None:
             run(sql)
         assert error.value.getCondition() == "UNRESOLVED_ROUTINE"
     assert ("upper",) in run("SHOW FUNCTIONS")
-    assert run("SHOW USER FUNCTIONS IN lance.d") == []
+    assert ("upper",) not in run("SHOW USER FUNCTIONS IN lance.d")
     assert run("SELECT upper(s) FROM o") == [("A",)]
 
 
@@ -283,7 +283,7 @@ def structs(run: Run) -> str:
         f"CREATE OR REPLACE TABLE st (id INT, p {pair}, l ARRAY<{pair}>, m MAP<STRING, {pair}>, "
         f"n STRUCT<x: {pair}, y: INT>)"
     )
-    run("INSERT INTO st (id) VALUES (1)")
+    run("INSERT INTO st VALUES (1, NULL, NULL, NULL, NULL)")
     return path_of(run, "st")
 
 
@@ -358,7 +358,7 @@ def test_assignments_follow_insert(run: Run, column: str, value: str, condition:
         "CREATE OR REPLACE TABLE v (k INT NOT NULL, i INT, b BOOLEAN, ts TIMESTAMP, s STRING, ti TINYINT, "
         "l ARRAY<INT>, c VARCHAR(3))"
     )
-    run("INSERT INTO v (k, i, b) VALUES (1, 1, true)")
+    run("INSERT INTO v VALUES (1, 1, true, NULL, NULL, NULL, NULL, NULL)")
     for sql in (
         f"UPDATE v SET {column} = {value}",
         f"MERGE INTO v USING (SELECT 1 AS one) ON k = one WHEN MATCHED THEN UPDATE SET {column} = {value}",

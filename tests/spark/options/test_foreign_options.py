@@ -49,7 +49,7 @@ NAMES = sorted({name for option in ROWS for name in (option.name, *option.aliase
         ("limit", "use DataFrame.limit"),
         ("owner", None),
         ("provider", None),
-        ("header", None),
+        ("header", "leave it out; docs/options.md"),
         ("is_managed_location", None),
     ],
 )
