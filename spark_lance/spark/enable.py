@@ -55,7 +55,7 @@ def enable(
 
     Raises:
         OptionTypeError: `spark` is not a session.
-        OptionError: the session has been stopped, or the catalog would take the place of the session's own one.
+        OptionError: the session has been stopped, or the catalog has the name of the session's own.
     """
     check_session(spark, "enable(spark)")
     check_running(spark)

@@ -178,6 +178,8 @@ public final class Bridge {
     Map all = new HashMap(options.asCaseSensitiveMap());
     all.put(ZONE, ((SQLConf) SQLConf$.MODULE$.get()).sessionLocalTimeZone());
     return new CaseInsensitiveStringMap(all);
+  }
+
   /** Several rows of the source match one row of the table: Spark's condition, and our sentence about the row. */
   public static final class CardinalityException extends SparkRuntimeException {
     private static final String CONDITION = "MERGE_CARDINALITY_VIOLATION";

@@ -149,7 +149,7 @@ class TableBuilder(Generic[Table]):
         """Set one of the table's settings, such as `lance.auto_cleanup.interval`.
 
         Raises:
-            OptionError: the setting is internal, or its name is (nearly) that of a property such as `primary_key`.
+            OptionError: the setting is internal, or is (nearly) a property such as `primary_key`.
         """
         check_settings([key])
         check_setting(key)
