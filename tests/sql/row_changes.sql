@@ -49,7 +49,7 @@ SELECT count(*), sum(id), sum(m) FROM lance.db.t;
 MERGE INTO lance.db.t USING (SELECT explode(array(1L, 1L)) AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET m = 9;
 ! Make the source's keys unique
 UPDATE lance.db.t SET id = d.b;
-! values of type string do not fit
+! CANNOT_SAFELY_CAST
 UPDATE lance.db.t SET m = 3000000000 * 3000000000 * id;
 ! overflow
 UPDATE lance.db.t SET m = 1, m = 2;
@@ -120,7 +120,7 @@ SELECT count(*) FROM lance.db.t;
 CREATE TABLE lance.db.n (id BIGINT NOT NULL, s STRING);
 INSERT INTO lance.db.n VALUES (1, 'a');
 UPDATE lance.db.n SET id = NULL;
-! must not be null
+! NOT_NULL_ASSERT_VIOLATION
 MERGE INTO lance.db.n USING (SELECT 2L AS id) s ON n.id = s.id WHEN NOT MATCHED THEN INSERT (s) VALUES ('q');
 ! not nullable
 SELECT * FROM lance.db.n;
