@@ -26,7 +26,7 @@ def test_drops_leave_what_links_lead_to(spark: SparkSession, tmp_path: Path) -> 
         session.sql("CREATE TABLE drops.db.t AS SELECT 1 AS a")
         (folder,) = (tmp_path / "drops").glob("*_db$t")
         (folder / "more").symlink_to(precious.parent)
-        session.sql(f"DROP {target}")
+        session.sql(statement)
         assert [path.name for path in (tmp_path / "drops").iterdir()] == ["__manifest"]
         assert precious.read_text() == "precious"
     assert session.sql("SHOW NAMESPACES IN drops").collect() == []
