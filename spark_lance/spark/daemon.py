@@ -4,7 +4,7 @@
 
 Spark ends a worker whose rows are not all fetched, as after `show()`, `head()` or a LIMIT, and the next query
 waits for a new one to load Python packages, most of a second. A worker forked from this process has them.
-Everything else is Spark's own daemon.
+Its Unix socket is in a folder that no other user can enter. Everything else is Spark's own daemon.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from importlib import import_module
 
 import pyarrow as pa
 from pyspark.daemon import manager
+
+from spark_lance.spark.sockets import protect_daemon
 
 __all__ = ["preload"]
 
@@ -44,5 +46,6 @@ def preload() -> None:
 
 
 if __name__ == "__main__":
+    protect_daemon()
     preload()
     manager()

@@ -10,17 +10,28 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shlex
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from spark_lance.redaction import SECRET_NAMES
 from spark_lance.spark.java import prepare_environment
+from spark_lance.spark.sockets import private_folder
 
-__all__ = ["FAST_SETTINGS", "session_builder", "tell_of_settings"]
+__all__ = ["FAST_SETTINGS", "REDACTION", "session_builder", "tell_of_settings"]
 
 logger = logging.getLogger(__name__)
+
+# The setting by which Spark hides values in its UI, its event log and its plans; and the names of secrets.
+REDACTION = ("spark.redaction.regex", SECRET_NAMES)
+_SOCKETS, _SOCKET_FOLDER = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 
 # Setting -> its value, and what it is good for.
 FAST_SETTINGS = MappingProxyType(
@@ -31,7 +42,8 @@ FAST_SETTINGS = MappingProxyType(
         ),
         "spark.python.unix.domain.socket.enabled": (
             "true",
-            "lets Spark 4.1 and newer talk to Python workers without the network",
+            "lets Spark 4.1 and newer talk to Python workers without the network, "
+            f"in a folder of mode 0700 that {_SOCKET_FOLDER} names",
         ),
         "spark.sql.execution.arrow.pyspark.enabled": (
             "true",
@@ -41,21 +53,83 @@ FAST_SETTINGS = MappingProxyType(
 )
 
 
+class _Builder(SparkSession.Builder):
+    """A builder that adds, at the end, settings that depend on others and that nobody has set."""
+
+    def getOrCreate(self) -> SparkSession:
+        """Return the session; one that is running keeps the settings of its driver."""
+        for name, value in _late_settings(self._options).items():
+            self.config(name, value)
+        return super().getOrCreate()
+
+
 def session_builder() -> SparkSession.Builder:
     """Return a builder of Spark sessions with `FAST_SETTINGS`; settings that follow take precedence.
 
     Also finds Java, and lets workers run this Python, see `prepare_environment`. Only a session that starts
-    a driver takes the settings of workers: one that is running keeps its own.
+    a driver takes the settings of workers: one that is running keeps its own. `getOrCreate` adds Unix sockets
+    (for a local master, in a folder that no other user can enter) and `spark.redaction.regex`, unless these are
+    set already, in `spark-defaults.conf` or by spark-submit.
 
     Raises:
         JavaNotFoundError: there is no Java that Spark can run on.
     """
     prepare_environment()
-    builder = SparkSession.builder
+    builder = _Builder()
     for name, (value, _) in FAST_SETTINGS.items():
-        if os.name == "posix" or "unix" not in name:
+        if name != _SOCKETS:
             builder = builder.config(name, value)
     return builder
+
+
+def _late_settings(options: Mapping[str, object]) -> dict[str, str]:
+    """Return the settings to add to those of a builder."""
+    found: dict[str, str] = {}
+    running = SparkContext._active_spark_context
+    if running is None and REDACTION[0] not in options and _setting_elsewhere(REDACTION[0]) is None:
+        found[REDACTION[0]] = REDACTION[1]
+    master = str(options.get("spark.master") or _setting_elsewhere("spark.master") or "local")
+    unset = not any(name in options or _setting_elsewhere(name) for name in (_SOCKETS, _SOCKET_FOLDER))
+    # Executors of a cluster do not have this folder: they keep the authenticated connections of Spark.
+    if running is None and os.name == "posix" and unset and master.startswith("local"):
+        folder = _socket_folder(os.getpid())
+        if folder is not None:
+            found |= {_SOCKETS: "true", _SOCKET_FOLDER: str(folder)}
+    return found
+
+
+def _setting_elsewhere(name: str) -> str | None:
+    """Return a setting that spark-submit, the environment or spark-defaults.conf has; None if none does."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Started by spark-submit: the JVM runs and has read everything.
+        SparkContext._ensure_initialized()
+        return SparkConf().get(name, None)
+    words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    for option, value in pairwise(words):
+        if option in ("--conf", "-c") and value.partition("=")[0] == name:
+            return value.partition("=")[2]
+        if option == "--master" and name == "spark.master":
+            return value
+    return _default_setting(name)
+
+
+def _default_setting(name: str) -> str | None:
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and str(Path(home) / "conf"))
+    file = Path(folder) / "spark-defaults.conf" if folder else None
+    if file is None or not file.is_file():
+        return None
+    for line in file.read_text("utf-8", "replace").splitlines():
+        match = re.match(r"\s*([^\s=:#]+)\s*[\s=:]\s*(.*)", line)
+        if match is not None and match[1] == name:
+            return match[2].strip()
+    return None
+
+
+@cache
+def _socket_folder(process: int) -> Path | None:  # noqa: ARG001 (the key of the cache)
+    """Return the folder of this process's sockets."""
+    return private_folder()
 
 
 def tell_of_settings(settings: Mapping[str, str | None]) -> None:
