@@ -1,7 +1,11 @@
 """Tables of a namespace service of Lance, reached through the package `lance-namespace` (extra `namespace`).
 
     rest           a REST service, by the client that the package brings; settings uri, header.<name>
-    a.b.Class      any other implementation of `lance_namespace.LanceNamespace`, or a name that it registered
+    a.b.Class      another implementation of `lance_namespace.LanceNamespace`, or a name that it registered
+
+The setting `impl` alone imports nothing. A class is used if the driver's program has imported its module or
+has registered it with `lance_namespace`, or if the environment variable SPARK_LANCE_NAMESPACE_IMPLS lists it
+(with commas between several).
 
 The service says where a table is and keeps its name; rows are read and written here as everywhere.
 """
@@ -10,8 +14,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -28,8 +34,13 @@ from spark_lance.errors import (
     TableNotFoundError,
     UnsupportedFormatError,
 )
+from spark_lance.io.failures import presentable
+from spark_lance.redaction import redacted
 
-__all__ = ["ServiceCatalog"]
+__all__ = ["IMPLEMENTATIONS", "ServiceCatalog"]
+
+# The environment variable that lists classes of namespaces that may be imported.
+IMPLEMENTATIONS = "SPARK_LANCE_NAMESPACE_IMPLS"
 
 _REST = "rest"
 _HEADER = "header."
@@ -60,7 +71,7 @@ class ServiceCatalog:
     """
 
     impl: str
-    properties: tuple[tuple[str, str], ...]
+    properties: tuple[tuple[str, str], ...] = field(repr=False)
 
     def namespaces(self, parent: Name = ()) -> list[Name]:
         """Return the namespaces directly in a namespace, sorted."""
@@ -160,19 +171,25 @@ class ServiceCatalog:
             return getattr(self._client, verb)(message)
         except _package().LanceNamespaceError as error:
             kind = _ERRORS.get(type(error).__name__, StoreError)
+            properties = dict(self.properties)
+            reason = redacted(str(error), properties)
             raise kind(
-                f"the namespace service refuses {verb} of {shown(name) or 'the root'}: {error}"
-            ) from error
+                f"the namespace service refuses {verb} of {shown(name) or 'the root'}: {reason}"
+            ) from presentable(error, properties)
 
     @cached_property
     def _client(self) -> Any:
         properties = dict(self.properties)
         if self.impl == _REST:
             return _RestClient(properties)
+        _check_allowed(self.impl)
         try:
             return _package().connect(self.impl, properties)
         except (ValueError, ImportError) as error:
-            raise OptionError(f"impl {self.impl!r} is not a namespace that can be opened: {error}") from error
+            reason = redacted(str(error), properties)
+            raise OptionError(
+                f"impl {self.impl!r} is not a namespace that can be opened: {reason}"
+            ) from presentable(error, properties)
 
 
 class _RestClient:
@@ -187,7 +204,7 @@ class _RestClient:
                 f"a REST namespace needs the setting uri, and takes {_HEADER}<name> besides; "
                 f"not known: {', '.join(unknown) or 'none'}"
             )
-        self._uri = uri
+        self._uri, self._secrets = uri, dict(properties)
         self._http = importlib.import_module("lance_namespace_urllib3_client")
         self._failures = importlib.import_module("urllib3.exceptions")
         client = self._http.ApiClient(self._http.Configuration(host=uri))
@@ -214,9 +231,12 @@ class _RestClient:
         try:
             return call(name, *body, **more)
         except self._http.ApiException as error:
-            raise _told(error) from error
+            raise _told(error) from presentable(error, self._secrets)
         except self._failures.HTTPError as error:
-            raise StoreError(f"the namespace service at {self._uri} does not answer: {error}") from error
+            reason = redacted(str(error), self._secrets)
+            raise StoreError(
+                f"the namespace service at {self._uri} does not answer: {reason}"
+            ) from presentable(error, self._secrets)
 
 
 def _told(error: Any) -> Exception:
@@ -228,6 +248,27 @@ def _told(error: Any) -> Exception:
         return StoreError(f"the namespace service answers {error.status} {error.reason}")
     result: Exception = _package().from_error_code(code, text)
     return result
+
+
+def _check_allowed(impl: str) -> None:
+    """Refuse an implementation whose module nobody but the setting would import.
+
+    Raises:
+        OptionError: it is not allowed.
+    """
+    package = _package()
+    allowed = os.environ.get(IMPLEMENTATIONS, "").split(",")
+    names = {*package.NATIVE_IMPLS, *package._REGISTERED_IMPLS, *(name.strip() for name in allowed)}
+    if impl and impl in names:
+        return
+    module, _, name = impl.rpartition(".")
+    kind = getattr(sys.modules.get(module), name, None)
+    if not (isinstance(kind, type) and issubclass(kind, package.LanceNamespace)):
+        raise OptionError(
+            f"impl {impl!r} is not allowed: this process has not imported such a class of a namespace. "
+            "Import it, or call lance_namespace.register_namespace_impl, in the driver's program, or list it "
+            f"in the environment variable {IMPLEMENTATIONS}; a REST service is impl 'rest'"
+        )
 
 
 def _check(name: Name) -> None:

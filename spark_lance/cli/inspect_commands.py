@@ -16,6 +16,7 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.file.geometry_names import GEOMETRY_TYPES
 from spark_lance.index.vector.kinds import is_multi
 from spark_lance.io.progress import reporting
+from spark_lance.redaction import redacted
 from spark_lance.table.features import feature_names
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
@@ -202,7 +203,7 @@ def doctor(arguments: Arguments) -> int:
 def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
     """Yield what would improve a table. What the command line lacks is advised as a call in Python."""
     detail = table_detail(dataset.snapshot)
-    opened, place = f"spark_lance.dataset({dataset.uri!r})", shlex.quote(dataset.uri)
+    opened, place = f"spark_lance.dataset({redacted(dataset.uri)!r})", _word(redacted(dataset.uri))
     tasks = Compaction.plan(dataset).tasks if dataset.manifest.file_version.writable else []
     if tasks:
         fragments = sum(len(task.old) for task in tasks)
@@ -217,7 +218,7 @@ def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
             missing = detail.num_rows - index.num_rows_indexed
             if missing > 0:
                 yield Advice(
-                    f"index optimize {place} {index.name}",
+                    f"index optimize {place} {_word(index.name)}",
                     f"index {index.name} lacks {missing} of {detail.num_rows} rows",
                 )
     if dataset.manifest.naming is Naming.V1:
@@ -229,6 +230,11 @@ def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
             f'spark_lance.write_dataset({opened}.to_table(), "NEW_PATH")',
             "legacy files can only be read: write the rows to a new table",
         )
+
+
+def _word(text: str) -> str:
+    """Return a text as a word of a shell's command that is no option."""
+    return f"{'-- ' if text.startswith('-') else ''}{shlex.quote(text)}"
 
 
 def _special_columns(dataset: LanceDataset) -> Iterator[tuple[str, str]]:

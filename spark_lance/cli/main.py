@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 `verify` found damage, 2 the command failed (with one line
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,8 +17,10 @@ import click
 
 from spark_lance.cli.commands import COMMANDS, Command
 from spark_lance.cli.names import COMPLETE, PROGRAM, Arguments
+from spark_lance.cli.output import visible
 from spark_lance.errors import LanceError
 from spark_lance.io.failures import local_failure
+from spark_lance.redaction import redacted
 
 __all__ = ["command_line", "main"]
 
@@ -102,17 +105,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except click.ClickException as error:
-        error.show()
+        sys.stderr.write(f"{visible(_usage(error))}\n")
         return error.exit_code
     except BrokenPipeError:
         # The reader of the output has closed it; Python would report that once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (LanceError, OSError) as error:
-        sys.stderr.write(f"error: {_told(error)}\n")
+        sys.stderr.write(f"error: {visible(redacted(str(_told(error))))}\n")
         return _FAILED
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
+
+
+def _usage(error: click.ClickException) -> str:
+    """Return what click shows of an error, in a text of our own so that it can be made visible."""
+    stream = io.StringIO()
+    error.show(stream)
+    return redacted(stream.getvalue().rstrip("\n"))
 
 
 def _told(error: LanceError | OSError) -> LanceError | OSError:

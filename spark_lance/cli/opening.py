@@ -69,10 +69,10 @@ def storage_options(arguments: Arguments) -> dict[str, Any]:
     for text in arguments.storage:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise OptionError(f"--storage takes NAME=VALUE, not {text!r}")
+            raise OptionError("--storage takes NAME=VALUE, and one of them has no NAME or no =")
         try:
             parsed = json.loads(value) if value.lstrip().startswith(("{", "[")) else value
         except ValueError:
-            raise OptionError(f"--storage {name}: {value!r} looks like JSON but is not") from None
+            raise OptionError(f"--storage {name}: the value begins like JSON but is not JSON") from None
         options[name] = {"true": True, "false": False}.get(value.lower(), parsed)
     return options

@@ -7,6 +7,7 @@ same everywhere. Values are never taken for markup.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from base64 import b64encode
@@ -35,20 +36,38 @@ from rich.text import Text
 from spark_lance.errors import LanceError, StoreError
 from spark_lance.io.failures import local_failure
 
-__all__ = ["Progress", "as_json", "print_pairs", "print_table", "say", "size_text", "unwritten"]
+__all__ = ["Progress", "as_json", "print_pairs", "print_table", "say", "size_text", "unwritten", "visible"]
 
 _NUMBERS = (int, float)
 _WIDEST = 80
 # A column narrower than this tells nothing: rather leave it out.
 _NARROWEST = 12
 _GAP = 2
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
 _UNBOUNDED = 1 << 20
 _PATIENCE = 1.0
 
 
+def visible(text: str) -> str:
+    """Return a text whose control characters a terminal does not act on; texts in JSON stay what they are.
+
+    These are the controls of ASCII and of C1 (such as ESC and CSI), those that change the direction of
+    text, and those that cannot be seen. Line ends and tabs stay.
+    """
+    return _UNSEEN.sub(lambda match: "".join(f"\\u{unit:04x}" for unit in _utf16(match[0])), text)
+
+
+def _utf16(mark: str) -> Iterable[int]:
+    data = mark.encode("utf-16-be", "surrogatepass")
+    return (int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
+
+
 def say(line: str = "") -> None:
     """Print a line."""
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{visible(line)}\n")
 
 
 def unwritten(target: str, error: OSError) -> OSError:
@@ -90,6 +109,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide:
         wide: cut nothing and leave nothing out.
     """
     console = _console()
+    names = [_cell(name, _UNBOUNDED) for name in names]
     cells = [list(row) for row in rows]
     texts = [[_cell(value, _UNBOUNDED if wide else _WIDEST) for value in row] for row in cells]
     bounded = console.is_terminal and not wide
@@ -114,7 +134,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide:
     with console.capture() as printed:
         console.print(table)
     for line in printed.get().splitlines():
-        say(line.rstrip())
+        sys.stdout.write(f"{line.rstrip()}\n")  # with codes of colours; cells are visible texts
     if column_count < len(names):
         say(f"not shown: {', '.join(names[column_count:])} (--wide shows all)")
 
@@ -143,7 +163,8 @@ def _shares(widths: Sequence[int], room: int) -> list[int]:
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     """Print names with their values, a line for each; those without a value are left out."""
     console = _console()
-    filled = [(name, _cell(value, _WIDEST * 4)) for name, value in pairs if value not in (None, "", (), [])]
+    named = [(_cell(name), value) for name, value in pairs]
+    filled = [(name, _cell(value, _WIDEST * 4)) for name, value in named if value not in (None, "", (), [])]
     width = max((len(name) for name, _ in filled), default=0)
     for name, text in filled:
         line = Text(name.ljust(width), style="bold").append(f"  {text}", style="not bold")
@@ -240,7 +261,7 @@ class Progress:
                 transient=True,
                 expand=True,
             )
-        self._task = None if self._bars is None else self._bars.add_task(step, total=None, unit="")
+        self._task = None if self._bars is None else self._bars.add_task(visible(step), total=None, unit="")
         self._lock = threading.Lock()
         self._waiting = threading.Timer(patience, self._start)
         self._waiting.daemon = True
@@ -251,7 +272,7 @@ class Progress:
             return
         if step != self._step:
             self._step = step
-            self._bars.reset(self._task, description=step, total=total or None, unit=unit)
+            self._bars.reset(self._task, description=visible(step), total=total or None, unit=unit)
         self._bars.update(self._task, completed=done, total=total or None, unit=unit)
 
     def _start(self) -> None:

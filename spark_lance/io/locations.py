@@ -31,7 +31,7 @@ def uri_text(given: object) -> str:
     text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if isinstance(text, str):
         return text
-    raise OptionTypeError(f"a table is given by its path or URI as text, not as {given!r}")
+    raise OptionTypeError(f"a table is given by its path or URI as text, not as {type(given).__name__}")
 
 
 def full_uri(text: str) -> str:

@@ -154,7 +154,7 @@ class Store:
     @cached_property
     def identity(self) -> str:
         """A digest of the credentials, the endpoint and all else that requests are authorised by."""
-        return identity_of(self.protocol, self.options)
+        return identity_of(self.protocol, {"own": self.options, "bases": vars(self.bases)})
 
     def cache_key(self, path: str) -> Hashable:
         """Return the key under which a process may cache content of an object: for one identity only."""

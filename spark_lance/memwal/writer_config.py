@@ -12,11 +12,18 @@ from spark_lance.proto.index_pb2 import MemWalIndexDetails
 __all__ = ["DURABILITIES", "WriterConfig", "WriterStats"]
 
 DURABILITIES = ("written", "synced")
+# What the table may set for its writers. That rows may be lost is for those to say who open the shard.
+_OF_TABLES = (
+    "max_memtable_size",
+    "max_memtable_rows",
+    "max_memtable_batches",
+    "max_unflushed_memtable_bytes",
+)
 
 
 @dataclass(frozen=True)
 class WriterConfig:
-    """How a writer works; what the table's MemWAL says is the default.
+    """How a writer works; the table's MemWAL has defaults for the numbers.
 
     Attributes:
         max_memtable_size: bytes of rows in memory that become an SSTable.
@@ -51,7 +58,7 @@ class WriterConfig:
         stored = {
             name: int(text)
             for name, text in details.writer_config_defaults.items()
-            if name in names and text.isdigit()
+            if name in _OF_TABLES and text.isascii() and text.isdigit()
         }
         config = cls(**{**stored, **{name: value for name, value in options.items() if value is not None}})
         for name in ("max_memtable_size", "max_memtable_rows", "max_memtable_batches"):

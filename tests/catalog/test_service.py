@@ -83,7 +83,7 @@ def test_a_service_that_cannot_be_reached_is_named() -> None:
         nobody.tables()
     with pytest.raises(OptionError, match="uri"):
         ServiceCatalog("rest", (("root", "/x"),)).tables()
-    with pytest.raises(OptionError, match="not a namespace that can be opened"):
+    with pytest.raises(OptionError, match="is not allowed"):
         ServiceCatalog("nowhere.Nothing", ()).tables()
 
 

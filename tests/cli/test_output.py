@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 
-from spark_lance.cli.output import Progress, print_pairs, print_table
+from spark_lance.cli.main import main
+from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say
 
 Captured = pytest.CaptureFixture[str]
 
@@ -138,3 +141,44 @@ def test_what_is_done_at_once_shows_no_bar() -> None:
     with Progress("reading", terminal) as progress:
         progress("reading", 1, 1, "rows")
     assert terminal.getvalue().strip() in ("", "\x1b[?25h", "\x1b[?25l\x1b[?25h")
+
+
+@pytest.mark.parametrize(
+    "mark", ["\x1b", "\x9b", "\x07", "\x00", "\x7f", "\u202e", "\u2066", "\u200b", "\ufeff", "\ud800"]
+)
+def test_a_terminal_acts_on_nothing_of_a_table(mark: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"a{mark}[31mb"
+    say(text)
+    say(as_json({text: text}, indent=None))
+    print_table([text], [[text]])
+    print_pairs([(text, text)])
+    shown = capsys.readouterr().out
+    assert mark not in shown
+    first, second = shown.splitlines()[:2]
+    assert first == f"a\\u{ord(mark):04x}[31mb"
+    assert json.loads(second) == {text: text}
+
+
+def test_marks_beyond_the_basic_plane_stay_json(capsys: pytest.CaptureFixture[str]) -> None:
+    say(as_json({"a": "\U000e0041", "b": "\U0001f600 é\t"}, indent=None))
+    shown = capsys.readouterr().out
+    assert "\U000e0041" not in shown
+    assert json.loads(shown) == {"a": "\U000e0041", "b": "\U0001f600 é\t"}
+
+
+def test_errors_of_commands_are_visible_and_without_secrets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "q8Zr2vXw7LmN4tYb"
+    for words in (
+        ["inspect", f"{tmp_path}/\x1b]0;x\x07\u202e"],
+        ["\x1b[31mnothing"],
+        ["inspect", f"{tmp_path}/t?sig={secret}"],
+        ["inspect", str(tmp_path), "--storage", f'password={{"a": "{secret}'],
+        ["inspect", str(tmp_path), "--storage", secret],
+        ["inspect", str(tmp_path), f"--nothing=password={secret}"],
+    ):
+        assert main(words) == 2
+    shown = capsys.readouterr()
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown.err + shown.out)
+    assert secret not in shown.err + shown.out

@@ -383,3 +383,13 @@ def test_shards_of_an_earlier_memwal_do_not_come_back(tmp_path: Path) -> None:
 )
 def test_the_bytes_of_keys_of_several_columns(values: dict[str, list[Any]], expected: str) -> None:
     assert encoded_keys(pa.table(values)).to_pylist()[0].hex() == expected
+
+
+def test_a_table_cannot_say_that_rows_may_be_lost() -> None:
+    from spark_lance.memwal.writer_config import WriterConfig
+    from spark_lance.proto.index_pb2 import MemWalIndexDetails
+
+    defaults = {"accept_loss": "1", "durability": "0", "max_memtable_rows": "7", "max_memtable_batches": "²"}
+    config = WriterConfig.of(MemWalIndexDetails(writer_config_defaults=defaults), {})
+    assert config == WriterConfig(max_memtable_rows=7)
+    assert WriterConfig.of(MemWalIndexDetails(), {"accept_loss": True}).accept_loss

@@ -129,7 +129,7 @@ class LanceFileReader:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = field(default=None, repr=False),
         columns: Sequence[str] | None = None,
         **_: Any,
     ) -> None:
@@ -261,7 +261,7 @@ class LanceFileWriter:
     schema: pa.Schema | None = None
     data_cache_bytes: int | None = None
     version: str | None = None
-    storage_options: Mapping[str, str] | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     max_page_bytes: int | None = None
     keep_original_array: bool | None = None
     place: tuple[Store, str] | None = None

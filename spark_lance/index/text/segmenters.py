@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, OptionError
+from spark_lance.io.user_cache import user_cache
 
 __all__ = ["MODEL_HOME", "SEGMENTERS", "jieba_tokens", "ngrams"]
 
@@ -97,7 +98,7 @@ def _jieba(model: str, home: str | None) -> Any:
     jieba.setLogLevel(logging.WARNING)
     folder = _model_folder("jieba", model, home)
     if folder is None:
-        return jieba.Tokenizer()
+        return _tokenizer(jieba)
     config: Mapping[str, Any] = {}
     if (folder / "config.json").exists():
         config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -107,13 +108,23 @@ def _jieba(model: str, home: str | None) -> Any:
         if not path.is_file():
             raise OptionError(f"the model jieba/{model} has no dictionary {path}")
     try:
-        tokenizer = jieba.Tokenizer(str(paths[0])) if main else jieba.Tokenizer()
+        tokenizer = _tokenizer(jieba, *paths[:1] if main else ())
         for path in paths[1 if main else 0 :]:
             with path.open("rb") as words:
                 tokenizer.load_userdict(words)
         tokenizer.initialize()
     except (ValueError, UnicodeDecodeError) as error:
         raise FormatError(f"a dictionary of jieba/{model} is damaged: {error}", str(folder)) from error
+    return tokenizer
+
+
+def _tokenizer(jieba: Any, *dictionary: Path) -> Any:
+    """Return a tokenizer that keeps its parsed dictionary in a folder of this user, which it unmarshals.
+
+    By default that is a file in a folder that all users can write.
+    """
+    tokenizer = jieba.Tokenizer(*map(str, dictionary))
+    tokenizer.tmp_dir = str(user_cache("jieba"))
     return tokenizer
 
 

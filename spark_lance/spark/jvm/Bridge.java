@@ -34,8 +34,11 @@ import org.apache.spark.unsafe.Platform;
 import spark_lance.LanceUnits;
 
 public final class Bridge {
+  // The catalog of writes by path.
+  public static final String PATHS = "lance_paths";
+
   private static final ObjectMapper MAPPER = new ObjectMapper();
-  // Path and options of the store of the write that a thread is about to start.
+  // Path and options of the store of the write that a thread has begun.
   private static final ThreadLocal WRITING = new ThreadLocal();
 
   private static final String[] TIMES = {"asof", "timestampAsOf", "startingTimestamp", "endingTimestamp"};
@@ -48,15 +51,41 @@ public final class Bridge {
     Table load();
   }
 
-  // A path that is about to be written, and how its store is reached.
+  // A path that is about to be written, and how its store is reached, until `written`.
   public static void writesTo(String path, Map storage) {
     WRITING.set(new Object[] {path, storage});
   }
 
-  // The options of a catalog, with those of the store of the write to a path that this thread has told of.
-  public static Map optionsFor(String[] name, Map options) {
+  // Whether a call of DataFrameWriter.save is under way: each one by path tells of its store anew.
+  private static boolean isSaving() {
+    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
+    boolean saving = false;
+    for (int i = 0; i < callers.length; i++) {
+      if (callers[i].getClassName().endsWith("DataFrameWriter")) {
+        saving = saving || callers[i].getMethodName().startsWith("save");
+        if (callers[i].getMethodName().startsWith("saveAsTable")) {
+          return false;
+        }
+      }
+    }
+    return saving;
+  }
+
+  // The write has found its table or has made it: nothing is kept of the options of its store.
+  public static void written() {
+    WRITING.remove();
+  }
+
+  // The options of a catalog, with those of the store of a write to a path that this thread is in. They are for the
+  // call of save that told of them, in the catalog of such writes: for anybody else they are forgotten.
+  public static Map optionsFor(String catalog, String[] name, Map options) {
     Object[] writing = (Object[]) WRITING.get();
-    if (writing == null || name.length != 1 || !name[0].equals(writing[0])) {
+    if (writing == null) {
+      return options;
+    }
+    boolean own = catalog.equals(PATHS) && name.length == 1 && name[0].equals(writing[0]) && isSaving();
+    if (!own) {
+      written();
       return options;
     }
     Map all = new HashMap(options);
@@ -85,7 +114,8 @@ public final class Bridge {
     try {
       answer = (Map) MAPPER.readValue(LanceUnits.ask(MAPPER.writeValueAsString(question), subject), Map.class);
     } catch (java.io.IOException problem) {
-      throw new IllegalStateException(problem);
+      // Its own message quotes the text, which may hold credentials.
+      throw new IllegalStateException("an answer of the driver's Python is not JSON: " + problem.getClass().getName());
     }
     if (answer.containsKey("error")) {
       Object name = answer.get("name");

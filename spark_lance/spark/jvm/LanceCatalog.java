@@ -86,7 +86,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   Map question(String verb, String[] parts) {
     Map question = question(verb);
     question.put("name", Bridge.list(parts));
-    question.put("options", Bridge.optionsFor(parts, options()));
+    question.put("options", Bridge.optionsFor(name, parts, options()));
     return question;
   }
 
@@ -238,7 +238,21 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   private Table table(Map question) {
-    return LanceTable.of(question, (Map) Bridge.ask(question, null));
+    boolean missing = false;
+    try {
+      return LanceTable.of(question, (Map) Bridge.ask(question, null));
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      // The statement may go on to make it.
+      missing = problem instanceof NoSuchTableException && question.get("verb").equals("load_table");
+      Platform.throwException(problem);
+      return null;
+    } finally {
+      if (!missing) {
+        Bridge.written();
+      }
+    }
   }
 
   public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
@@ -278,7 +292,11 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
       String mode, Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
     Map question = definition("stage_table", identifier, schema, partitions, properties);
     question.put("mode", mode);
-    return new LanceTable.Staged(question, (Map) Bridge.ask(question, null));
+    try {
+      return new LanceTable.Staged(question, (Map) Bridge.ask(question, null));
+    } finally {
+      Bridge.written();
+    }
   }
 
   public boolean dropTable(Identifier identifier) {

@@ -26,7 +26,6 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 public final class LanceSaveModes {
-  private static final String CATALOG = "lance_paths";
   private static final String STORAGE = "storage.";
 
   private LanceSaveModes() {}
@@ -34,8 +33,8 @@ public final class LanceSaveModes {
   // The catalog of the session that has tables by path, and no others.
   public static String catalog() {
     SQLConf conf = (SQLConf) SQLConf$.MODULE$.get();
-    conf.setConfString("spark.sql.catalog." + CATALOG, LanceCatalog.class.getName());
-    return CATALOG;
+    conf.setConfString("spark.sql.catalog." + Bridge.PATHS, LanceCatalog.class.getName());
+    return Bridge.PATHS;
   }
 
   public static Identifier identifier(PythonDataSourceV2 source, CaseInsensitiveStringMap options) {
@@ -106,6 +105,9 @@ public final class LanceSaveModes {
     }
 
     public synchronized Table load() {
+      if (writes) {
+        Bridge.written();
+      }
       if (table == null && writes) {
         table = new Sink(source);
       } else if (table == null) {

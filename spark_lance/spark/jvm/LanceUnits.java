@@ -72,7 +72,9 @@ public final class LanceUnits extends URLStreamHandler {
       } catch (IOException problem) {
         throw new IllegalStateException(problem);
       }
-      python = (BiFunction) wish.get("answers");
+      if (wish.get("answers") != null) {
+        python = (BiFunction) wish.get("answers");
+      }
       Map settings = new HashMap((Map) wish.get("settings"));
       Map defaults = (Map) wish.get("defaults");
       for (Iterator names = defaults.keySet().iterator(); names.hasNext(); ) {

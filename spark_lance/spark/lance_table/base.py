@@ -33,7 +33,7 @@ class TableBase:
 
     spark: SparkSession
     path: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     aliased: str | None = None
 
     def __post_init__(self) -> None:

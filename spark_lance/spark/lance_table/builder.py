@@ -55,7 +55,7 @@ class TableBuilder(Generic[Table]):
     spark: SparkSession
     mode: str
     made: Callable[[SparkSession, str, dict[str, str]], Table]
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict, repr=False)
     _path: str | None = None
     _columns: list[pa.Field] = field(default_factory=list)
     _key: tuple[str, ...] = ()

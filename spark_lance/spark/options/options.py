@@ -124,7 +124,7 @@ class ReadOptions:
     ignoreDeletes: bool
     ignoreChanges: bool
     skipChangeCommits: bool
-    storage: Mapping[str, Any] = field(default_factory=dict)
+    storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def kind(self) -> str:
@@ -186,7 +186,7 @@ class WriteOptions:
     checkpointLocation: str | None
     mode: str
     column_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    storage: Mapping[str, Any] = field(default_factory=dict)
+    storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def read_options(raw: Mapping[str, str]) -> ReadOptions:
@@ -348,7 +348,7 @@ def _storage_value(key: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise OptionError(f"option {key!r} starts like JSON but is not: {text!r}") from None
+        raise OptionError(f"option {key!r}: the value begins like JSON but is not JSON") from None
 
 
 def _check_unknown(key: str, text: str) -> None:

@@ -68,14 +68,14 @@ def session_builder() -> SparkSession.Builder:
 
     Also finds Java, and lets workers run this Python, see `prepare_environment`. Only a session that starts
     a driver takes the settings of workers: one that is running keeps its own. `getOrCreate` adds Unix sockets
-    (for a local master, in a folder that no other user can enter) and `spark.redaction.regex`, unless these are
-    set already, in `spark-defaults.conf` or by spark-submit.
+    (for a local master, in a folder that no other user can enter) and `spark.redaction.regex`, unless they
+    are set already, in `spark-defaults.conf` or by spark-submit.
 
     Raises:
         JavaNotFoundError: there is no Java that Spark can run on.
     """
     prepare_environment()
-    builder = _Builder()
+    builder: SparkSession.Builder = _Builder()
     for name, (value, _) in FAST_SETTINGS.items():
         if name != _SOCKETS:
             builder = builder.config(name, value)

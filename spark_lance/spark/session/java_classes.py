@@ -17,17 +17,16 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import stat
-import tempfile
 import threading
 import zipfile
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
+
+from spark_lance.io.user_cache import process_folder, user_cache
 
 __all__ = ["cache_folder", "can_publish", "first_line", "java", "load", "load_all", "open_loader", "source"]
 
@@ -129,15 +128,7 @@ def cache_folder(jvm: Any) -> Path:
     It lasts as long as the process where the user has no cache folder of that kind.
     """
     release = str(java(jvm, "org.apache.spark.SparkContext").getOrCreate().version())
-    try:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-        folder = home / "spark-lance" / "java" / release
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = folder.stat()
-    except (OSError, RuntimeError):  # no home, or a read-only one
-        return _own_folder()
-    private = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if private and os.access(folder, os.W_OK) else _own_folder()
+    return user_cache("java", release)
 
 
 def open_loader(jvm: Any) -> Any | None:
@@ -188,7 +179,7 @@ def _archive(jvm: Any, texts: Mapping[str, str]) -> Any:
                     compiler = _cooked(jvm, text, loader)
                 except Py4JError as error:
                     _missing[one] = first_line(error)
-                    file = _own_folder() / name
+                    file = process_folder() / name
                     continue
                 codes, loader = compiler.getBytecodes(), compiler.getClassLoader()
                 for inner in codes.keySet():
@@ -202,8 +193,3 @@ def _archive(jvm: Any, texts: Mapping[str, str]) -> Any:
 
 def _context_loader(jvm: Any) -> Any:
     return java(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
-
-
-@cache
-def _own_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="spark-lance-"))

@@ -15,6 +15,7 @@ from pyspark import java_gateway
 
 from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.session import java_classes
+from spark_lance.spark.session.owner import may_answer
 
 __all__ = ["FORMAT", "NOT_TAKEN", "RULE", "Started", "Wish", "start"]
 
@@ -94,7 +95,7 @@ def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str]
             "keepsRowsWithoutColumns": KEEPS_ROWS_WITHOUT_COLUMNS,
             **wish.arguments,
         }
-        answers = wish.answers if published else None
+        answers = wish.answers if published and may_answer(jvm) else None
         if answers is not None:
             ensure: Any = java_gateway.ensure_callback_server_started
             ensure(spark._sc._gateway)

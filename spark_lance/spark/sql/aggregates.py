@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import cached_property
 from typing import Any
 
@@ -114,7 +115,7 @@ class _Facts:
     """What is known of the rows of a read without tasks."""
 
     read: Read
-    asked: Mapping[str, Any]
+    asked: Mapping[str, Any] = dataclass_field(repr=False)
 
     @cached_property
     def _reader(self) -> LanceReader:

@@ -6,21 +6,26 @@ spark.sql.catalog.<name>.impl          in place of a root: `rest`, or another im
                                        lance-namespace; settings that are not listed here are its own
 spark.sql.catalog.<name>.storage.*     options of the store, for its tables by name and by path
 spark.sql.catalog.<name>.allowed_bases places outside of its tables that they may use, with commas in between
+spark.sql.catalog.<name>.storage_for   with impl: places such as s3://bucket/folder, with commas between them;
+                                       for tables by name, storage.* is sent to these places only
 spark.sql.catalog.<name>.paths         false: it has no path tables
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote, urlsplit
 
 from spark_lance.catalog.names import Catalog, Name, TableEntry
 from spark_lance.errors import NamespaceNotFoundError, OptionError, TableNotFoundError
 from spark_lance.io.base_options import ALLOWED_BASES
+from spark_lance.redaction import redacted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,10 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenCatalog", "Question", "catalog_name", "inside", "is_path"]
 
+logger = logging.getLogger(__name__)
+
 _STORAGE = "storage."
 # A part of a name in SQL, quoted or not.
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
-_SETTINGS = frozenset({"root", "paths", "impl", ALLOWED_BASES})
+_SETTINGS = frozenset({"root", "paths", "impl", "storage_for", ALLOWED_BASES})
+# Options by which a service could lead requests, and the user's credentials with them, to another server.
+_LEADING = re.compile(r"(?i)endpoint|base_url|host|proxy|kwargs|connection_string|(^|_)url$")
 
 
 @dataclass(frozen=True)
@@ -46,13 +55,15 @@ class OpenCatalog:
         storage: options of the store, without the prefix `storage.`.
         paths: whether a path in place of a name is a table.
         service: implementation and settings of a namespace service, in place of a root.
+        storage_for: the places that `storage` is for, of those that a service names.
     """
 
     name: str
     root: str | None
-    storage: tuple[tuple[str, str], ...]
+    storage: tuple[tuple[str, str], ...] = field(repr=False)
     paths: bool
-    service: tuple[str, tuple[tuple[str, str], ...]] | None = None
+    service: tuple[str, tuple[tuple[str, str], ...]] | None = field(default=None, repr=False)
+    storage_for: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, str]) -> OpenCatalog:
@@ -75,15 +86,15 @@ class OpenCatalog:
         if unknown and impl is None:
             raise OptionError(
                 f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, impl, paths, "
-                "allowed_bases, storage.*"
+                "allowed_bases, storage_for, storage.*"
             )
         paths = given.get("paths", "true").lower()
         if paths not in ("true", "false"):
             raise OptionError(f"spark.sql.catalog.{name}.paths is true or false, not {paths!r}")
         settings = tuple(sorted((key, value) for key, value in options.items() if key.lower() in unknown))
-        return cls(
-            name, given.get("root"), storage, paths == "true", None if impl is None else (impl, settings)
-        )
+        service = None if impl is None else (impl, settings)
+        places = tuple(filter(None, (place.strip() for place in given.get("storage_for", "").split(","))))
+        return cls(name, given.get("root"), storage, paths == "true", service, places)
 
     @property
     def has_names(self) -> bool:
@@ -106,9 +117,22 @@ class OpenCatalog:
             )
         return _directory(self.root, self.storage)
 
-    def options(self, uri: str) -> dict[str, str]:
-        """Return the options of the data source for a table at a path."""
-        return {"path": uri, **{f"{_STORAGE}{key}": value for key, value in self.storage}}
+    def options(self, uri: str, name: Name) -> dict[str, str]:
+        """Return the options of the data source for a table at a path, with those of the user's store.
+
+        The user's options are left out for a place that only a service names: it could name its own.
+        """
+        storage = dict(self.storage)
+        if not self._is_meant(uri, name):
+            kept = {key: value for key, value in storage.items() if key == ALLOWED_BASES}
+            if len(kept) < len(storage):
+                _tell_of_left_out(self.name, uri)
+            storage = kept
+        return {"path": uri, **{f"{_STORAGE}{key}": value for key, value in storage.items()}}
+
+    def _is_meant(self, uri: str, name: Name) -> bool:
+        """Whether the user's options are for a place that a name leads to."""
+        return self.service is None or is_path(name) or any(_is_in(uri, place) for place in self.storage_for)
 
     def uri(self, name: Name) -> str:
         """Return the path of a table, which a name or a path in its place leads to.
@@ -131,10 +155,16 @@ class OpenCatalog:
             TableNotFoundError: as `uri`.
         """
         if is_path(name):
-            return self.options(self.uri(name))
+            return self.options(self.uri(name), name)
         entry = self._entry(name)
-        more = {f"{_STORAGE}{key}": value for key, value in entry.storage_options.items()}
-        return {**more, **self.options(entry.uri)}
+        own = self.options(entry.uri, name)
+        merged = bool(self.storage) and self._is_meant(entry.uri, name)
+        more = {
+            f"{_STORAGE}{key}": value
+            for key, value in entry.storage_options.items()
+            if key != ALLOWED_BASES and not (merged and _LEADING.search(key))
+        }
+        return {**more, **own}
 
     def _entry(self, name: Name) -> TableEntry:
         if not self.has_names:
@@ -143,6 +173,26 @@ class OpenCatalog:
         if entry.declared:
             raise TableNotFoundError(f"the table at {entry.uri} was declared, but nothing was written yet")
         return entry
+
+
+def _is_in(uri: str, place: str) -> bool:
+    """Whether a URI is a place or below it; both have a scheme, or both are paths of this machine."""
+    parts, whole = (urlsplit(text.rstrip("/")) for text in (uri, place))
+    schemes = {"s3" if part.scheme in ("s3a", "s3n") else part.scheme or "file" for part in (parts, whole)}
+    steps = unquote(parts.path).split("/")
+    inside = f"{parts.path}/".startswith(f"{whole.path}/") and not {".", ".."} & set(steps)
+    return (
+        len(schemes) == 1 and parts.netloc == whole.netloc and inside and not (parts.query or parts.fragment)
+    )
+
+
+@lru_cache(maxsize=256)
+def _tell_of_left_out(name: str, uri: str) -> None:
+    logger.warning(
+        "catalog %s: its options storage.* are not used for %s, which the service names: "
+        "list the place in spark.sql.catalog.%s.storage_for if they are meant for it",
+        *(name, redacted(uri), name),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -209,7 +259,7 @@ class Question:
     """
 
     spark: SparkSession
-    asked: Mapping[str, Any]
+    asked: Mapping[str, Any] = field(repr=False)
     subject: Any
 
     @property

@@ -74,7 +74,7 @@ def stage_table(question: Question) -> dict[str, Any]:
         "declared": schema.json(),
         "hidden": st.StructType().json(),
         "properties": {},
-        "always": catalog.options(uri),
+        "always": catalog.options(uri, question.name),
         "pinned": {},
         "writable": True,
         "staged": {
@@ -146,7 +146,7 @@ def _check_format(question: Question) -> None:
 
 def _exists(question: Question) -> bool:
     try:
-        options = question.catalog.options(question.catalog.uri(question.name))
+        options = question.catalog.reads(question.name)
     except TableNotFoundError:
         return False
     return LanceTable.isLanceTable(question.spark, options.pop("path"), **options)
@@ -164,7 +164,7 @@ def _make(question: Question, mode: str, uri: str) -> None:
     catalog: OpenCatalog = question.catalog
     builder: TableBuilder[LanceTable] = getattr(LanceTable, _BUILDERS[mode])(question.spark)
     builder.location(uri)
-    for key, value in catalog.options(uri).items():
+    for key, value in catalog.options(uri, question.name).items():
         if key != "path":
             builder.option(key, value)
     for key in TABLE_OPTIONS & options.keys():
@@ -191,7 +191,7 @@ _BUILDERS = {"create": "create", "create_or_replace": "createOrReplace"}
 
 def _describe(question: Question, uri: str) -> None:
     _, settings = _split(question.asked["properties"])
-    options = question.catalog.options(uri)
+    options = question.catalog.options(uri, question.name)
     table = LanceTable.forPath(question.spark, options.pop("path"), **options)
     if settings:
         table.setConfig(settings)

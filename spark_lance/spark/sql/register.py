@@ -9,6 +9,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from spark_lance.redaction import SECRET_NAMES
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.start import NOT_TAKEN, Wish
 from spark_lance.spark.sql.functions import functions
@@ -24,6 +25,9 @@ _CLASS = "spark_lance.sql.LanceCatalog"
 _CREATING_FORMAT = "lance"
 # Whether the driver's own Python plans the reads of a session (jvm/LanceScan.java), or Spark's workers do.
 PLANS_IN_DRIVER = "spark.lance.planInDriver"
+
+# Names of options whose values Spark hides in plans: those of its own default, and those that may be secret.
+_HIDDEN_OPTIONS, _HIDDEN_NAMES = "spark.sql.redaction.options.regex", f"{SECRET_NAMES}|url"
 
 # What answers questions, functions and a rule, errors of statements that Spark cannot parse, and statements.
 _UNITS, _FUNCTIONS = "spark_lance.LanceUnits", "spark_lance.LanceLate"
@@ -44,7 +48,7 @@ def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
     arguments = {
         "catalog": name,
         "settings": {prefix: _CLASS, **({} if root is None else {f"{prefix}.root": root})},
-        "defaults": {PLANS_IN_DRIVER: "true"},
+        "defaults": {PLANS_IN_DRIVER: "true", _HIDDEN_OPTIONS: _HIDDEN_NAMES},
         "sources": str(java_classes.FOLDER),
         "units": UNITS,
         "compiledUnits": str(compiled_units(spark._jvm)),

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.errors.exceptions.captured import CapturedException
@@ -135,7 +135,7 @@ def change_rows(question: Question) -> None:
 class _Statement:
     """A statement, its expressions and its table. The methods are named like kinds of statements."""
 
-    asked: Mapping[str, Any]
+    asked: Mapping[str, Any] = field(repr=False)
     subject: Any
     table: LanceTable
 

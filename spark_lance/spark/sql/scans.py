@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -91,7 +91,7 @@ class _Bounded(Protocol):
 class Read:
     """What the questions about one table have in common."""
 
-    asked: dict[str, Any]
+    asked: dict[str, Any] = field(repr=False)
 
     @cached_property
     def options(self) -> ReadOptions:

@@ -435,8 +435,13 @@ def _newest(catalog: OpenCatalog, always: Mapping[str, str], known: Snapshot | N
     """Return the newest version of a table, which may be known."""
     path, branch = always["path"], always.get("branch")
     if known is None or branch:
-        return dataset(path, (branch, None) if branch else None, dict(catalog.storage))
+        return dataset(path, (branch, None) if branch else None, _storage_of(always))
     return LanceDataset(path, known.store, known.root, known.manifest)
+
+
+def _storage_of(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of the store among those of the data source."""
+    return dict(read_options(CaseInsensitiveDict(options)).storage)
 
 
 def _properties(found: LanceDataset, path: str) -> dict[str, str]:

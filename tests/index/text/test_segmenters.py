@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 
 from spark_lance.datasets.dataset import LanceDataset, write_dataset
 from spark_lance.errors import OptionError
+from spark_lance.index.text import segmenters
 from spark_lance.index.text.segmenters import MODEL_HOME, ngrams
+from spark_lance.io.user_cache import process_folder, user_cache
 
 LETTERS = st.text("ab \N{LATIN SMALL LETTER E WITH ACUTE}\N{HIRAGANA LETTER A}\U0001f600", max_size=8)
 
@@ -136,3 +140,38 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
         ds.create_scalar_index("t", "INVERTED", base_tokenizer="jieba/other")
     with pytest.raises(OptionError, match="lindera"):
         ds.create_scalar_index("t", "INVERTED", base_tokenizer="lindera/ipadic")
+
+
+def test_the_dictionary_of_jieba_is_kept_where_nobody_else_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept is unmarshalled, and the folder for temporary files is everybody's."""
+    pytest.importorskip("jieba")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    (shared / "jieba.cache").write_bytes(b"not what it seems")
+    segmenters._jieba.cache_clear()
+    tokenizer = segmenters._jieba("default", None)
+    segmenters._jieba.cache_clear()
+    folder = Path(tokenizer.tmp_dir)
+    assert folder == tmp_path / "cache" / "spark-lance" / "jieba"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    tokenizer.initialize()
+    assert (shared / "jieba.cache").read_bytes() == b"not what it seems"
+    assert [path.name for path in folder.iterdir()] == ["jieba.cache"]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_cache_that_others_can_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    folder = tmp_path / "spark-lance" / "jieba"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder.chmod(0o700)
+    assert user_cache("jieba") == folder
+    folder.chmod(mode)
+    assert user_cache("jieba") == process_folder() != folder
+    assert stat.S_IMODE(process_folder().stat().st_mode) == 0o700

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import spark_lance
@@ -29,7 +30,8 @@ spark = builder.getOrCreate()
 folder = spark.conf.get("spark.python.unix.domain.socket.dir")
 def sockets(_):
     return sorted(name for name in os.listdir(folder) if name.endswith(".sock"))
-print(folder, oct(os.stat(folder).st_mode & 0o777), bool(spark.sparkContext.parallelize([0], 1).map(sockets).collect()[0]))
+there = spark.sparkContext.parallelize([0], 1).map(sockets).collect()[0]
+print(folder, oct(os.stat(folder).st_mode & 0o777), bool(there))
 print(spark.sparkContext.getConf().get("spark.redaction.regex"))
 spark.stop()
 """
@@ -65,7 +67,7 @@ def test_a_session_without_them_is_told_once(spark: SparkSession, caplog: pytest
 @pytest.fixture
 def no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No driver runs, and nothing is set by others; the folder of spark-defaults.conf."""
-    monkeypatch.setattr(builder.SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     return tmp_path

@@ -1,0 +1,37 @@
+"""A folder for what this user's processes keep for the next one, and what nobody else can put anything into.
+
+What is kept there is loaded as code or unmarshalled, so a folder that others can write is not used.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from functools import cache
+from pathlib import Path
+
+__all__ = ["process_folder", "user_cache"]
+
+
+def user_cache(*parts: str) -> Path:
+    """Return a folder below the user's cache folder that only this user can write, by the parts of its name.
+
+    Where the user has no cache folder of that kind, it is a folder that goes with the process.
+    """
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+        folder = home.joinpath("spark-lance", *parts)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.stat()
+    except (OSError, RuntimeError):  # no home, or a read-only one
+        return process_folder()
+    own = not hasattr(os, "getuid") or about.st_uid == os.getuid()
+    private = own and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return folder if private and os.access(folder, os.W_OK) else process_folder()
+
+
+@cache
+def process_folder() -> Path:
+    """Return a folder of this process alone."""
+    return Path(tempfile.mkdtemp(prefix="spark-lance-"))
