@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from spark_lance.errors import OptionTypeError, StoreError
@@ -31,7 +32,9 @@ def uri_text(given: object) -> str:
     text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if isinstance(text, str):
         return text
-    raise OptionTypeError(f"a table is given by its path or URI as text, not as {type(given).__name__}")
+    # A mapping may be storage options in the wrong place.
+    shown = type(given).__name__ if isinstance(given, Mapping) else repr(given)
+    raise OptionTypeError(f"a table is given by its path or URI as text, not as {shown}")
 
 
 def full_uri(text: str) -> str:

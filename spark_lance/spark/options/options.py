@@ -348,7 +348,9 @@ def _storage_value(key: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise OptionError(f"option {key!r}: the value begins like JSON but is not JSON") from None
+        raise OptionError(
+            f"option {key!r} starts like JSON but is not: check its quotes and brackets"
+        ) from None
 
 
 def _check_unknown(key: str, text: str) -> None:
