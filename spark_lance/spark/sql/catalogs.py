@@ -117,7 +117,7 @@ class OpenCatalog:
             )
         return _directory(self.root, self.storage)
 
-    def options(self, uri: str, name: Name) -> dict[str, str]:
+    def options(self, uri: str, name: Name = ()) -> dict[str, str]:
         """Return the options of the data source for a table at a path, with those of the user's store.
 
         The user's options are left out for a place that only a service names: it could name its own.
