@@ -87,7 +87,7 @@ def vacuum(arguments: Arguments) -> int:
         age,
         arguments.retain_versions is not None,
         allow_short=arguments.allow_short_retention or (arguments.dry_run and age is not None),
-        given=f"--older-than {arguments.older_than}",
+        source=f"--older-than {arguments.older_than}",
         remedy="--allow-short-retention",
     )
     with Progress("looking") as progress, reporting(progress):

@@ -277,7 +277,7 @@ def write_dataset(
         plan,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
-        held=isinstance(data, pa.Table | pa.RecordBatch),
+        in_memory=isinstance(data, pa.Table | pa.RecordBatch),
         targets=choose_targets(bases, target_bases, target_all_bases),
     )
     properties = _with_message(transaction_properties or {}, commit_message)

@@ -85,7 +85,7 @@ def _steps(merge: Merge, metrics: Sequence[str]) -> list[tuple[int, str]]:
     kind = _JOINS[rules.delete_missing, rules.insert]
     steps.append((depth, f"HashJoinExec: mode=SourceKeysInMemory, join_type={kind}, on=[{pairs}]{joined}"))
     steps += [(depth + 1, f"{_table_side(merge)}{read}")]
-    if merge.lookup is None or merge.lookup.asked != "nothing":
+    if merge.lookup is None or merge.lookup.method != "nothing":
         steps += [(depth + 2, step) for step in _index_steps(merge)]
     return [*steps, (depth + 1, f"Source: projection=[{', '.join(merge.source.schema.names)}]{drawn}")]
 
@@ -122,7 +122,7 @@ def _index_steps(merge: Merge) -> list[str]:
     if merge.rules.delete_missing and merge.missing is None:
         return []
     words = {"keys": "is one of", "range": "is between the least and the greatest of"}
-    how = "is among" if merge.lookup is None else words[merge.lookup.asked]
+    how = "is among" if merge.lookup is None else words[merge.lookup.method]
     return [
         f"ScalarIndexQuery: query=[{column} {how} the source's keys]@{name}({kind})"
         for column, name, kind in key_indices(merge.scan(), merge.keys)

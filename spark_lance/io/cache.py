@@ -66,24 +66,24 @@ class ByteCache(Generic[Value]):
             make: makes the values of those keys that are not there, all in one call; not called for none.
             size: tells the bytes of a value.
         """
-        found: dict[_Key, Value] = {}
+        values: dict[_Key, Value] = {}
         with self._lock:
             for key in keys:
                 if key in self._held:
                     self._held.move_to_end(key)
-                    found[key] = self._held[key][0]
+                    values[key] = self._held[key][0]
                     if self._counted:
                         count_cache_hit()
-        missing = [key for key in keys if key not in found]
+        missing = [key for key in keys if key not in values]
         if missing:
-            made = dict(zip(missing, make(missing), strict=True))
-            self._keep({key: (value, size(value)) for key, value in made.items()})
-            found |= made
-        return [found[key] for key in keys]
+            computed = dict(zip(missing, make(missing), strict=True))
+            self._keep({key: (value, size(value)) for key, value in computed.items()})
+            values |= computed
+        return [values[key] for key in keys]
 
-    def _keep(self, made: Mapping[_Key, tuple[Value, int]]) -> None:
+    def _keep(self, entries: Mapping[_Key, tuple[Value, int]]) -> None:
         with self._lock:
-            for key, (value, count) in made.items():
+            for key, (value, count) in entries.items():
                 if key not in self._held and count <= self._limit:
                     self._held[key] = (value, count)
                     self._bytes += count

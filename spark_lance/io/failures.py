@@ -227,9 +227,9 @@ def local_failure(error: OSError, doing: str) -> OSError:
     if words is None or isinstance(error, (LanceError, FileNotFoundError, FileExistsError)):
         return error
     text = f"{doing}: {words} ({error.strerror})"
-    found = StoreAccessError(text) if error.errno in _FORBIDDEN else StoreError(text)
-    found.errno = error.errno
-    return found
+    failure = StoreAccessError(text) if error.errno in _FORBIDDEN else StoreError(text)
+    failure.errno = error.errno
+    return failure
 
 
 def presentable(error: Exception, options: Mapping[str, Any]) -> Exception | None:

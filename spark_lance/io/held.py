@@ -37,8 +37,8 @@ class HeldOpen(Generic[Opened]):
         """Return what is open under a key, which is then the caller's; None if there is none."""
         with self._lock:
             self._drop_old()
-            found = self._held.pop(key, None)
-        return None if found is None else found[0]
+            entry = self._held.pop(key, None)
+        return None if entry is None else entry[0]
 
     def give(self, key: Hashable, opened: Opened) -> None:
         """Keep what the caller no longer uses; what was kept under the key goes."""
@@ -60,5 +60,5 @@ class HeldOpen(Generic[Opened]):
 
 def let_go() -> None:
     """Keep no file open that is not in use."""
-    for held in _ALL:
-        held.clear()
+    for files in _ALL:
+        files.clear()

@@ -23,18 +23,18 @@ def join(root: str, *parts: str) -> str:
     return "/".join([root.rstrip("/"), *parts])
 
 
-def uri_text(given: object) -> str:
+def uri_text(value: object) -> str:
     """Return a URI or path as text.
 
     Raises:
         OptionTypeError: it is something else.
     """
-    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(text, str):
         return text
     # A mapping may be storage options in the wrong place.
-    shown = type(given).__name__ if isinstance(given, Mapping) else repr(given)
-    raise OptionTypeError(f"a table is given by its path or URI as text, not as {shown}")
+    description = type(value).__name__ if isinstance(value, Mapping) else repr(value)
+    raise OptionTypeError(f"a table is given by its path or URI as text, not as {description}")
 
 
 def full_uri(text: str) -> str:

@@ -65,9 +65,9 @@ def named_manifest_store(
     """
     if url is None:
         return None
-    scheme, found, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
     opener = MANIFEST_STORES.get(scheme)
-    if opener is None or not found or not rest:
+    if opener is None or not separator or not rest:
         raise OptionError(
             f"manifest_store is a URL of one of: {', '.join(f'{name}://...' for name in MANIFEST_STORES)}"
         )

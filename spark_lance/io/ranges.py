@@ -89,9 +89,9 @@ def fetch_joined(
     return out
 
 
-def check_length(path: str, offset: int, asked: int, got: int) -> None:
+def check_length(path: str, offset: int, size: int, got: int) -> None:
     """Refuse a range of which fewer bytes are there than were asked for."""
-    if got < asked:
+    if got < size:
         # Of a range that begins behind the end nobody says where the end is.
         ends = f"after {offset + got} bytes" if got or not offset else f"before byte {offset + 1}"
-        raise StoreError(f"{path} ends {ends}, but bytes up to {offset + asked} were asked for")
+        raise StoreError(f"{path} ends {ends}, but bytes up to {offset + size} were asked for")

@@ -409,6 +409,6 @@ def _hint(driver: Driver, name: str) -> None:
     if name in driver.own:
         return
     plain = driver.prefix.sub("", name.lower(), count=1)
-    known = sorted({*driver.aliases, *driver.own, *_OWN_NAMES, ALLOWED_BASES, BASE_STORE_PARAMS})
-    if close := difflib.get_close_matches(plain, known, n=1, cutoff=0.8):
+    names = sorted({*driver.aliases, *driver.own, *_OWN_NAMES, ALLOWED_BASES, BASE_STORE_PARAMS})
+    if close := difflib.get_close_matches(plain, names, n=1, cutoff=0.8):
         logger.warning("storage option %r is unknown; did you mean %r?", name, close[0])

@@ -299,10 +299,10 @@ class Store:
             return StoredObject(path, int(head["ContentLength"]), modified, head.get("ETag"))
         if self.is_local:
             return file_of_disk(path)
-        found = self._call("looking up", path, lambda fs: fs.info(path))
-        if found["type"] == "directory":
+        info = self._call("looking up", path, lambda fs: fs.info(path))
+        if info["type"] == "directory":
             raise FileNotFoundError(f"{path} is a directory")
-        return stored_object(found, path)
+        return stored_object(info, path)
 
     def exists(self, path: str) -> bool:
         """Tell whether an object exists."""
@@ -322,7 +322,7 @@ class Store:
                 return []
             except OSError as error:
                 raise local_failure(error, f"listing {directory}") from None
-        return [found.name for found in self.list_objects(directory)]
+        return [stored.name for stored in self.list_objects(directory)]
 
     def list_objects(self, directory: str, recursive: bool = False) -> Sequence[StoredObject]:
         """Return the objects in a directory, with those of its subdirectories if asked for.
@@ -341,10 +341,10 @@ class Store:
             return list(fs.ls(directory, detail=True, refresh=True))
 
         try:
-            found = self._call("listing", directory, find)
+            entries = self._call("listing", directory, find)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [stored_object(entry, str(entry["name"])) for entry in found if entry["type"] == "file"]
+        return [stored_object(entry, str(entry["name"])) for entry in entries if entry["type"] == "file"]
 
     def list_directories(self, directory: str) -> Sequence[str]:
         """Return the base names of the directories directly in a directory; none if it does not exist.
@@ -352,12 +352,12 @@ class Store:
         In an object store a directory is what names of objects have in common up to a '/'.
         """
         try:
-            found = self._call(
+            entries = self._call(
                 "listing", directory, lambda fs: list(fs.ls(directory, detail=True, refresh=True))
             )
         except (FileNotFoundError, NotADirectoryError):
             return []
-        names = [str(entry["name"]) for entry in found if entry["type"] == "directory"]
+        names = [str(entry["name"]) for entry in entries if entry["type"] == "directory"]
         return [name.rstrip("/").rpartition("/")[2] for name in names]
 
     def first_objects(self, directory: str, limit: int) -> Sequence[str]:
@@ -371,8 +371,8 @@ class Store:
         """
         if self.protocol in S3:
             prefix = f"{directory.rstrip('/')}/"
-            found = (one.path.removeprefix(prefix) for one in first_objects(self._s3, directory, limit))
-            return [path for path in found if path and not path.endswith("/")]
+            paths = (one.path.removeprefix(prefix) for one in first_objects(self._s3, directory, limit))
+            return [path for path in paths if path and not path.endswith("/")]
         if self.is_local and Path(directory).is_file():
             raise NotADirectoryError(directory)
         names: list[str] = []
@@ -408,11 +408,11 @@ class Store:
             except (FileNotFoundError, PermissionError):
                 return []  # a volume's lost+found belongs to the system
         try:
-            found = self._call("listing", directory, lambda fs: fs.ls(directory, detail=True, refresh=True))
+            listing = self._call("listing", directory, lambda fs: fs.ls(directory, detail=True, refresh=True))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        told = [(str(e["name"]).rstrip("/").rpartition("/")[2], e["type"] == "directory") for e in found]
-        return [entry for entry in told if entry[0]][:limit]
+        names = [(str(e["name"]).rstrip("/").rpartition("/")[2], e["type"] == "directory") for e in listing]
+        return [entry for entry in names if entry[0]][:limit]
 
     def put(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing what was there; readers see the old one or the new one."""

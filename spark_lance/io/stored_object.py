@@ -40,17 +40,17 @@ class StoredObject:
         return self.path.rpartition("/")[2]
 
 
-def stored_object(found: Mapping[str, Any], path: str) -> StoredObject:
+def stored_object(entry: Mapping[str, Any], path: str) -> StoredObject:
     """Return what an entry of fsspec's listings says."""
-    modified = next((found[key] for key in _TIME_KEYS if found.get(key) is not None), None)
+    modified = next((entry[key] for key in _TIME_KEYS if entry.get(key) is not None), None)
     if isinstance(modified, int | float):
         modified = datetime.fromtimestamp(modified, timezone.utc)
     elif isinstance(modified, str):
         modified = datetime.fromisoformat(modified.replace("Z", "+00:00"))
     if not isinstance(modified, datetime):
-        return StoredObject(path, int(found["size"]), None)
+        return StoredObject(path, int(entry["size"]), None)
     aware = modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
-    return StoredObject(path, int(found["size"]), aware.astimezone(timezone.utc))
+    return StoredObject(path, int(entry["size"]), aware.astimezone(timezone.utc))
 
 
 def file_of_disk(path: str) -> StoredObject:
@@ -60,14 +60,14 @@ def file_of_disk(path: str) -> StoredObject:
         FileNotFoundError: there is none.
     """
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except NotADirectoryError:
         raise
     except OSError as error:
         raise local_failure(error, f"looking up {path}") from None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise FileNotFoundError(f"{path} is a directory")
-    return StoredObject(path, found.st_size, datetime.fromtimestamp(found.st_mtime, timezone.utc))
+    return StoredObject(path, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc))
 
 
 def files_of_disk(directory: str, recursive: bool) -> Iterator[StoredObject]:
@@ -89,9 +89,9 @@ def files_of_disk(directory: str, recursive: bool) -> Iterator[StoredObject]:
                 elif entry.is_file():
                     # It may be deleted while the directory is listed.
                     with contextlib.suppress(FileNotFoundError):
-                        found = entry.stat()
-                        modified = datetime.fromtimestamp(found.st_mtime, timezone.utc)
-                        yield StoredObject(f"{directory}/{entry.name}", found.st_size, modified)
+                        status = entry.stat()
+                        modified = datetime.fromtimestamp(status.st_mtime, timezone.utc)
+                        yield StoredObject(f"{directory}/{entry.name}", status.st_size, modified)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:

@@ -164,8 +164,8 @@ class Bases:
     def _place(self, number: int, what: str) -> tuple[Store, str, bool]:
         base = next((other for other in self.others if other.id == number), None)
         if base is None:
-            known = ", ".join(str(other.id) for other in self.others) or "none"
-            raise FormatError(f"base path {number} is not in the manifest (it has: {known})", what)
+            ids = ", ".join(str(other.id) for other in self.others) or "none"
+            raise FormatError(f"base path {number} is not in the manifest (it has: {ids})", what)
         if number not in self._opened:
             home = self.home or self.root
             what = f"base path {number}" + (f" ({base.name})" if base.name else "")
@@ -179,14 +179,14 @@ def numbered(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
     Raises:
         OptionError: two have one name, path or id; two without a name count as of one name.
     """
-    found: list[BasePath] = []
+    numbered_bases: list[BasePath] = []
     for base in bases:
-        number = base.id or max((known.id for known in found), default=0) + 1
-        for known in found:
-            if known.name == base.name or known.path == base.path or known.id == number:
+        number = base.id or max((other.id for other in numbered_bases), default=0) + 1
+        for other in numbered_bases:
+            if other.name == base.name or other.path == base.path or other.id == number:
                 raise OptionError(f"base path {base.name or base.path!r} is given twice")
-        found.append(replace(base, id=number, uri=_absolute(base.path)))
-    return tuple(found)
+        numbered_bases.append(replace(base, id=number, uri=_absolute(base.path)))
+    return tuple(numbered_bases)
 
 
 def open_place(store: Store, root: str, uri: str, what: str, base_id: int | None = None) -> tuple[Store, str]:

@@ -170,18 +170,18 @@ def recompute(message: table_pb2.Manifest, index_section: bytes, facts: Fragment
 
 def feature_names(flags: int) -> tuple[str, ...]:
     """Return the names of the flags that are set in a word; of those that are not known, the number."""
-    known = {feature.bit: feature.name for feature in FEATURES}
+    names = {feature.bit: feature.name for feature in FEATURES}
     bits = (1 << place for place in range(flags.bit_length()) if flags >> place & 1)
-    return tuple(known.get(bit, f"flag {bit}") for bit in bits)
+    return tuple(names.get(bit, f"flag {bit}") for bit in bits)
 
 
 def _names(flags: int, supported: list[Feature]) -> list[str]:
     """Return the names of the set flags that are not among the supported ones."""
-    known = {feature.bit: feature.name for feature in FEATURES}
+    names = {feature.bit: feature.name for feature in FEATURES}
     for feature in supported:
         flags &= ~feature.bit
     bits = [1 << i for i in range(flags.bit_length()) if flags >> i & 1]
-    return [f"{known[bit]} (flag {bit})" if bit in known else f"unknown feature flag {bit}" for bit in bits]
+    return [f"{names[bit]} (flag {bit})" if bit in names else f"unknown feature flag {bit}" for bit in bits]
 
 
 def _check_words(message: table_pb2.Manifest, path: str) -> None:

@@ -154,7 +154,7 @@ def _kinds(store: Store, root: str, manifest: Manifest) -> dict[bytes, str]:
         return {}
     bases = Bases.of(store, root, manifest.message)
     fields = {field.id: field.logical_type for field in manifest.message.fields}
-    found = {}
+    kinds = {}
     for entry in silent:
         if entry.name.startswith(_SYSTEM_PREFIX):
             continue
@@ -163,8 +163,8 @@ def _kinds(store: Store, root: str, manifest: Manifest) -> dict[bytes, str]:
         if kind is _BITMAP and any("list" in fields.get(number, "") for number in entry.fields):
             kind = _LABEL_LIST
         if kind is not None:
-            found[entry.uuid.uuid] = kind.type_url
-    return found
+            kinds[entry.uuid.uuid] = kind.type_url
+    return kinds
 
 
 def _kind_with(files: Sequence[str]) -> IndexKind | None:
@@ -173,13 +173,13 @@ def _kind_with(files: Sequence[str]) -> IndexKind | None:
     return next((kind for kind, file in own if file is not None and any(map(file.fullmatch, files))), None)
 
 
-def check_successor(base: Manifest, successor: Manifest, told: Collection[bytes] = ()) -> None:
+def check_successor(base: Manifest, successor: Manifest, repaired: Collection[bytes] = ()) -> None:
     """Refuse to build a version on one with mistakes of old writers that are not put right here.
 
     Args:
         base: the version that was built on.
         successor: what was made of it; an index that it does not have any more does no harm.
-        told: uuids of index entries whose coverage has been told from their rows.
+        repaired: uuids of index entries whose coverage was read from their rows.
 
     Raises:
         UnsupportedFormatError: a field is provided twice, or the coverage of an index cannot be believed.
@@ -192,7 +192,7 @@ def check_successor(base: Manifest, successor: Manifest, told: Collection[bytes]
         )
     if not base.index_section:
         return
-    doubtful = set(doubtful_indices(base)) - set(told)
+    doubtful = set(doubtful_indices(base)) - set(repaired)
     for entry in successor.indices:
         if entry.uuid.uuid in doubtful:
             raise UnsupportedFormatError(

@@ -98,9 +98,9 @@ def newest_manifest_name(names: Iterable[str]) -> str | None:
 
     None if there is no version, or if they are not all named as V2: then every name has to be looked at.
     """
-    found = [name for name in names if name.endswith(_MANIFEST_SUFFIX) and not name.startswith("d")]
-    alike = {_V2_DIGITS + len(_MANIFEST_SUFFIX)}.issuperset(map(len, found))
-    return min(found) if found and alike else None
+    manifests = [name for name in names if name.endswith(_MANIFEST_SUFFIX) and not name.startswith("d")]
+    alike = {_V2_DIGITS + len(_MANIFEST_SUFFIX)}.issuperset(map(len, manifests))
+    return min(manifests) if manifests and alike else None
 
 
 def manifest_path(root: str, version: int, naming: Naming) -> str:

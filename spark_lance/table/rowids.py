@@ -104,7 +104,7 @@ def decode_row_ids(data: bytes, rows: int) -> UInt64Array:
 
 
 def locate_row_ids(
-    data: bytes, rows: int, wanted: UInt64Array
+    data: bytes, rows: int, ids: UInt64Array
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Find ids in a serialized RowIdSequence that covers `rows` rows.
 
@@ -113,10 +113,10 @@ def locate_row_ids(
     Args:
         data: the sequence.
         rows: how many ids it gives.
-        wanted: the ids to find, ascending, each once.
+        ids: the ids to find, ascending, each once.
 
     Returns:
-        For every hit the position in the sequence, and the place in `wanted`. An id may be hit twice: it is
+        For every hit the position in the sequence, and the place in `ids`. An id may be hit twice: it is
         deleted in one place then.
 
     Raises:
@@ -127,20 +127,20 @@ def locate_row_ids(
     first = 0
     for segment in sequence.segments:
         low, high = _bounds(segment)
-        start, stop = np.searchsorted(wanted, np.array([low, high], np.uint64)) if low < high else (0, 0)
+        start, stop = np.searchsorted(ids, np.array([low, high], np.uint64)) if low < high else (0, 0)
         if start == stop:
             first += _segment_count(segment, rows - first)
             continue
         if segment.HasField("range"):
             count = _segment_count(segment, rows - first)
-            offsets.append((wanted[start:stop] - np.uint64(low)).astype(np.int64) + first)
+            offsets.append((ids[start:stop] - np.uint64(low)).astype(np.int64) + first)
             places.append(np.arange(start, stop))
         else:
             values = _segment_values(segment, rows - first)
             count = len(values)
-            hits, found = locate_among(values, wanted)
+            hits, matches = locate_among(values, ids)
             offsets.append(hits + first)
-            places.append(found)
+            places.append(matches)
         first += count
     if first != rows:
         raise FormatError(f"row-id sequence gives {first} ids for {rows} rows")
@@ -148,13 +148,13 @@ def locate_row_ids(
 
 
 def locate_among(
-    values: npt.NDArray[_Number], wanted: npt.NDArray[_Number]
+    values: npt.NDArray[_Number], targets: npt.NDArray[_Number]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the positions of the values that are among `wanted` (ascending), and their places in it."""
-    if not len(wanted):
+    """Return the positions of the values that are among `targets` (ascending), and their places in it."""
+    if not len(targets):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
-    hits = np.flatnonzero(wanted[places] == values)
+    places = np.minimum(np.searchsorted(targets, values), len(targets) - 1)
+    hits = np.flatnonzero(targets[places] == values)
     return hits, places[hits]
 
 

@@ -147,7 +147,7 @@ class Maintaining(TableBase):
             None if hours is None else age_of_hours(hours, words.hours),
             retain is not None,
             allow_short=request.allow_short_retention or (request.dry_run and hours is not None),
-            given=f"{words.hours}={hours:g}" if hours is not None else "",
+            source=f"{words.hours}={hours:g}" if hours is not None else "",
             remedy=words.allow_short,
         )
         with operation(self.spark, "clean-up", self.path):

@@ -163,17 +163,15 @@ def _refuse_nulls(snapshot: Snapshot, number: int) -> None:
                     raise SchemaError(f"column {name!r} has nulls, so they cannot be forbidden")
 
 
-def _only(field: Field, wanted: set[int]) -> Field:
-    """Return a field with just the fields `wanted` inside, and what is inside of these. Maps stay whole."""
-    if field.id in wanted or not field.children or field.kind in ("packed_struct", "blob", "map"):
+def _only(field: Field, ids: set[int]) -> Field:
+    """Return a field reduced to the fields with `ids`, each with everything inside. Maps stay whole."""
+    if field.id in ids or not field.children or field.kind in ("packed_struct", "blob", "map"):
         return field
-    return replace(
-        field, children=tuple(_only(child, wanted) for child in field.children if _holds(child, wanted))
-    )
+    return replace(field, children=tuple(_only(child, ids) for child in field.children if _holds(child, ids)))
 
 
-def _holds(field: Field, wanted: set[int]) -> bool:
-    return any(part.id in wanted for part in field.walk())
+def _holds(field: Field, ids: set[int]) -> bool:
+    return any(part.id in ids for part in field.walk())
 
 
 def _has_null(field: Field, array: pa.Array, number: int) -> bool:
@@ -227,8 +225,8 @@ def _cast_fragments(
     reads = tuple(_named_as(old, new) for old, new in pairs)
     names = tuple(field.name for field in reads)
     bases = snapshot.bases
-    found = {fragment.id: files.found(fragment, ids, reads, bases) for fragment in version.fragments}
-    missing = [fragment for fragment in version.fragments if found[fragment.id] is None]
+    finished = {fragment.id: files.found(fragment, ids, reads, bases) for fragment in version.fragments}
+    missing = [fragment for fragment in version.fragments if finished[fragment.id] is None]
     work = ColumnWork(
         files.store,
         files.root,
@@ -244,9 +242,9 @@ def _cast_fragments(
     cast = Cast(work, names)
     for done in execute(cast, [fragment.id for fragment in missing]) if missing else ():
         files.keep(done)
-        found[done.fragment] = done
+        finished[done.fragment] = done
     live = {field.id for field in altered.schema.walk()}
-    return [_with_file(fragment, found[fragment.id], live) for fragment in version.fragments]
+    return [_with_file(fragment, finished[fragment.id], live) for fragment in version.fragments]
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,13 @@ class Checkpoints:
     def _kept(self, key: str, compute: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
         database = self._open()
         try:
-            found = database.execute("select output from results where input = ?", (key,)).fetchone()
-            if found is not None:
-                return _unpacked(found[0])
-            made = compute()
+            row = database.execute("select output from results where input = ?", (key,)).fetchone()
+            if row is not None:
+                return _unpacked(row[0])
+            output = compute()
             with database:
-                database.execute("insert or replace into results values (?, ?)", (key, _packed(made)))
-            return made
+                database.execute("insert or replace into results values (?, ?)", (key, _packed(output)))
+            return output
         finally:
             database.close()
 

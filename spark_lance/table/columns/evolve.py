@@ -87,10 +87,10 @@ class ColumnFiles:
             sources: the fields that the values are computed from.
             bases: the version's base paths.
         """
-        known = self._known.get(fragment.id)
-        if known is None or not known.fits(self.store, self.root, fragment, sources, bases):
+        finished = self._known.get(fragment.id)
+        if finished is None or not finished.fits(self.store, self.root, fragment, sources, bases):
             return None
-        return known.renumbered(ids)
+        return finished.renumbered(ids)
 
     def add(
         self,
@@ -117,7 +117,7 @@ class ColumnFiles:
         for fragment in committed.fragments if committed else ():
             if fragment.id in self._known:
                 used.update(file.path for file in fragment.files)
-        files = [file for known in self._known.values() if (file := known.data_file) is not None]
+        files = [file for finished in self._known.values() if (file := finished.data_file) is not None]
         delete_column_files(self.store, self.root, [file for file in files if file.path not in used])
 
 
@@ -139,12 +139,12 @@ def add_null_columns(
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
         schema, added = add_fields(version, columns)
-        known = {field.id for field in version.schema.walk()}
+        present = {field.id for field in version.schema.walk()}
         for column in added:
             if version.file_version in (FileVersion.V2_1, FileVersion.V2_2):
                 check_storable(column, version.file_version)
             for part in column.walk():
-                if part.id not in known and not part.nullable and part in _outermost(column, known):
+                if part.id not in present and not part.nullable and part in _outermost(column, present):
                     raise SchemaError(
                         f"column {part.name!r} must not be null, and so cannot be added without values"
                     )
@@ -153,11 +153,11 @@ def add_null_columns(
     return retry_operation(snapshot, attempt, reruns, env)
 
 
-def _outermost(column: Field, known: set[int]) -> list[Field]:
+def _outermost(column: Field, present: set[int]) -> list[Field]:
     """Return the new fields that are not inside of new fields."""
-    if column.id not in known:
+    if column.id not in present:
         return [column]
-    return [part for child in column.children for part in _outermost(child, known)]
+    return [part for child in column.children for part in _outermost(child, present)]
 
 
 def add_columns(

@@ -130,8 +130,8 @@ class Finished:
 
 def homes_of(fragment: table_pb2.DataFragment, fields: Sequence[Field]) -> dict[int, str]:
     """Return where the values of fields are: by id the file that holds them."""
-    wanted = {part.id for top in fields for part in top.walk()}
-    return {number: file.path for file in fragment.files for number in file.fields if number in wanted}
+    ids = {part.id for top in fields for part in top.walk()}
+    return {number: file.path for file in fragment.files for number in file.fields if number in ids}
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class JobRecords:
             OptionError: a job of this name was begun with another request.
             FormatError: a record is damaged.
         """
-        paths = [found.path for found in self._records()]
+        paths = [record.path for record in self._records()]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return [done for done in pool.map(self._read, paths) if done is not None]
 
@@ -204,15 +204,15 @@ class JobRecords:
 
     def written(self) -> list[str]:
         """Return the names of the data files that are recorded."""
-        return [f"{found.name.partition('-')[2].removesuffix('.json')}.lance" for found in self._records()]
+        return [f"{record.name.partition('-')[2].removesuffix('.json')}.lance" for record in self._records()]
 
     def _records(self) -> list[StoredObject]:
-        return [found for found in self.store.list_objects(self.folder) if _RECORD.fullmatch(found.name)]
+        return [entry for entry in self.store.list_objects(self.folder) if _RECORD.fullmatch(entry.name)]
 
     def clear(self) -> None:
         """Delete the records."""
         objects = self.store.list_to_delete(self.folder, self.root)
-        self.store.delete_many((found.path for found in objects), self.root)
+        self.store.delete_many((entry.path for entry in objects), self.root)
         # Another job may have its records beside these.
         for folder in (self.folder, join(self.root, COLUMN_JOBS_DIR)):
             self.store.remove_empty(folder, self.root)

@@ -119,12 +119,14 @@ def expressions(texts: Mapping[str, str], schema: pa.Schema) -> Computation:
         ExpressionError: an expression does not fit the schema.
     """
     compiled = {name: compile_expression(text, schema) for name, text in texts.items()}
-    columns = tuple(dict.fromkeys(column for made in compiled.values() for column in made.columns))
-    target = pa.schema([pa.field(name, made.type) for name, made in compiled.items()])
+    columns = tuple(
+        dict.fromkeys(column for expression in compiled.values() for column in expression.columns)
+    )
+    target = pa.schema([pa.field(name, expression.type) for name, expression in compiled.items()])
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         table = pa.Table.from_batches([batch])
-        arrays = [_one_array(made.evaluate(table)) for made in compiled.values()]
+        arrays = [_one_array(expression.evaluate(table)) for expression in compiled.values()]
         return pa.RecordBatch.from_arrays(arrays, schema=target)
 
     return Computation(target, columns, compute)
@@ -137,9 +139,9 @@ def null_columns(texts: Mapping[str, str], schema: pa.Schema) -> pa.Schema | Non
         ExpressionError: an expression does not fit the schema.
     """
     compiled = {name: compile_expression(text, schema) for name, text in texts.items()}
-    if not all(made.is_typed_null for made in compiled.values()):
+    if not all(expression.is_typed_null for expression in compiled.values()):
         return None
-    return pa.schema([pa.field(name, made.type) for name, made in compiled.items()])
+    return pa.schema([pa.field(name, expression.type) for name, expression in compiled.items()])
 
 
 @dataclass(frozen=True)
@@ -185,13 +187,13 @@ def function(
         schema = _as_batch(call(sample())).schema.remove_metadata()
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
-        made = _as_batch(call(batch), schema)
-        if made.schema.names != schema.names:
+        result = _as_batch(call(batch), schema)
+        if result.schema.names != schema.names:
             raise SchemaError(
                 "Output schema of function does not match the expected schema: it gave "
-                f"{', '.join(made.schema.names)} after {', '.join(schema.names)}"
+                f"{', '.join(result.schema.names)} after {', '.join(schema.names)}"
             )
-        return made
+        return result
 
     return Computation(schema, tuple(columns), compute, any_order=False)
 
@@ -260,8 +262,8 @@ class Join:
             keys = _one_array(keys)
         if pa.types.is_dictionary(keys.type):
             keys = keys.dictionary_decode()
-        found = pc.index_in(keys, value_set=self._keys)
-        return pc.subtract(pa.scalar(len(self._keys) - 1, pa.int64()), found.cast(pa.int64()))
+        positions = pc.index_in(keys, value_set=self._keys)
+        return pc.subtract(pa.scalar(len(self._keys) - 1, pa.int64()), positions.cast(pa.int64()))
 
     def take(self, places: pa.Array) -> pa.RecordBatch:
         """Return the rows at `places`; null rows for null, whatever the schema says."""

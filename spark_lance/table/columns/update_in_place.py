@@ -148,12 +148,12 @@ def update_fragment(
 ) -> UpdatedFragment | None:
     """Write a fragment's columns with new values; None if no row gets any."""
     keys = snapshot.scan([values.key], with_row_address=True)
-    found = [np.empty(0, np.uint32)]
+    parts = [np.empty(0, np.uint32)]
     for table in keys.task(fragment).tables(BATCH_BYTES):
         matched = np.asarray(values.places(table.column(0)).is_valid())
         addresses = table[ROW_ADDRESS].to_numpy()
-        found.append(addresses[matched].astype(np.uint32))  # the low half of an address is the offset
-    offsets = np.concatenate(found)
+        parts.append(addresses[matched].astype(np.uint32))  # the low half of an address is the offset
+    offsets = np.concatenate(parts)
     if not len(offsets):
         return None
     names = [field.name for field in values.fields]
@@ -187,7 +187,7 @@ def _check_names(names: Sequence[str], schema: Schema) -> None:
             raise SchemaError(
                 f"{name} is a metadata column, which cannot be updated: leave it out of the data"
             )
-        shown = ", ".join(field.name for field in schema.fields)
+        column_names = ", ".join(field.name for field in schema.fields)
         raise ColumnNotFoundError(
-            f"column {name!r} does not exist: no column {name!r}; the table has {shown}"
+            f"column {name!r} does not exist: no column {name!r}; the table has {column_names}"
         )

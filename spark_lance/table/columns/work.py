@@ -131,18 +131,18 @@ class ColumnWork:
         """
         names = (*columns, ROW_ADDRESS) if ROW_ADDRESS not in columns else columns
         task = self._task(number, names, self.sources)
-        given = task.batches(BATCH_BYTES, rows)
+        batches = task.batches(BATCH_BYTES, rows)
         if selection is not None:
-            wanted = np.array(selection.to_array(), np.int64)
-            tables = task.rows(wanted, BATCH_BYTES)
-            given = (batch for table in tables for batch in table.to_batches(max_chunksize=rows))
+            positions = np.array(selection.to_array(), np.int64)
+            tables = task.rows(positions, BATCH_BYTES)
+            batches = (batch for table in tables for batch in table.to_batches(max_chunksize=rows))
 
         def runs() -> Iterator[Run]:
-            for batch in given:
-                made = call(batch.select(columns))
-                if made.num_rows != batch.num_rows:
-                    raise SchemaError(f"{made.num_rows} new values came back for {batch.num_rows} rows")
-                yield Run(_offsets(batch.column(ROW_ADDRESS)), made)
+            for batch in batches:
+                result = call(batch.select(columns))
+                if result.num_rows != batch.num_rows:
+                    raise SchemaError(f"{result.num_rows} new values came back for {batch.num_rows} rows")
+                yield Run(_offsets(batch.column(ROW_ADDRESS)), result)
 
         return self.finish(number, runs())
 
@@ -161,13 +161,13 @@ class ColumnWork:
         rows = physical_rows(store, root, fragment, self.bases)
         deleted = read_deletions(store, root, fragment, rows, self.bases)
         gone = BitMap(deleted)
-        given = _Counted(gone, rows, lenient=self.others is not Others.FORBIDDEN)
+        counter = _Counted(gone, rows, lenient=self.others is not Others.FORBIDDEN)
         file: table_pb2.DataFile | None = None
-        values = given.checked(self._aligned(runs))
+        values = counter.checked(self._aligned(runs))
         first = next(values, None)
         if first is not None or self.others is Others.FORBIDDEN:
             values = values if first is None else chain([first], values)
-            batches = self._filled(number, given, values, rows, deleted)
+            batches = self._filled(number, counter, values, rows, deleted)
             file = write_column_file(store, root, fragment, self.fields, batches, self.version, rows)
         done = Finished.of(
             fragment,
@@ -175,15 +175,20 @@ class ColumnWork:
             self.ids,
             file,
             deleted,
-            offsets=given.offsets if self.others is Others.KEPT else None,
-            values=given.count,
+            offsets=counter.offsets if self.others is Others.KEPT else None,
+            values=counter.count,
         )
         if self.records is not None:
             self.records.add(done)
         return done
 
     def _filled(
-        self, number: int, given: _Counted, values: Iterator[Run], rows: int, deleted: npt.NDArray[np.uint32]
+        self,
+        number: int,
+        counter: _Counted,
+        values: Iterator[Run],
+        rows: int,
+        deleted: npt.NDArray[np.uint32],
     ) -> Iterator[pa.RecordBatch]:
         """Return the values of all physical rows."""
         schema = Schema(self.fields).to_arrow()
@@ -202,7 +207,7 @@ class ColumnWork:
             )
             batches = overlaid(old, values)
         else:
-            batches = given.complete(run.batch for run in values)
+            batches = counter.complete(run.batch for run in values)
         return iter(fill_deleted(batches, deleted, rows, schema) if len(deleted) else batches)
 
     def _aligned(self, runs: Iterable[Run]) -> Iterator[Run]:
@@ -215,12 +220,12 @@ class ColumnWork:
             yield replace(run, batch=aligner.align(run.batch))
 
     def _task(self, number: int, names: tuple[str, ...], fields: tuple[Field, ...]) -> ScanTask:
-        known = {field.name: field.described() for field in fields}
+        messages = {field.name: field.described() for field in fields}
         return ScanTask(
             self.store,
             self.root,
             names,
-            tuple(known[name] for name in names if name in known),
+            tuple(messages[name] for name in names if name in messages),
             self.fragments[number],
             self.stable_row_ids,
             self.bases,
@@ -266,7 +271,7 @@ class _Counted:
             last = int(offsets[-1])
             if last >= self._rows:
                 raise SchemaError(f"there are values for row {last} of a fragment with {self._rows} rows")
-            kept = run
+            live_run = run
             hits = BitMap(offsets.astype(np.uint32))
             gone = hits & self._deleted
             if gone:
@@ -274,12 +279,12 @@ class _Counted:
                     raise SchemaError(f"there are values for row {gone[0]}, which is deleted")
                 alive = ~np.isin(offsets, np.array(gone.to_array(), np.int64))
                 columns = [movable(column).filter(pa.array(alive)) for column in run.batch.columns]
-                kept = Run(offsets[alive], pa.RecordBatch.from_arrays(columns, schema=run.batch.schema))
+                live_run = Run(offsets[alive], pa.RecordBatch.from_arrays(columns, schema=run.batch.schema))
                 hits -= gone
-            if len(kept.offsets):
-                self.count += len(kept.offsets)
+            if len(live_run.offsets):
+                self.count += len(live_run.offsets)
                 self.offsets |= hits
-                yield kept
+                yield live_run
 
 
 class _Same:

@@ -164,15 +164,15 @@ def _index_and_update(ours: pb.CreateIndex, theirs: pb.Update) -> Verdict:
 
 def _both_index(ours: pb.CreateIndex, theirs: pb.CreateIndex) -> Verdict:
     """i: one index made by both, or made by one while the other replaces parts of it."""
-    made, their_made = _names(ours.new_indices), _names(theirs.new_indices)
+    new, their_made = _names(ours.new_indices), _names(theirs.new_indices)
     gone, their_gone = _names(ours.removed_indices), _names(theirs.removed_indices)
-    added, their_added = made - gone, their_made - their_gone
+    added, their_added = new - gone, their_made - their_gone
     twice = {entry.uuid.uuid for entry in ours.removed_indices} & {
         entry.uuid.uuid for entry in theirs.removed_indices
     }
     both_gone = {entry.name for entry in ours.removed_indices if entry.uuid.uuid in twice}
     return _retry(
-        made & their_made or added & their_gone or their_added & gone or both_gone & (made | their_made)
+        new & their_made or added & their_gone or their_added & gone or both_gone & (new | their_made)
     )
 
 

@@ -75,22 +75,22 @@ def commit_detached(
     built = _built(commit)
     transaction = commit.transaction
     packed = transaction.pack()
-    made = _renumbered(built, root)
+    result = _renumbered(built, root)
     write_transaction(store, root, transaction)
     try:
-        store.put(made.path, pack_manifest(made.message, made.index_section, packed))
+        store.put(result.path, pack_manifest(result.message, result.index_section, packed))
     except OSError as error:
-        if store.is_local and not store.exists(made.path):
+        if store.is_local and not store.exists(result.path):
             # A file comes into being as a whole or not at all, so nothing names the transaction.
             delete_transaction(store, root, transaction)
             raise
         raise CommitOutcomeUnknownError(
-            f"the store did not say whether {made.path} was written: {error}. Nothing was deleted; look "
+            f"the store did not say whether {result.path} was written: {error}. Nothing was deleted; look "
             "whether it is there before a retry"
         ) from error
-    _check_sources(commit, built, made)
-    logger.info("committed detached version %d of %s (%s)", made.version, root, transaction.name)
-    return made
+    _check_sources(commit, built, result)
+    logger.info("committed detached version %d of %s (%s)", result.version, root, transaction.name)
+    return result
 
 
 def _built(commit: PendingCommit) -> Manifest:
@@ -105,7 +105,7 @@ def _built(commit: PendingCommit) -> Manifest:
     return build_on(commit, build, base)
 
 
-def _check_sources(commit: PendingCommit, built: Manifest, made: Manifest) -> None:
+def _check_sources(commit: PendingCommit, built: Manifest, detached: Manifest) -> None:
     """Take the version back if a clean-up has deleted the one that it shares files with.
 
     Raises:
@@ -119,7 +119,7 @@ def _check_sources(commit: PendingCommit, built: Manifest, made: Manifest) -> No
     gone = [path for path in paths if not store.exists(path)]
     if not gone:
         return
-    store.delete(made.path, root)
+    store.delete(detached.path, root)
     delete_transaction(store, root, commit.transaction)
     raise RetryableConflictError(
         f"a clean-up deleted {gone[0]} while a version was made of it: repeat the commit"

@@ -203,9 +203,9 @@ class AppliedWrites:
             FormatError: a version, or the record of the newest one, is damaged.
             OSError: the store failed.
         """
-        known = AppliedWrites.parse(latest)
-        self.limits = known.limits
-        floor = self._merge(known, self.through)
+        record = AppliedWrites.parse(latest)
+        self.limits = record.limits
+        floor = self._merge(record, self.through)
         if floor < latest.version:
             self._take_in(store, root, latest)
             self._read_older(store, root, latest.version, floor)
@@ -226,11 +226,11 @@ class AppliedWrites:
         numbers = {**self.numbers, once.key: (once.number, version, seconds)}
         most, age = self.limits
         latest = sorted(numbers.items(), key=lambda item: item[1][1])
-        kept = dict(latest[-most:])
+        newest = dict(latest[-most:])
         if age is not None:
-            kept = {job: pair for job, pair in kept.items() if pair[2] >= seconds - age or not pair[2]}
-        gone = {_digest(job) for job in numbers if job not in kept}
-        return AppliedWrites(kept, version, self.forgotten | gone, self.limits)
+            newest = {job: pair for job, pair in newest.items() if pair[2] >= seconds - age or not pair[2]}
+        gone = {_digest(job) for job in numbers if job not in newest}
+        return AppliedWrites(newest, version, self.forgotten | gone, self.limits)
 
     def _read_older(self, store: Store, root: str, newest: int, floor: int) -> None:
         """Read versions before the newest, newest first, down to where a record is complete."""

@@ -81,11 +81,11 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
     if commit.unfit:
         commit.transaction = _fitted(commit, base)
         commit.unfit = []
-    sound, told = with_sound_coverage(Snapshot(commit.store, commit.root, base))
+    sound, without_coverage = with_sound_coverage(Snapshot(commit.store, commit.root, base))
     current = with_present_coverage(Snapshot(commit.store, commit.root, sound))
     number = base.version + 1 if number is None else number
     built = build(current, commit.transaction.operation, commit.stamp(number, carried(base, number)))
-    check_successor(commit.restored or sound, built, told if commit.restored is None else ())
+    check_successor(commit.restored or sound, built, without_coverage if commit.restored is None else ())
     return replace(built, inferred=base.inferred) if base.inferred else built
 
 

@@ -90,8 +90,8 @@ class IndexDescription:
     def total_size_bytes(self) -> int | None:
         """Bytes of the files of all segments; None if a segment does not tell."""
         sizes = [segment.size_bytes for segment in self.segments]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
+        recorded = [size for size in sizes if size is not None]
+        return sum(recorded) if len(recorded) == len(sizes) else None
 
 
 def describe_indices(snapshot: Snapshot) -> list[IndexDescription]:

@@ -120,8 +120,8 @@ def extend_history(
             raise UnsupportedFormatError("a fragment-reuse entry with transitions is not extended here")
         _forget(content, snapshot.manifest)
     content.versions.add(dataset_version=version, groups=groups)
-    known = (group for rewrite in content.versions for group in rewrite.groups)
-    covered = BitMap(digest.id for group in known for digest in group.new_fragments)
+    all_groups = (group for rewrite in content.versions for group in rewrite.groups)
+    covered = BitMap(digest.id for group in all_groups for digest in group.new_fragments)
     name = uuid.uuid4()
     entry = table_pb2.IndexMetadata(
         uuid=table_pb2.UUID(uuid=name.bytes),
@@ -146,8 +146,8 @@ def _forget(content: Content, manifest: Manifest) -> None:
     built = [
         entry.dataset_version for entry in manifest.indices if entry.name not in (FRAGMENT_REUSE, MEM_WAL)
     ]
-    kept = [rewrite for rewrite in content.versions if any(b <= rewrite.dataset_version for b in built)]
-    copies = Content(versions=kept)
+    needed = [rewrite for rewrite in content.versions if any(b <= rewrite.dataset_version for b in built)]
+    copies = Content(versions=needed)
     content.ClearField("versions")
     content.versions.extend(copies.versions)
 

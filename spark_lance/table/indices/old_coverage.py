@@ -46,14 +46,14 @@ def with_sound_coverage(snapshot: Snapshot) -> tuple[Manifest, frozenset[bytes]]
     if not doubtful or manifest.uses_stable_row_ids or find_reuse_entry(manifest) is not None:
         return manifest, frozenset()
     section = table_pb2.IndexSection.FromString(manifest.index_section)
-    told = set()
+    repaired = set()
     for entry in section.indices:
         if entry.uuid.uuid in doubtful:
             covered = _fragments_of(*snapshot.bases.index_dir(entry))
             if covered is not None:
                 entry.fragment_bitmap = covered.serialize()
-                told.add(entry.uuid.uuid)
-    return replace(manifest, index_section=section.SerializeToString()), frozenset(told)
+                repaired.add(entry.uuid.uuid)
+    return replace(manifest, index_section=section.SerializeToString()), frozenset(repaired)
 
 
 def _fragments_of(store: Store, directory: str) -> BitMap | None:
@@ -71,8 +71,8 @@ def _fragments_in(store: Store, path: str, column: str) -> BitMap:
     if len(fields) != 1:
         raise FormatError(f"a file of an index without the column {column}", path)
     reader = file.open_field(fields[0])
-    found = BitMap()
+    fragment_ids = BitMap()
     for start in range(0, file.num_rows, _RUN):
         rows = one_array(read_field(reader, fields[0], path, start, min(start + _RUN, file.num_rows)))
-        found |= BitMap(np.unique(rows.to_numpy() >> np.uint64(32)).astype(np.uint32))
-    return found
+        fragment_ids |= BitMap(np.unique(rows.to_numpy() >> np.uint64(32)).astype(np.uint32))
+    return fragment_ids

@@ -125,9 +125,9 @@ def _files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]
             yield store, path, join(DATA_DIR, file.path)
             # Blobs too large for the data file lie beside it.
             sidecars = path.removesuffix(".lance")
-            for found in store.list_objects(sidecars, recursive=True):
-                name = found.path.removeprefix(sidecars)
-                yield store, found.path, join(DATA_DIR, file.path.removesuffix(".lance") + name)
+            for sidecar in store.list_objects(sidecars, recursive=True):
+                name = sidecar.path.removeprefix(sidecars)
+                yield store, sidecar.path, join(DATA_DIR, file.path.removesuffix(".lance") + name)
         if fragment.HasField("deletion_file"):
             entry = fragment.deletion_file
             name = deletion_path("", fragment.id, entry).lstrip("/")
@@ -135,8 +135,8 @@ def _files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]
     for index in manifest.indices:
         store, directory = bases.index_dir(index)
         name = join(INDICES_DIR, directory.rpartition("/")[2])
-        for found in store.list_objects(directory, recursive=True):
-            yield store, found.path, name + found.path.removeprefix(directory)
+        for sidecar in store.list_objects(directory, recursive=True):
+            yield store, sidecar.path, name + sidecar.path.removeprefix(directory)
 
 
 def _copy(source: Store, path: str, target: Store, new_path: str) -> None:

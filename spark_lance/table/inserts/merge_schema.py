@@ -26,45 +26,45 @@ from spark_lance.table.schema.changes import add_fields, schema_protos
 __all__ = ["add_missing_columns", "missing_columns", "renumbered"]
 
 
-def missing_columns(given: Schema, table: Schema) -> pa.Schema:
-    """Return the columns of `given` that a table lacks; of a struct that it has, the fields that it lacks.
+def missing_columns(source: Schema, table: Schema) -> pa.Schema:
+    """Return the columns of `source` that a table lacks; of a struct that it has, the fields that it lacks.
 
     Raises:
         SchemaError: a name differs from one of the table's in the case of its letters only.
     """
-    missing = _missing(given.fields, table.fields, "")
+    missing = _missing(source.fields, table.fields, "")
     return Schema(missing).to_arrow()
 
 
-def _missing(given: Iterable[Field], present: Sequence[Field], path: str) -> tuple[Field, ...]:
+def _missing(source: Iterable[Field], present: Sequence[Field], path: str) -> tuple[Field, ...]:
     exact = {field.name: field for field in present}
     folded = {field.name.lower(): field.name for field in present}
-    found = []
-    for field in given:
+    missing = []
+    for field in source:
         here = f"{path}{field.name}"
-        known = exact.get(field.name)
-        if known is None:
+        same = exact.get(field.name)
+        if same is None:
             if field.name.lower() in folded:
                 raise SchemaError(
                     f"column {here!r} and column {folded[field.name.lower()]!r} of the table differ only in "
                     "the case of letters: name them alike"
                 )
-            found.append(field)
-        elif known.kind == field.kind == "struct":
-            children = _missing(field.children, known.children, f"{here}.")
+            missing.append(field)
+        elif same.kind == field.kind == "struct":
+            children = _missing(field.children, same.children, f"{here}.")
             if children:
-                found.append(replace(field, children=children))
-        elif known.kind == field.kind == "list":
-            (item,), (other,) = field.children, known.children
+                missing.append(replace(field, children=children))
+        elif same.kind == field.kind == "list":
+            (item,), (other,) = field.children, same.children
             # The name of a list's item says nothing.
             children = _missing((replace(item, name=other.name),), (other,), f"{here}.")
             if children:
-                found.append(replace(field, children=children))
-    return tuple(found)
+                missing.append(replace(field, children=children))
+    return tuple(missing)
 
 
-def add_missing_columns(base: Snapshot, given: Schema) -> Manifest:
-    """Give the table the columns of `given` that it lacks, null in every row; return the newest version.
+def add_missing_columns(base: Snapshot, source: Schema) -> Manifest:
+    """Give the table the columns of `source` that it lacks, null in every row; return the newest version.
 
     Nothing is committed if it lacks none. Other writers may do the same at the same time.
 
@@ -75,7 +75,7 @@ def add_missing_columns(base: Snapshot, given: Schema) -> Manifest:
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
-        lacking = missing_columns(given, version.schema)
+        lacking = missing_columns(source, version.schema)
         if not lacking.names:
             return version
         schema, _ = add_fields(version, lacking)
@@ -115,10 +115,10 @@ def renumbered(fragments: Iterable[bytes], written: Schema, table: Schema) -> li
 def _match(
     written: Iterable[Field], table: Iterable[Field], path: str, ids: dict[int, int], reasons: list[str]
 ) -> None:
-    known = {field.name: field for field in table}
+    by_name = {field.name: field for field in table}
     for field in written:
         here = f"{path}{field.name}"
-        now = known.get(field.name)
+        now = by_name.get(field.name)
         if now is None:
             reasons.append(f"column {here!r} is gone")
         elif (now.logical_type, now.kind) != (field.logical_type, field.kind):

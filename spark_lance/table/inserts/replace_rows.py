@@ -83,11 +83,11 @@ class RowCheck:
             mask = self.condition.mask(pa.Table.from_arrays(columns, names=self.schema.names))
         else:
             mask = self.condition.mask(pa.Table.from_batches([batch]))
-        kept = pc.sum(pc.fill_null(mask, False)).as_py() or 0
-        if kept < batch.num_rows:
+        valid = pc.sum(pc.fill_null(mask, False)).as_py() or 0
+        if valid < batch.num_rows:
             bad = pc.index(pc.fill_null(mask, False), False).as_py()
             raise SchemaError(
-                f"{batch.num_rows - kept} of {batch.num_rows} rows of a batch do not fulfil the condition "
+                f"{batch.num_rows - valid} of {batch.num_rows} rows of a batch do not fulfil the condition "
                 f"{self.condition.text} of the rows that are replaced, such as {row_text(batch, bad)}"
             )
 

@@ -134,11 +134,11 @@ def plan_write(
     """
     if mode not in MODES:
         raise OptionError(f"write mode {mode!r} does not exist; use one of {', '.join(MODES)}")
-    asked = None if data_storage_version is None else FileVersion.parse(data_storage_version)
+    requested_version = None if data_storage_version is None else FileVersion.parse(data_storage_version)
     merges = new_columns is not None
     if manifest is None:
         check_location(store, root)
-        version = asked or DEFAULT_VERSION
+        version = requested_version or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
         match = _match(replace_using, replace_on, schema, source.names)
@@ -151,7 +151,7 @@ def plan_write(
     if bases:
         raise OptionError(f"Cannot register new bases in {mode.capitalize()} mode: add_bases does that")
     check_writable(manifest.message, manifest.path, manifest.facts)
-    version = asked or manifest.file_version
+    version = requested_version or manifest.file_version
     if mode == "overwrite" and replace_where is None and not keep_schema:
         schema = _new_schema(source, version, manifest.first_new_field_id)
         return WritePlan(mode, manifest.version, schema, version)

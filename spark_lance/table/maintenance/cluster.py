@@ -165,10 +165,10 @@ class ClusterWriter:
 
     def _fetch(self, scan: Scan, addresses: UInt64Array) -> dict[str, pa.ChunkedArray]:
         """Return the columns of a scan for the rows at addresses, in their order."""
-        found = take_addresses(scan, addresses)
-        if found.num_rows != len(addresses):
+        rows = take_addresses(scan, addresses)
+        if rows.num_rows != len(addresses):
             raise FormatError("clustering lost rows between two reads", path=self.root)
-        return {name: found[name] for name in scan.names}
+        return {name: rows[name] for name in scan.names}
 
 
 def spills_lineage(manifest: Manifest, rows: int) -> bool:
@@ -196,14 +196,14 @@ class _Came:
         self.rows += len(numbers[ROW_ADDRESS])
         self.mark = (self.mark + _mark(numbers[ROW_ADDRESS])) % 2**64
         if self.keeps_lineage:
-            for kept, spilled in zip(self.lineage, LINEAGE_COLUMNS, strict=True):
-                kept.append(numbers[spilled.name])
+            for parts, spilled in zip(self.lineage, LINEAGE_COLUMNS, strict=True):
+                parts.append(numbers[spilled.name])
 
     def give_lineage(self, fragments: Sequence[table_pb2.DataFragment]) -> None:
         """Give the rows of new fragments the ids and versions that came with them."""
         if not fragments:
             return
-        give_lineage(fragments, *(np.concatenate(kept) for kept in self.lineage))
+        give_lineage(fragments, *(np.concatenate(parts) for parts in self.lineage))
 
 
 def check_clusterable(manifest: Manifest) -> None:

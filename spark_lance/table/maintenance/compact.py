@@ -156,7 +156,7 @@ def plan_compaction(
     followed = BitMap()
     if remap is not None and options.remap_indices and any(group.indexed for group in groups):
         followed = remap.fragments(snapshot)
-    asked = options.data_storage_version
+    storage_version = options.data_storage_version
     tasks = [
         CompactionTask(
             store=snapshot.store,
@@ -164,7 +164,9 @@ def plan_compaction(
             read_version=snapshot.version,
             old=tuple(fragment.SerializeToString() for fragment in group.fragments),
             schema=snapshot.schema,
-            version=snapshot.manifest.file_version if asked is None else FileVersion.parse(asked),
+            version=snapshot.manifest.file_version
+            if storage_version is None
+            else FileVersion.parse(storage_version),
             rows_per_file=_rows_per_file(group, options),
             options=options,
             bases=snapshot.bases,

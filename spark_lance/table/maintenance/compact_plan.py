@@ -76,20 +76,20 @@ _PER_CALL = frozenset({"num_threads", "io_buffer_size", "excluded_fragment_ids"}
 _BOOLEANS = {"true": True, "false": False}
 
 
-def read_options(config: Mapping[str, str], given: Mapping[str, Any]) -> CompactionOptions:
+def read_options(config: Mapping[str, str], overrides: Mapping[str, Any]) -> CompactionOptions:
     """Return the options of a compaction: those given, else those in the table's config, else the defaults.
 
     Raises:
         OptionError: there is no such option, or a value cannot be used.
     """
     kinds = {option.name: str(option.type) for option in fields(CompactionOptions)}
-    if unknown := sorted(given.keys() - kinds.keys()):
+    if unknown := sorted(overrides.keys() - kinds.keys()):
         raise OptionError(f"compaction has no option {unknown[0]!r}; there are {', '.join(kinds)}")
     values: dict[str, Any] = {}
     for name, kind in kinds.items():
         text = config.get(CONFIG_PREFIX + name)
-        if given.get(name) is not None:
-            values[name] = given[name]
+        if overrides.get(name) is not None:
+            values[name] = overrides[name]
         elif text is not None and name not in _PER_CALL:
             values[name] = _parse(name, kind, text)
     values["excluded_fragment_ids"] = tuple(values.get("excluded_fragment_ids", ()))
@@ -191,13 +191,13 @@ def _bins(
     excluded = frozenset(options.excluded_fragment_ids)
     run: list[_Candidate] = []
     for fragment in snapshot.fragments:
-        wanted = fragment.id not in excluded and (only is None or fragment.id in only)
-        found = _candidate(snapshot, fragment, options, coverage) if wanted else None
-        if run and (found is None or found.indices != run[-1].indices):
+        eligible = fragment.id not in excluded and (only is None or fragment.id in only)
+        candidate = _candidate(snapshot, fragment, options, coverage) if eligible else None
+        if run and (candidate is None or candidate.indices != run[-1].indices):
             yield run
             run = []
-        if found is not None:
-            run.append(found)
+        if candidate is not None:
+            run.append(candidate)
     if run:
         yield run
 

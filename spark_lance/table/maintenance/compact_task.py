@@ -258,10 +258,10 @@ class CompactionTask:
         for fragment, gone in zip(old, deleted, strict=True):
             lineage: Lineage = fragment_lineage(self.store, self.root, fragment, self.bases)
             keep = keep_mask(gone, 0, fragment.physical_rows)
-            for kept, values in zip(parts, lineage, strict=True):
+            for column, values in zip(parts, lineage, strict=True):
                 assert values is not None
-                kept.append(values[keep])
-        give_lineage(new, *(np.concatenate(kept) for kept in parts))
+                column.append(values[keep])
+        give_lineage(new, *(np.concatenate(column) for column in parts))
 
 
 @dataclass

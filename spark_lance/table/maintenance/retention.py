@@ -43,17 +43,17 @@ def guarded_age(
     by_number: bool,
     *,
     allow_short: bool,
-    given: str,
+    source: str,
     remedy: str,
 ) -> timedelta | None:
-    """Return the age of the versions that go: the given one, or the guard if they are only counted.
+    """Return the age above which versions are removed: `age`, or the guard if versions are only counted.
 
     Args:
         manifest: a version of the table.
-        age: that was asked for, if any.
-        by_number: whether versions go by their number.
-        allow_short: whether younger versions may go.
-        given, remedy: what was asked for, and what allows it, in the words of the caller.
+        age: the requested age; None if the caller gave none.
+        by_number: whether the caller counts the versions that stay.
+        allow_short: whether versions younger than the guard may be removed.
+        source, remedy: the request, and the option that allows it, in the words of the caller.
 
     Raises:
         OptionError: the age is below the guard, and that is not allowed.
@@ -65,7 +65,7 @@ def guarded_age(
         return least if by_number else None
     if age < least:
         raise OptionError(
-            f"{given} is less than the {least / timedelta(hours=1):g} hours that versions are kept for "
+            f"{source} is less than the {least / timedelta(hours=1):g} hours that versions are kept for "
             "readers: running queries, streams and DataFrames that were made before would lose their files. "
             f"If there are none, pass {remedy}"
         )

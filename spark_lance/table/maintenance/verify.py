@@ -109,8 +109,8 @@ def verify(snapshot: Snapshot, progress: Progress | None = None) -> Verification
     findings = list(line.versions())
     rows = done = 0
     for fragment in fragments:
-        found, live = line.fragment(fragment)
-        findings += found
+        fragment_findings, live = line.fragment(fragment)
+        findings += fragment_findings
         rows += live
         done += sum(file.file_size_bytes for file in fragment.files)
         if progress is not None:
@@ -143,9 +143,9 @@ class _Line:
         for file in list_versions(self._store, self._root):
             self.version_count += 1
             try:
-                found = read_manifest(self._store, file.path, file.naming)
-                if found.version != file.version:
-                    yield _damage(file.path, f"says that it is version {found.version}")
+                manifest = read_manifest(self._store, file.path, file.naming)
+                if manifest.version != file.version:
+                    yield _damage(file.path, f"says that it is version {manifest.version}")
             except (LanceError, OSError) as error:
                 yield _damage(file.path, error)
         try:
@@ -328,20 +328,20 @@ class _Line:
         try:
             store, directory = self._snapshot.bases.index_dir(entry)
             prefix = directory + "/"
-            found = {
+            size_by_name = {
                 file.path.removeprefix(prefix): file.size
                 for file in store.list_objects(directory, recursive=True)
             }
         except (LanceError, OSError) as error:
             yield _damage(where, error)
             return
-        if not found:
+        if not size_by_name:
             yield _damage(where, f"its files are gone: {directory}")
         for file in entry.files:
-            if file.path not in found:
+            if file.path not in size_by_name:
                 yield _damage(where, f"its file {file.path} is gone")
-            elif file.size_bytes and found[file.path] != file.size_bytes:
-                sizes = f"{found[file.path]} bytes, and {file.size_bytes} in the manifest"
+            elif file.size_bytes and size_by_name[file.path] != file.size_bytes:
+                sizes = f"{size_by_name[file.path]} bytes, and {file.size_bytes} in the manifest"
                 yield _damage(where, f"its file {file.path} has {sizes}")
 
     def orphans(self) -> Iterator[Finding]:

@@ -32,7 +32,7 @@ def metadata_table(name: str) -> MetadataTable:
     Raises:
         OptionError: there is none of this name; the message lists those that exist.
     """
-    found = METADATA_TABLES.get(name.strip().lower())
-    if found is None:
+    table = METADATA_TABLES.get(name.strip().lower())
+    if table is None:
         raise OptionError(f"there is no metadata table {name!r}; there is {', '.join(METADATA_TABLES)}")
-    return found
+    return table

@@ -76,7 +76,7 @@ class MetadataTable:
             SchemaError: there is no such column.
             FormatError, UnsupportedFormatError: what the rows tell of is damaged or not known here.
         """
-        wanted = self._named(self.schema.names if names is None else names)
+        selected = self._named(self.schema.names if names is None else names)
         first = self._named(condition.columns) if condition is not None else []
         rows = self.rows(snapshot)
         left = limit
@@ -84,13 +84,13 @@ class MetadataTable:
             compute = pool.map if self.reads else map
             while left != 0 and (some := list(islice(rows, _READERS if self.reads else _ROWS_AT_ONCE))):
                 if condition is not None:
-                    kept = condition.mask(_table(first, some, compute)).to_pylist()
-                    some = [row for row, keeps in zip(some, kept, strict=True) if keeps]
+                    mask = condition.mask(_table(first, some, compute)).to_pylist()
+                    some = [row for row, keeps in zip(some, mask, strict=True) if keeps]
                 if left is not None:
                     some = some[:left]
                     left -= len(some)
                 if some:
-                    yield _table(wanted, some, compute)
+                    yield _table(selected, some, compute)
 
     def to_arrow(
         self, snapshot: Snapshot, names: Sequence[str] | None = None, limit: int | None = None

@@ -50,7 +50,7 @@ TAGS = MetadataTable(
 class _Branch:
     snapshot: Snapshot
     name: str
-    told: dict[str, Any]
+    record: dict[str, Any]
 
     @property
     def latest(self) -> int | None:
@@ -64,8 +64,8 @@ class _Branch:
 
 
 def _branches(snapshot: Snapshot) -> Iterator[_Branch]:
-    found = Branches(snapshot.store, snapshot.main_root).list()
-    return (_Branch(snapshot, name, told) for name, told in found.items())
+    branches = Branches(snapshot.store, snapshot.main_root).list()
+    return (_Branch(snapshot, name, record) for name, record in branches.items())
 
 
 BRANCHES = MetadataTable(
@@ -74,15 +74,15 @@ BRANCHES = MetadataTable(
         Column(
             "parent_branch",
             pa.string(),
-            lambda row: row.told["parent_branch"],
+            lambda row: row.record["parent_branch"],
             "branch that it began on; null: the main line",
         ),
         Column(
-            "parent_version", pa.int64(), lambda row: row.told["parent_version"], "version that it began at"
+            "parent_version", pa.int64(), lambda row: row.record["parent_version"], "version that it began at"
         ),
         Column("latest_version", pa.int64(), lambda row: row.latest, "its newest version"),
-        Column("created_at", TIME, lambda row: row.told["created_at"], "when it was made"),
-        Column("metadata", TEXT_MAP, lambda row: _texts(row.told["metadata"]), "further facts, as text"),
+        Column("created_at", TIME, lambda row: row.record["created_at"], "when it was made"),
+        Column("metadata", TEXT_MAP, lambda row: _texts(row.record["metadata"]), "further facts, as text"),
     ),
     _branches,
     reads=True,
@@ -99,12 +99,12 @@ class _Index:
     @property
     def covered(self) -> frozenset[int] | None:
         """The fragments that it covers; None if a segment does not tell."""
-        found: frozenset[int] = frozenset()
+        ids: frozenset[int] = frozenset()
         for segment in self.index.segments:
             if segment.fragment_ids is None:
                 return None
-            found |= segment.fragment_ids
-        return found
+            ids |= segment.fragment_ids
+        return ids
 
     @property
     def uncovered(self) -> frozenset[int] | None:
@@ -114,14 +114,14 @@ class _Index:
     def count(self, fragments: frozenset[int] | None) -> int | None:
         """Return the live rows of fragments; None if that is not known."""
         counts = None if fragments is None else [self.rows[number] for number in fragments]
-        known = [count for count in counts or () if count is not None]
-        return sum(known) if counts is not None and len(known) == len(counts) else None
+        recorded = [count for count in counts or () if count is not None]
+        return sum(recorded) if counts is not None and len(recorded) == len(counts) else None
 
 
 def _indices(snapshot: Snapshot) -> Iterator[_Index]:
     rows = {fragment.id: live_rows(fragment) for fragment in snapshot.manifest.fragments}
-    found = describe_indices(snapshot)
-    return (_Index(index, rows) for index in found)
+    descriptions = describe_indices(snapshot)
+    return (_Index(index, rows) for index in descriptions)
 
 
 def _size(fragments: frozenset[int] | None) -> int | None:

@@ -43,8 +43,8 @@ def parameters(transaction: Transaction) -> dict[str, str]:
     if transaction.name is None:
         return {}
     tell = _PARAMETERS.get(transaction.name)
-    found = {} if tell is None else tell(transaction, transaction.operation)
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
+    values = {} if tell is None else tell(transaction, transaction.operation)
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
 
 
 def live_rows(fragment: table_pb2.DataFragment) -> int | None:
@@ -86,11 +86,11 @@ def metrics(transaction: Transaction, before: Manifest | None, after: Manifest) 
 
 @dataclass(frozen=True)
 class _Change:
-    """The fragments that a commit added, removed, and kept (before, after)."""
+    """The fragments that a commit added, those it removed, and those in both versions (before, after)."""
 
     added: list[table_pb2.DataFragment]
     removed: list[table_pb2.DataFragment]
-    kept: list[tuple[table_pb2.DataFragment, table_pb2.DataFragment]]
+    common: list[tuple[table_pb2.DataFragment, table_pb2.DataFragment]]
 
     @classmethod
     def between(
@@ -122,7 +122,7 @@ class _Change:
         """Rows that are no longer where they were."""
         marks = [
             after.deletion_file.num_deleted_rows - before.deletion_file.num_deleted_rows
-            for before, after in self.kept
+            for before, after in self.common
         ]
         return _sum([*(live_rows(fragment) for fragment in self.removed), *marks])
 
@@ -154,7 +154,7 @@ def _file_counts(
 
 
 def _data_files(fragments: Iterable[table_pb2.DataFragment]) -> dict[tuple[int, str], int | None]:
-    """Return the size of each data file, None where it is not told."""
+    """Return the size of each data file, None where it is not recorded."""
     files: dict[tuple[int, str], int | None] = {}
     for fragment in fragments:
         for file in fragment.files:
@@ -196,15 +196,15 @@ def _index_names(entries: Iterable[table_pb2.IndexMetadata]) -> list[str]:
 
 def _config_keys(transaction: Transaction, operation: Any) -> dict[str, Any]:
     """Return the keys that an update of settings names; an older form has no others than these."""
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for part in ("config_updates", "table_metadata_updates", "schema_metadata_updates"):
         if operation.HasField(part):
-            found[part] = {
+            changes[part] = {
                 entry.key: entry.value if entry.HasField("value") else None
                 for entry in getattr(operation, part).update_entries
             }
     if operation.field_metadata_updates:
-        found["field_metadata_updates"] = {
+        changes["field_metadata_updates"] = {
             str(number): {e.key: e.value if e.HasField("value") else None for e in updates.update_entries}
             for number, updates in operation.field_metadata_updates.items()
         }
@@ -213,18 +213,18 @@ def _config_keys(transaction: Transaction, operation: Any) -> dict[str, Any]:
         "delete_keys": list(operation.delete_keys),
         "schema_metadata": dict(operation.schema_metadata),
     }
-    return {**found, **{name: value for name, value in older.items() if value}}
+    return {**changes, **{name: value for name, value in older.items() if value}}
 
 
 def _clone_parameters(transaction: Transaction, operation: Any) -> dict[str, Any]:
-    given = {
+    values = {
         "isShallow": operation.is_shallow,
         "sourceVersion": operation.ref_version,
         "sourcePath": operation.ref_path or None,
         "sourceRef": operation.ref_name if operation.HasField("ref_name") else None,
         "branch": operation.branch_name if operation.HasField("branch_name") else None,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _top_level(operation: Any) -> list[str]:

@@ -126,8 +126,8 @@ def _rows(row: _Version) -> int | None:
     if row.message is None:
         return None
     counts = [live_rows(fragment) for fragment in row.message.fragments]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    recorded = [count for count in counts if count is not None]
+    return sum(recorded) if len(recorded) == len(counts) else None
 
 
 def _deleted_rows(row: _Version) -> int | None:

@@ -28,7 +28,7 @@ def append(base: Manifest, operation: transaction_pb2.Transaction.Append, stamp:
         FormatError: fragment ids collide or run out.
     """
     message = start_version(base, stamp)
-    known = len(message.fragments)
+    count = len(message.fragments)
     number_fragments(message, operation.fragments, base.facts.highest)
-    facts = base.facts.and_then(FragmentFacts.of(message.fragments[known:]))
+    facts = base.facts.and_then(FragmentFacts.of(message.fragments[count:]))
     return finish_version(message, base.index_section, base.naming, stamp, facts)

@@ -39,8 +39,8 @@ def create_index(
     except DecodeError as error:
         raise FormatError(f"undecodable index section: {error}", path=base.path) from error
     gone = {entry.uuid.uuid for entry in (*operation.new_indices, *operation.removed_indices)}
-    kept = [entry for entry in section.indices if entry.uuid.uuid not in gone]
-    after = table_pb2.IndexSection(indices=[*kept, *operation.new_indices])
+    others = [entry for entry in section.indices if entry.uuid.uuid not in gone]
+    after = table_pb2.IndexSection(indices=[*others, *operation.new_indices])
     message = start_version(base, stamp)
     section_after = after.SerializeToString()
     if operation.new_indices:

@@ -56,8 +56,8 @@ def drop_indices_without_fields(section: bytes, schema_field_ids: Collection[int
     """
     if not section:
         return section
-    known = set(schema_field_ids)
-    return _keep(section, lambda index: known.issuperset(index.fields))
+    field_ids = set(schema_field_ids)
+    return _keep(section, lambda index: field_ids.issuperset(index.fields))
 
 
 def retain(section: bytes, fragments: Iterable[table_pb2.DataFragment]) -> bytes:
@@ -93,8 +93,8 @@ def retain(section: bytes, fragments: Iterable[table_pb2.DataFragment]) -> bytes
         dropped.update(idle)
     if not dropped:
         return section
-    kept = [index for position, index in enumerate(message.indices) if position not in dropped]
-    return _with_indices(message, kept)
+    remaining = [index for position, index in enumerate(message.indices) if position not in dropped]
+    return _with_indices(message, remaining)
 
 
 def keep_relevant(section: bytes, message: table_pb2.Manifest) -> bytes:
@@ -111,15 +111,15 @@ def keep_relevant(section: bytes, message: table_pb2.Manifest) -> bytes:
     return retain(fitting, message.fragments)
 
 
-def _keep(section: bytes, wanted: Callable[[table_pb2.IndexMetadata], bool]) -> bytes:
+def _keep(section: bytes, predicate: Callable[[table_pb2.IndexMetadata], bool]) -> bytes:
     message = _parse(section)
-    kept = [index for index in message.indices if wanted(index)]
-    return section if len(kept) == len(message.indices) else _with_indices(message, kept)
+    remaining = [index for index in message.indices if predicate(index)]
+    return section if len(remaining) == len(message.indices) else _with_indices(message, remaining)
 
 
-def _with_indices(message: table_pb2.IndexSection, kept: list[table_pb2.IndexMetadata]) -> bytes:
+def _with_indices(message: table_pb2.IndexSection, indices: list[table_pb2.IndexMetadata]) -> bytes:
     """Return the section with just these of its entries; no entries make no section."""
-    copies = table_pb2.IndexSection(indices=kept)
+    copies = table_pb2.IndexSection(indices=indices)
     message.ClearField("indices")
     message.indices.MergeFrom(copies.indices)
     return message.SerializeToString()

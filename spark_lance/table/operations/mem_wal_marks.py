@@ -61,9 +61,9 @@ def mark_compacted(
             "the table has no MemWAL (any more), so it cannot be recorded which SSTables are in it"
         )
     details = _details(entry)
-    known = {mark.shard_id.uuid: mark for mark in details.compacted_sstables}
+    recorded_marks = {mark.shard_id.uuid: mark for mark in details.compacted_sstables}
     for mark in marks:
-        recorded = known.get(mark.shard_id.uuid)
+        recorded = recorded_marks.get(mark.shard_id.uuid)
         if recorded is not None and recorded.generation >= mark.generation:
             raise IncompatibleConflictError(
                 f"generation {mark.generation} of shard {uuid.UUID(bytes=mark.shard_id.uuid)} was compacted "
@@ -71,7 +71,7 @@ def mark_compacted(
             )
         if recorded is None:
             recorded = details.compacted_sstables.add()
-            known[mark.shard_id.uuid] = recorded
+            recorded_marks[mark.shard_id.uuid] = recorded
         recorded.CopyFrom(mark)
     return _changed(parsed, entry, details, version, stamp)
 
@@ -84,10 +84,10 @@ def with_catchup(
     Raises:
         FormatError: the section, the entry or a bitmap cannot be decoded.
     """
-    found = _opened(section)
-    if found is None:
+    parts = _opened(section)
+    if parts is None:
         return section
-    parsed, entry, details = found
+    parsed, entry, details = parts
     if not details.compacted_sstables:
         return section
     complete = _covering(parsed, fragments)
@@ -113,15 +113,15 @@ def without_catchup(
     Raises:
         FormatError: the section, the entry or a bitmap cannot be decoded.
     """
-    found = _opened(section)
-    if found is None:
+    parts = _opened(section)
+    if parts is None:
         return section
-    parsed, entry, details = found
+    parsed, entry, details = parts
     complete = set(_covering(parsed, fragments))
-    kept = [progress for progress in details.index_catchup if progress.index_name in complete]
-    if len(kept) == len(details.index_catchup):
+    remaining = [progress for progress in details.index_catchup if progress.index_name in complete]
+    if len(remaining) == len(details.index_catchup):
         return section
-    copies = index_pb2.MemWalIndexDetails(index_catchup=kept)
+    copies = index_pb2.MemWalIndexDetails(index_catchup=remaining)
     details.ClearField("index_catchup")
     details.index_catchup.MergeFrom(copies.index_catchup)
     return _changed(parsed, entry, details, version, stamp)

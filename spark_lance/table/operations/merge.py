@@ -86,14 +86,14 @@ def _in_order(
     Raises:
         FormatError: they are not those of the base.
     """
-    known = [fragment.id for fragment in base.fragments]
+    current = [fragment.id for fragment in base.fragments]
     listed = [fragment.id for fragment in operation.fragments]
-    if listed == known:
+    if listed == current:
         return operation.fragments
-    if sorted(listed) != sorted(known):
+    if sorted(listed) != sorted(current):
         raise FormatError("a merge must list all fragments of the table, and no others")
     by_id = {fragment.id: fragment for fragment in operation.fragments}
-    return [by_id[number] for number in known]
+    return [by_id[number] for number in current]
 
 
 def drop_dead_files(fragment: table_pb2.DataFragment) -> None:

@@ -179,21 +179,21 @@ def change_fragments(
     """
     changed = {fragment.id: fragment for fragment in updated}
     gone = set(removed)
-    wanted = gone | changed.keys()
-    if not wanted:
+    affected = gone | changed.keys()
+    if not affected:
         return
     places = {
         number: place
         for place, number in enumerate(fragment.id for fragment in message.fragments)
-        if number in wanted
+        if number in affected
     }
-    if missing := wanted - places.keys():
+    if missing := affected - places.keys():
         raise FormatError(f"{operation} names fragments that do not exist: {sorted(missing)}")
     for number, fragment in changed.items():
         message.fragments[places[number]].CopyFrom(fragment)
     if len(gone) > _FEW_FRAGMENTS:
-        kept = [fragment for fragment in message.fragments if fragment.id not in gone]
-        copies = table_pb2.Manifest(fragments=kept)
+        remaining = [fragment for fragment in message.fragments if fragment.id not in gone]
+        copies = table_pb2.Manifest(fragments=remaining)
         message.ClearField("fragments")
         message.fragments.MergeFrom(copies.fragments)
         return
@@ -262,9 +262,9 @@ def _check_lineage(message: table_pb2.Manifest) -> None:
 def _give_row_ids(message: table_pb2.Manifest, fragment: table_pb2.DataFragment) -> None:
     """Complete a new fragment's row-id sequence and mark its rows as made by the new version."""
     rows = fragment.physical_rows
-    known = count_row_ids(fragment.inline_row_ids, rows)
-    if known < rows or not fragment.HasField("inline_row_ids"):
-        fresh = rows - known
+    id_count = count_row_ids(fragment.inline_row_ids, rows)
+    if id_count < rows or not fragment.HasField("inline_row_ids"):
+        fresh = rows - id_count
         fragment.inline_row_ids = append_row_ids(fragment.inline_row_ids, message.next_row_id, fresh)
         message.next_row_id += fresh
     versions = encode_row_versions(message.version, rows)

@@ -183,8 +183,8 @@ def _replace_reuse_entry(section: table_pb2.IndexSection, reuse: ReuseEntry) -> 
         raise RetryableConflictError(
             "another writer has changed the fragment-reuse entry meanwhile: run the operation again"
         )
-    kept = [index for index in section.indices if index.name != FRAGMENT_REUSE]
-    copies = table_pb2.IndexSection(indices=kept)
+    others = [index for index in section.indices if index.name != FRAGMENT_REUSE]
+    copies = table_pb2.IndexSection(indices=others)
     section.ClearField("indices")
     section.indices.extend(copies.indices)
     section.indices.append(reuse.entry)

@@ -105,10 +105,10 @@ def update(base: Manifest, operation: pb.Update, stamp: Stamp) -> Manifest:
                 _drop_dead_files(fragment)
                 if base.uses_stable_row_ids:
                     _mark_rows(fragment, before[fragment.id], operation, message.version)
-    kept = len(message.fragments)
+    first_new = len(message.fragments)
     number_fragments(message, operation.new_fragments)
     if base.uses_stable_row_ids:
-        _date_rows(message.fragments[kept:], operation, before, message.version)
+        _date_rows(message.fragments[first_new:], operation, before, message.version)
     section = remove_fragments_from_bitmaps(base.index_section, updated.keys(), operation.fields_modified)
     section = mark_compacted(
         keep_relevant(section, message), operation.compacted_sstables, message.version, stamp
@@ -156,14 +156,14 @@ def _date_rows(
     if not any(counts):
         return
     touched = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
-    known = _creations([before[number] for number in touched])
+    creations = _creations([before[number] for number in touched])
     for fragment, new, count in zip(added, operation.new_fragments, counts, strict=True):
         if not count:
             continue
         if new.inline_created_at_versions:
             created = decode_row_versions(new.inline_created_at_versions, count)
         else:
-            created = _lookup(decode_row_ids(new.inline_row_ids, count), *known, version)
+            created = _lookup(decode_row_ids(new.inline_row_ids, count), *creations, version)
         if count < new.physical_rows:
             fresh = np.full(new.physical_rows - count, version, np.uint64)
             created = np.concatenate([created, fresh])
@@ -183,14 +183,14 @@ def _creations(fragments: Sequence[table_pb2.DataFragment]) -> tuple[UInt64Array
     return all_ids[order], all_versions[order]
 
 
-def _lookup(ids: UInt64Array, known: UInt64Array, versions: UInt64Array, missing: int) -> UInt64Array:
+def _lookup(ids: UInt64Array, sorted_ids: UInt64Array, versions: UInt64Array, missing: int) -> UInt64Array:
     """Return the version that belongs to each id, `missing` for an id that is not known."""
-    found = np.full(len(ids), missing, np.uint64)
-    if len(known):
-        places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-        hit = known[places] == ids
-        found[hit] = versions[places[hit]]
-    return found
+    result = np.full(len(ids), missing, np.uint64)
+    if len(sorted_ids):
+        places = np.minimum(np.searchsorted(sorted_ids, ids), len(sorted_ids) - 1)
+        hit = sorted_ids[places] == ids
+        result[hit] = versions[places[hit]]
+    return result
 
 
 def _versions(data: bytes, rows: int) -> UInt64Array:

@@ -18,16 +18,16 @@ def update_bases(base: Manifest, operation: Transaction.UpdateBases, stamp: Stam
     """
     message = start_version(base, stamp)
     for new in operation.new_bases:
-        for known in message.base_paths:
-            if (known.name, known.HasField("name")) == (new.name, new.HasField("name")):
+        for base_path in message.base_paths:
+            if (base_path.name, base_path.HasField("name")) == (new.name, new.HasField("name")):
                 name = repr(new.name) if new.HasField("name") else "without a name"
                 raise OptionError(f"there is a base path {name} already")
-            if known.path == new.path:
+            if base_path.path == new.path:
                 raise OptionError(f"there is a base path {new.path} already")
-            if new.id and known.id == new.id:
+            if new.id and base_path.id == new.id:
                 raise OptionError(f"there is a base path of id {new.id} already")
         added = message.base_paths.add()
         added.CopyFrom(new)
         if not added.id:
-            added.id = max((known.id for known in message.base_paths), default=0) + 1
+            added.id = max((base_path.id for base_path in message.base_paths), default=0) + 1
     return finish_version(message, base.index_section, base.naming, stamp)

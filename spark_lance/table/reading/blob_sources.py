@@ -50,16 +50,16 @@ def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
 
     Rows of a fragment that lacks the column are null, and have no file.
     """
-    known: dict[int, str | None] = {}
+    file_names: dict[int, str | None] = {}
 
     def file_of(field: Field, rows: Indices) -> pa.Array:
-        if field.id not in known:
+        if field.id not in file_names:
             file = next((file for file in fragment.files if field.id in file.fields), None)
-            known[field.id] = None
+            file_names[field.id] = None
             if file is not None:
                 store, path = bases.data_file(file)
-                known[field.id] = store.uri(path)
-        return pa.repeat(pa.scalar(known[field.id], pa.string()), len(rows))
+                file_names[field.id] = store.uri(path)
+        return pa.repeat(pa.scalar(file_names[field.id], pa.string()), len(rows))
 
     return file_of
 
@@ -83,11 +83,11 @@ def map_blobs(
         return array
     mask = array.is_null() if array.null_count else None
     if field.kind == "struct":
-        known = {child.name: child for child in field.children}
+        children = {child.name: child for child in field.children}
         names = [array.type.field(i).name for i in range(array.type.num_fields)]
         # A scan may have left out fields.
         parts = [
-            map_blobs(part, known[name], rows, change, (*path, name))
+            map_blobs(part, children[name], rows, change, (*path, name))
             for part, name in zip(array.flatten(), names, strict=True)
         ]
         fields = [array.type.field(i).with_type(part.type) for i, part in enumerate(parts)]
@@ -177,7 +177,7 @@ class BlobSources:
             BlobSourceError: an external blob, whose size only its place tells, is not found.
         """
         parts = _Parts.of(references)
-        sizes = np.where(parts.given, parts.lengths, parts.size)
+        sizes = np.where(parts.inline, parts.lengths, parts.size)
         for row in np.flatnonzero(parts.external & (parts.size == 0)).tolist():
             sizes[row] = self._external(parts, row).size - int(parts.position[row])
         return np.where(parts.valid, sizes, 0)
@@ -203,31 +203,31 @@ class BlobSources:
             start = 0 if starts is None else min(int(starts[row]), size)
             return offset + start, size - start if lengths is None else min(int(lengths[row]), size - start)
 
-        for row in np.flatnonzero(parts.given).tolist():
+        for row in np.flatnonzero(parts.inline).tolist():
             whole = parts.data[row].as_buffer()
             pieces[row] = whole.slice(*cut(row, 0, whole.size))
-        for rows, place in self._places(parts, parts.valid & ~parts.given):
+        for rows, place in self._places(parts, parts.valid & ~parts.inline):
             ranges = [cut(row, *_range(place, parts, row)) for row in rows]
             for row, piece in zip(rows, _bytes(place, ranges), strict=True):
                 pieces[row] = piece
         sizes = [memoryview(piece).nbytes for piece in pieces]  # type: ignore[arg-type]
         offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         content = pa.py_buffer(b"".join(pieces))  # type: ignore[arg-type]
-        found = pa.Array.from_buffers(pa.large_binary(), len(pieces), [None, pa.py_buffer(offsets), content])
+        values = pa.Array.from_buffers(pa.large_binary(), len(pieces), [None, pa.py_buffer(offsets), content])
         if parts.valid.all():
-            return found
-        return pc.if_else(pa.array(parts.valid), found, pa.scalar(None, pa.large_binary()))
+            return values
+        return pc.if_else(pa.array(parts.valid), values, pa.scalar(None, pa.large_binary()))
 
     def chunks(self, references: pa.StructArray, row: int) -> Iterator[bytes]:
         """Yield the bytes of one blob in pieces; errors as `read`."""
         parts = _Parts.of(references[row : row + 1])
-        if parts.given[0]:
+        if parts.inline[0]:
             yield bytes(parts.data[0].as_buffer())
             return
-        ((_, found),) = self._places(parts, np.array([True]))
-        start, size = _range(found, parts, 0)
+        ((_, blob_object),) = self._places(parts, np.array([True]))
+        start, size = _range(blob_object, parts, 0)
         for done in range(0, size, _PIECE_BYTES):
-            yield bytes(_bytes(found, [(start + done, min(_PIECE_BYTES, size - done))])[0])
+            yield bytes(_bytes(blob_object, [(start + done, min(_PIECE_BYTES, size - done))])[0])
 
     def uris(self, references: pa.StructArray) -> pa.Array:
         """Return where external blobs are, as absolute URIs; null for the others."""
@@ -238,17 +238,17 @@ class BlobSources:
         ]
         return pa.array(uris, pa.string())
 
-    def _places(self, parts: _Parts, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[list[int], _Object]]:
+    def _places(self, parts: _Parts, mask: npt.NDArray[np.bool_]) -> Iterator[tuple[list[int], _Object]]:
         """Yield the objects that blobs are in, each with the rows of its blobs."""
-        homeless = wanted & ~parts.has_source
+        homeless = mask & ~parts.has_source
         if homeless.any():
             raise BlobSourceError(
                 f"a value describes a blob without telling where it was read from ({BLOB_SOURCE} is null): "
                 f"{_ADVICE}"
             )
-        for row in np.flatnonzero(wanted & parts.external).tolist():
+        for row in np.flatnonzero(mask & parts.external).tolist():
             yield [row], self._external(parts, row)
-        rest = np.flatnonzero(wanted & ~parts.external)
+        rest = np.flatnonzero(mask & ~parts.external)
         # Blobs of one file are read together, and of those of a packed sidecar all that are wanted.
         groups: dict[tuple[str, int, int], list[int]] = {}
         for row in rest.tolist():
@@ -266,18 +266,21 @@ class BlobSources:
         return self._kept((source, 0), lambda: self._open_data_file(source))
 
     def _open_data_file(self, source: str) -> _Object:
-        found = self._opened(self._for_data_files(source), self._root or "/", source, "the data file")
+        data_file = self._opened(self._for_data_files(source), self._root or "/", source, "the data file")
         # What a value names is a claim, not a fact: only bytes of Lance files are copied.
-        is_lance = found.path.endswith(".lance") and found.size > len(MAGIC)
-        if not is_lance or _bytes(found, [(found.size - len(MAGIC), len(MAGIC))])[0].to_pybytes() != MAGIC:
+        is_lance = data_file.path.endswith(".lance") and data_file.size > len(MAGIC)
+        if (
+            not is_lance
+            or _bytes(data_file, [(data_file.size - len(MAGIC), len(MAGIC))])[0].to_pybytes() != MAGIC
+        ):
             raise BlobSourceError(f"a value names {source} as the data file of a blob, which it is not")
-        return found
+        return data_file
 
     def _for_data_files(self, source: str) -> Store:
         """Return the table's store for a user who may read tables in any store, but not on any web server."""
         scheme = Location.of(source).scheme
-        known = scheme in IN_REACH or scheme in DRIVERS
-        return self._store.with_bases([f"{scheme}://"]) if known else self._store
+        reachable = scheme in IN_REACH or scheme in DRIVERS
+        return self._store.with_bases([f"{scheme}://"]) if reachable else self._store
 
     def _sidecar(self, source: str, number: int) -> _Object:
         self._data_file(source)
@@ -337,7 +340,7 @@ class _Parts:
     """The parts of references as arrays; 0 where there is none."""
 
     valid: npt.NDArray[np.bool_]
-    given: npt.NDArray[np.bool_]
+    inline: npt.NDArray[np.bool_]
     has_source: npt.NDArray[np.bool_]
     external: npt.NDArray[np.bool_]
     kind: Indices
@@ -354,21 +357,21 @@ class _Parts:
         def numbers(name: str) -> Indices:
             whole = pc.fill_null(pc.struct_field(references, name), 0)
             try:
-                found: Indices = whole.cast(pa.int64()).to_numpy(zero_copy_only=False)
+                values: Indices = whole.cast(pa.int64()).to_numpy(zero_copy_only=False)
             except pa.ArrowInvalid as error:
                 raise FormatError(f"a blob's {name} is not a position in a file") from error
-            return found
+            return values
 
         data = pc.struct_field(references, "data")
         source = pc.struct_field(references, BLOB_SOURCE)
         valid = references.is_valid().to_numpy(zero_copy_only=False)
         kind = numbers("kind")
-        given = valid & data.is_valid().to_numpy(zero_copy_only=False)
+        inline = valid & data.is_valid().to_numpy(zero_copy_only=False)
         return cls(
             valid,
-            given,
+            inline,
             source.is_valid().to_numpy(zero_copy_only=False),
-            valid & ~given & (kind == EXTERNAL),
+            valid & ~inline & (kind == EXTERNAL),
             kind,
             numbers("position"),
             numbers("size"),
@@ -380,7 +383,7 @@ class _Parts:
         )
 
 
-def _range(found: _Object, parts: _Parts, row: int) -> tuple[int, int]:
+def _range(blob_object: _Object, parts: _Parts, row: int) -> tuple[int, int]:
     """Return the (offset, size) of a blob in the object that it is in.
 
     Raises:
@@ -388,16 +391,18 @@ def _range(found: _Object, parts: _Parts, row: int) -> tuple[int, int]:
     """
     position, size = int(parts.position[row]), int(parts.size[row])
     if parts.external[row] and not size:
-        size = found.size - position
-    if size < 0 or position + size > found.size:
-        raise FormatError(f"a blob of {size} bytes at {position} in a file of {found.size} bytes", found.path)
+        size = blob_object.size - position
+    if size < 0 or position + size > blob_object.size:
+        raise FormatError(
+            f"a blob of {size} bytes at {position} in a file of {blob_object.size} bytes", blob_object.path
+        )
     return position, size
 
 
-def _bytes(found: _Object, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+def _bytes(blob_object: _Object, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
     """Read from an object; of an empty one nothing is asked for."""
-    wanted = [span for span in ranges if span[1]]
-    pieces = iter(found.store.read_ranges(found.path, wanted))
+    spans = [span for span in ranges if span[1]]
+    pieces = iter(blob_object.store.read_ranges(blob_object.path, spans))
     return [next(pieces) if size else pa.py_buffer(b"") for _, size in ranges]
 
 

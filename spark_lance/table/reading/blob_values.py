@@ -33,8 +33,8 @@ def blob_sizes(descriptors: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     if descriptors.type.get_field_index("kind") < 0:
         return sizes
     kinds = pc.fill_null(pc.struct_field(descriptors, "kind"), 0).to_numpy()
-    found: npt.NDArray[np.int64] = np.where(kinds == _EXTERNAL, 0, sizes)
-    return found
+    result: npt.NDArray[np.int64] = np.where(kinds == _EXTERNAL, 0, sizes)
+    return result
 
 
 def blob_values(
@@ -52,17 +52,17 @@ def blob_values(
         FormatError: a descriptor points outside its file, or names a file that does not exist.
         UnsupportedFormatError: a blob outside the table whose place the field's type cannot tell.
     """
-    found: list[dict[str, Any] | None] = descriptors.to_pylist()
-    outside = [descriptor is not None and descriptor.get("kind") == _EXTERNAL for descriptor in found]
-    inside = [None if out else descriptor for descriptor, out in zip(found, outside, strict=True)]
+    values: list[dict[str, Any] | None] = descriptors.to_pylist()
+    outside = [descriptor is not None and descriptor.get("kind") == _EXTERNAL for descriptor in values]
+    inside = [None if out else descriptor for descriptor, out in zip(values, outside, strict=True)]
     files = open_blobs(bases, field, inside, [fragment] * len(inside))
     data = [None if file is None else file.read() for file in files]
     if field.logical_type == "large_binary":
         return pa.array(data, pa.large_binary())
-    places = [descriptor if out else None for descriptor, out in zip(found, outside, strict=True)]
+    places = [descriptor if out else None for descriptor, out in zip(values, outside, strict=True)]
     columns = {"data": pa.array(data, pa.large_binary()), **_places(field, places)}
     children = [columns[child.name].cast(child.arrow_type()) for child in field.children]
-    mask = pa.array([descriptor is None for descriptor in found])
+    mask = pa.array([descriptor is None for descriptor in values])
     return pa.StructArray.from_arrays(children, fields=list(field.arrow_type()), mask=mask)
 
 

@@ -102,10 +102,10 @@ class BlobFile(io.RawIOBase):
             raise ValueError("the blob is closed")
         if offset < 0 or length < 0:
             raise ValueError("offset and length cannot be negative")
-        wanted = min(length, max(0, self._size - offset))
-        if not wanted:
+        count = min(length, max(0, self._size - offset))
+        if not count:
             return b""
-        return bytes(self._store.read_ranges(self._path, [(self._position + offset, wanted)])[0])
+        return bytes(self._store.read_ranges(self._path, [(self._position + offset, count)])[0])
 
     def read(self, size: int | None = -1) -> bytes:
         """Return the next `size` bytes, fewer at the end; all that follow if `size` is negative or None."""
@@ -142,14 +142,14 @@ def descriptors(column: pa.ChunkedArray, path: Sequence[Field]) -> list[dict[str
     """Return the blob descriptors in a column that was read with the path's top-level field."""
     for child in path[1:]:
         column = pc.struct_field(column, child.name)
-    found: list[dict[str, Any] | None] = column.to_pylist()
-    return found
+    values: list[dict[str, Any] | None] = column.to_pylist()
+    return values
 
 
 def open_blobs(
     bases: Bases,
     field: Field,
-    found: Sequence[Mapping[str, Any] | None],
+    descriptors: Sequence[Mapping[str, Any] | None],
     fragments: Sequence[table_pb2.DataFragment],
 ) -> list[BlobFile | None]:
     """Return one file per descriptor, None for nulls.
@@ -157,7 +157,7 @@ def open_blobs(
     Args:
         bases: where the files of the table are.
         field: the blob field.
-        found: descriptors.
+        descriptors: descriptors.
         fragments: for each descriptor, the fragment that it was read from.
 
     Raises:
@@ -168,7 +168,7 @@ def open_blobs(
     """
     opened: list[BlobFile | None] = []
     sizes: dict[tuple[str, str], int] = {}
-    for descriptor, fragment in zip(found, fragments, strict=True):
+    for descriptor, fragment in zip(descriptors, fragments, strict=True):
         if descriptor is None or _is_null(descriptor):
             opened.append(None)
             continue
@@ -245,7 +245,7 @@ def read_blobs(files: Sequence[BlobFile | None]) -> list[bytes | None]:
     Raises:
         FormatError: a file is missing or too short.
     """
-    found: list[bytes | None] = [None] * len(files)
+    contents: list[bytes | None] = [None] * len(files)
     by_object: dict[tuple[int, str], list[int]] = {}
     for number, file in enumerate(files):
         if file is not None:
@@ -253,5 +253,5 @@ def read_blobs(files: Sequence[BlobFile | None]) -> list[bytes | None]:
     for numbers in by_object.values():
         same = [file for file in (files[number] for number in numbers) if file is not None]
         for number, data in zip(numbers, same[0].read_together(same), strict=True):
-            found[number] = data
-    return found
+            contents[number] = data
+    return contents

@@ -106,16 +106,16 @@ def compare_rows(
     changed = np.zeros(len(ids), np.bool_)
     newer = []
     for rows in after:
-        known = np.zeros(len(rows.ids), np.bool_)
-        other = known.copy()
+        in_both = np.zeros(len(rows.ids), np.bool_)
+        other = in_both.copy()
         if len(ids):
             places = np.minimum(np.searchsorted(ids, rows.ids), len(ids) - 1)
-            known = ids[places] == rows.ids
-            former = order[places[known]]
-            other[known] = old_versions[former] != rows.updated[known]
+            in_both = ids[places] == rows.ids
+            former = order[places[in_both]]
+            other[in_both] = old_versions[former] != rows.updated[in_both]
             remains[former] = True
-            changed[former] = other[known]
-        newer.append(ComparedRows(rows.fragment, rows.offsets[~known], rows.offsets[other]))
+            changed[former] = other[in_both]
+        newer.append(ComparedRows(rows.fragment, rows.offsets[~in_both], rows.offsets[other]))
     older = []
     first = 0
     for rows in before:

@@ -96,9 +96,9 @@ class FragmentReader:
         self._files: list[DataFileReader] = []
         self._parts: list[list[_Part]] = [[] for _ in self.fields]
         taken: set[int] = set()
-        wanted = {node.id for field in self.fields for node in field.walk()}
+        ids = {node.id for field in self.fields for node in field.walk()}
         for message in fragment.files:
-            provided = wanted.intersection(message.fields) - taken
+            provided = ids.intersection(message.fields) - taken
             if provided:
                 file = open_data_file(bases, message)
                 self._files.append(file)
@@ -251,8 +251,8 @@ class FragmentReader:
         every = [(0, self.num_rows)] if self.num_rows else []
         for field, parts in zip(self.fields, self._parts, strict=True):
             if field.name == path[0] and len(parts) == 1 and isinstance(parts[0].file, LegacyFileReader):
-                found = field.along(path[1:])
-                leaf = None if found is None or found[-1].children else found[-1]
+                nested = field.along(path[1:])
+                leaf = None if nested is None or nested[-1].children else nested[-1]
                 scalar = None if leaf is None else _as_stored(value, leaf.arrow_type())
                 if leaf is not None and scalar is not None:
                     operator = "==" if comparison == "=" else comparison

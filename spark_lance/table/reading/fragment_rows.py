@@ -146,8 +146,8 @@ class FragmentRows:
             return rows_without_columns(stop - start)
         values = self._reader.read(start, stop, columns.fields)
         # Numbers of rows, as wide as a column of their own, are made for system columns only.
-        wanted = any(name in SYSTEM_COLUMNS for name in columns.names)
-        rows = np.arange(start, stop if wanted else start, dtype=np.int64)
+        has_system = any(name in SYSTEM_COLUMNS for name in columns.names)
+        rows = np.arange(start, stop if has_system else start, dtype=np.int64)
         return self._table(columns, values, rows, lambda lineage: lineage.read(start, stop))
 
     def read_runs(self, columns: Columns, runs: Sequence[tuple[int, int]]) -> pa.Table:
@@ -199,17 +199,17 @@ class FragmentRows:
 
 def common_runs(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the rows that are in both of two lists of ascending runs, likewise."""
-    found = []
+    runs = []
     i = j = 0
     while i < len(one) and j < len(other):
         start, stop = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
         if start < stop:
-            found.append((start, stop))
+            runs.append((start, stop))
         if one[i][1] < other[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return runs
 
 
 def rows_without_columns(rows: int) -> pa.Table:

@@ -56,8 +56,8 @@ def pages_of_rows(starts: Rows, rows: Rows) -> Marks:
     if len(starts) == 1:
         return np.array([len(rows) > 0])
     ends = np.searchsorted(rows, np.append(starts, np.iinfo(np.int64).max)[1:])
-    found: Marks = np.diff(ends, prepend=0) > 0
-    return found
+    marks: Marks = np.diff(ends, prepend=0) > 0
+    return marks
 
 
 def pages_of_runs(starts: Rows, runs: Iterable[tuple[int, int]]) -> Marks:

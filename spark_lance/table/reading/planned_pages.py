@@ -24,13 +24,13 @@ _NOTHING = BitMap().serialize()
 
 
 def planned_pages(
-    scan: Scan, kept: Sequence[ScanTask], condition: Condition | None, most: int | None = PLANNED_FRAGMENTS
+    scan: Scan, tasks: Sequence[ScanTask], condition: Condition | None, most: int | None = PLANNED_FRAGMENTS
 ) -> tuple[int, int] | None:
     """Return how many pages a scan reads at most, and how many it skips; opens all its files.
 
     Args:
         scan: all that was asked for.
-        kept: the tasks that are left of it.
+        tasks: the tasks that remain after pruning.
         condition: what they get.
         most: fragments that may be opened, and none in other stores than local disks; None for any.
 
@@ -42,21 +42,21 @@ def planned_pages(
         FormatError, UnsupportedFormatError: without `most`, see `ScanTask.pages`.
     """
     if most is None:
-        return _counted(scan, kept, condition)
+        return _counted(scan, tasks, condition)
     if len(scan.fragments) > most or not scan.store.is_local:
         return None
     try:
-        return _counted(scan, kept, condition)
+        return _counted(scan, tasks, condition)
     except (LanceError, OSError):
         return None
 
 
-def _counted(scan: Scan, kept: Sequence[ScanTask], condition: Condition | None) -> tuple[int, int]:
-    numbers = {task.message.id for task in kept}
+def _counted(scan: Scan, tasks: Sequence[ScanTask], condition: Condition | None) -> tuple[int, int]:
+    numbers = {task.message.id for task in tasks}
     every = scan.tasks(() if condition is None else condition.columns)
-    fields = kept[0].fields if kept else scan.fields
+    fields = tasks[0].fields if tasks else scan.fields
     others = [
         replace(task, fields=fields, selection=_NOTHING) for task in every if task.message.id not in numbers
     ]
-    counts = [task.pages(condition) for task in (*kept, *others)]
+    counts = [task.pages(condition) for task in (*tasks, *others)]
     return sum(read for read, _ in counts), sum(left for _, left in counts)

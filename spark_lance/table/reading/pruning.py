@@ -62,25 +62,27 @@ def prune(
     if condition is None:
         return list(fragments), {}
     rows: dict[int, BitMap] = {}
-    kept = list(fragments)
+    remaining = list(fragments)
     own: list[Pruner] = [_by_fragment] if FRAGMENT_ID in system else []
     own += [_by_address, partial(_by_row_id, stable_row_ids)]
     for pruner in (*own, *others):
-        where = pruner(condition, kept)
+        where = pruner(condition, remaining)
         if where is None:
             continue
         for fragment, here in where.items():
             if here is not None:
                 rows[fragment] = rows[fragment] & here if fragment in rows else here
-        kept = [fragment for fragment in kept if fragment.id in where and rows.get(fragment.id, True)]
-    return kept, {fragment.id: rows[fragment.id] for fragment in kept if fragment.id in rows}
+        remaining = [
+            fragment for fragment in remaining if fragment.id in where and rows.get(fragment.id, True)
+        ]
+    return remaining, {fragment.id: rows[fragment.id] for fragment in remaining if fragment.id in rows}
 
 
 def uses_of(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]:
     """Return query, name and kind of the indices that a pruner uses; those of row numbers say nothing."""
     explain = getattr(pruner, "explain", None)
-    found: Sequence[tuple[str, str, str]] = explain(condition) if explain is not None else ()
-    return found
+    uses: Sequence[tuple[str, str, str]] = explain(condition) if explain is not None else ()
+    return uses
 
 
 def _by_fragment(condition: Condition, fragments: Fragments) -> RowSelection | None:
@@ -100,14 +102,14 @@ def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> RowS
         return _addressed(allowed, fragments)
     if allowed.values is None:
         return None
-    wanted = np.array(sorted(allowed.values), np.uint64)
+    row_ids = np.array(sorted(allowed.values), np.uint64)
     where: dict[int, BitMap | None] = {}
     for fragment in fragments:
         if fragment.WhichOneof("row_id_sequence") != "inline_row_ids":
             # Its ids are a column of a data file, which readers of the fragment look through.
             where[fragment.id] = None
             continue
-        offsets, _ = locate_row_ids(fragment.inline_row_ids, fragment.physical_rows, wanted)
+        offsets, _ = locate_row_ids(fragment.inline_row_ids, fragment.physical_rows, row_ids)
         if len(offsets):
             where[fragment.id] = BitMap(offsets.astype(np.uint32))
     return where
@@ -137,11 +139,11 @@ class _Allowed:
 
     @classmethod
     def of(cls, condition: Condition, column: str) -> _Allowed:
-        found = _ANY
+        allowed = _ANY
         if column in condition.columns:
             for tree in condition.trees():
-                found = found.common(_allowed(tree, (column,)))
-        return found
+                allowed = allowed.common(_allowed(tree, (column,)))
+        return allowed
 
     def has(self, value: int) -> bool:
         return value in self.values if self.values is not None else self.low <= value <= self.high
@@ -175,10 +177,10 @@ def _allowed(node: Expression, path: tuple[str, ...]) -> _Allowed:
     if not isinstance(node, Call) or not node.arguments:
         return _ANY
     if node.function in ("and", "or"):
-        found, *rest = (_allowed(argument, path) for argument in node.arguments)
+        allowed, *rest = (_allowed(argument, path) for argument in node.arguments)
         for part in rest:
-            found = found.common(part) if node.function == "and" else found.either(part)
-        return found
+            allowed = allowed.common(part) if node.function == "and" else allowed.either(part)
+        return allowed
     first, *others = node.arguments
     if node.function in ("=", "is_same", *_MIRRORED) and isinstance(first, Literal):
         (other,) = others

@@ -77,7 +77,11 @@ class Scan:
             SchemaError: a column does not exist or is named twice.
         """
         names = [field.name for field in manifest.schema.fields] if columns is None else list(columns)
-        flagged = [name for name, asked in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if asked]
+        flagged = [
+            name
+            for name, is_requested in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address))
+            if is_requested
+        ]
         names = [name for name in names if name not in flagged] + flagged
         if len(set(names)) != len(names):
             raise SchemaError(f"a column is named twice in {', '.join(names)}")
@@ -145,16 +149,16 @@ class Scan:
         Args:
             conditions: fitted to the table; without any, no row is kept.
         """
-        kept: dict[int, BitMap | None] = {}
+        selections: dict[int, BitMap | None] = {}
         for condition in conditions:
             fragments, rows = self._pruned(condition)
             for fragment in fragments:
-                known, here = kept.get(fragment.id, BitMap()), rows.get(fragment.id)
-                kept[fragment.id] = None if known is None or here is None else known | here
-            if len(kept) == len(self.fragments) and all(rows is None for rows in kept.values()):
+                before, here = selections.get(fragment.id, BitMap()), rows.get(fragment.id)
+                selections[fragment.id] = None if before is None or here is None else before | here
+            if len(selections) == len(self.fragments) and all(rows is None for rows in selections.values()):
                 break
-        chosen = [fragment for fragment in self.fragments if fragment.id in kept]
-        known_rows = {number: rows for number, rows in kept.items() if rows is not None}
+        chosen = [fragment for fragment in self.fragments if fragment.id in selections]
+        known_rows = {number: rows for number, rows in selections.items() if rows is not None}
         return self._narrowed(chosen, known_rows, ())
 
     def tasks_of(self, selection: RowSelection) -> list[ScanTask]:
@@ -224,10 +228,10 @@ class Scan:
             rows = self.live_rows(fragment)
             skipped = min(offset, rows)
             offset -= skipped
-            wanted = rows - skipped if left is None else min(left, rows - skipped)
-            if wanted:
-                yield from self.task(fragment).slice(skipped, wanted, target_bytes)
-            left = None if left is None else left - wanted
+            count = rows - skipped if left is None else min(left, rows - skipped)
+            if count:
+                yield from self.task(fragment).slice(skipped, count, target_bytes)
+            left = None if left is None else left - count
 
     def live_rows(self, fragment: table_pb2.DataFragment) -> int:
         """Return the rows of a fragment that are not deleted; mostly from the manifest alone."""

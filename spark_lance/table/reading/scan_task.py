@@ -139,9 +139,9 @@ class ScanTask:
                 return
             for start, stop, table in windows(rows, self._columns, target_bytes, runs):
                 keep = keep_mask(rows.deleted, start, stop)
-                kept = kept_of(table, keep)
-                if kept.num_rows:
-                    yield kept
+                live = kept_of(table, keep)
+                if live.num_rows:
+                    yield live
             return
         condition = self._fitted(filter)
         head = self._head(condition)
@@ -152,10 +152,10 @@ class ScanTask:
         pace = Pace(target_bytes, rows.row_bytes(self._columns))
         for numbers, candidates in self._candidates(rows, head, condition, target_bytes):
             hits = _true(condition.mask(candidates))
-            found = numbers[hits]
-            if len(found):
-                known = kept_of(candidates.select(shared), hits) if shared else None
-                yield from self._complete(rows, known, rest, found, pace)
+            matches = numbers[hits]
+            if len(matches):
+                read_columns = kept_of(candidates.select(shared), hits) if shared else None
+                yield from self._complete(rows, read_columns, rest, matches, pace)
 
     def batches(
         self, batch_bytes: int, batch_size: int = 1 << 17, filter: Filter | None = None
@@ -180,10 +180,10 @@ class ScanTask:
             stop = min(start + min(pace.rows(), limit), rows.num_rows)
             table = rows.read(self._columns, start, stop)
             pace.saw(table.nbytes, stop - start)
-            kept = kept_of(table, keep_mask(rows.deleted, start, stop))
-            start, limit = stop, limit - kept.num_rows
-            if kept.num_rows:
-                yield kept
+            live = kept_of(table, keep_mask(rows.deleted, start, stop))
+            start, limit = stop, limit - live.num_rows
+            if live.num_rows:
+                yield live
 
     def take(self, positions: npt.NDArray[np.int64]) -> pa.Table:
         """Return rows by their ascending positions, without repeats, among the fragment's live rows.
@@ -265,17 +265,17 @@ class ScanTask:
             FormatError, UnsupportedFormatError: as `tables`.
         """
         fields = self._all_fields(condition)
-        known = self._page_starts(fields)
-        if known.is_legacy and condition is not None and self.selection is None:
+        page_starts = self._page_starts(fields)
+        if page_starts.is_legacy and condition is not None and self.selection is None:
             runs = self._runs(self._open(fields), condition)
         else:
-            start, stop = (0, known.num_rows) if self.span is None else self.span
-            runs = [(start, min(stop, known.num_rows))]
-        columns = known.columns
+            start, stop = (0, page_starts.num_rows) if self.span is None else self.span
+            runs = [(start, min(stop, page_starts.num_rows))]
+        columns = page_starts.columns
         if self.selection is None:
             marks = [pages_of_runs(starts, runs) for starts in columns]
         else:
-            numbers = self._selected(known.num_rows, self._deleted(known.num_rows))
+            numbers = self._selected(page_starts.num_rows, self._deleted(page_starts.num_rows))
             marks = [pages_of_rows(starts, numbers) for starts in columns]
         read = sum(int(np.count_nonzero(pages)) for pages in marks)
         return read, sum(map(len, columns)) - read
@@ -294,7 +294,7 @@ class ScanTask:
 
         columns = tuple(node.id for f in fields for node in f.walk())
         key = (self.store.cache_key(self.root), self.fragment, columns)
-        return PAGE_STARTS.get(key, read, lambda known: len(self.fragment) + known.nbytes)
+        return PAGE_STARTS.get(key, read, lambda page_starts: len(self.fragment) + page_starts.nbytes)
 
     def _deleted(self, num_rows: int) -> npt.NDArray[np.uint32]:
         return read_deletions(self.store, self.root, self.message, num_rows, self.bases)
@@ -331,8 +331,8 @@ class ScanTask:
 
     def _selected(self, num_rows: int, deleted: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
         """Return the live rows among `selection`, ascending."""
-        asked = BitMap.deserialize(self.selection or BitMap().serialize())
-        numbers = np.array(asked, dtype=np.uint32).astype(np.int64)
+        bitmap = BitMap.deserialize(self.selection or BitMap().serialize())
+        numbers = np.array(bitmap, dtype=np.uint32).astype(np.int64)
         numbers = numbers[: np.searchsorted(numbers, num_rows)]
         gone, _ = locate_among(numbers, deleted.astype(np.int64))
         return np.delete(numbers, gone)
@@ -393,31 +393,31 @@ class ScanTask:
         return Columns(names, tuple(readable[name] for name in names if name in readable))
 
     def _is_same(self, name: str, head: Columns) -> bool:
-        wanted = [field for field in self.fields if field.name == name]
-        return wanted == [field for field in head.fields if field.name == name]
+        same_name = [field for field in self.fields if field.name == name]
+        return same_name == [field for field in head.fields if field.name == name]
 
     def _complete(
         self,
         rows: FragmentRows,
-        known: pa.Table | None,
+        read_columns: pa.Table | None,
         rest: Columns,
-        found: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
         pace: Pace,
         sparse: bool = False,
     ) -> Iterator[pa.Table]:
-        """Yield the output columns of physical rows, of which `known` holds some columns already.
+        """Yield the output columns of physical rows, of which `read_columns` has some columns already.
 
         Args:
             rows: the fragment's.
             known, rest: the columns that are at hand, and the others.
-            found: the rows' numbers, ascending.
+            positions: the rows' numbers, ascending.
             pace: says how many rows make a piece.
             sparse: whether they are read one by one however near they are to each other.
         """
         done = 0
-        while done < len(found):
+        while done < len(positions):
             count = pace.rows()
-            piece = found[done : done + count]
+            piece = positions[done : done + count]
             if sparse or piece[-1] - piece[0] >= _SPARSE * len(piece):
                 table = rows.take(rest, piece)
             else:
@@ -425,8 +425,8 @@ class ScanTask:
                 keep = np.zeros(piece[-1] + 1 - piece[0], np.bool_)
                 keep[piece - piece[0]] = True
                 table = kept_of(rows.read(rest, int(piece[0]), int(piece[-1]) + 1), keep)
-            if known is not None:
-                part = known.slice(done, len(piece))
+            if read_columns is not None:
+                part = read_columns.slice(done, len(piece))
                 columns = [(part if name in part.column_names else table)[name] for name in self.names]
                 table = pa.Table.from_arrays(columns, schema=self.arrow_schema)
             pace.saw(table.nbytes, len(piece))

@@ -82,7 +82,7 @@ def _stored(fragment: table_pb2.DataFragment) -> int:
 def _runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
     """Yield the tasks in order, those that can be read as one together."""
     fields = tasks[0].fields
-    wanted = {
+    columns_by_version = {
         version: {owner.id for owner in owned_columns(fields, version)}
         for version in FileVersion
         if can_join(version, fields)
@@ -92,7 +92,7 @@ def _runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
     alike: object = None
     stored = arrow = 0
     for task in tasks:
-        kind = _kind(task.message, wanted)
+        kind = _kind(task.message, columns_by_version)
         stored += _stored(task.message)
         arrow += int(row_bytes * task.message.physical_rows)
         full = len(run) >= _JOINED_FILES or stored > _JOINED_BYTES or arrow > _JOINED_ARROW_BYTES
@@ -107,14 +107,18 @@ def _runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
         yield run
 
 
-def _kind(fragment: table_pb2.DataFragment, wanted: dict[FileVersion, set[int]]) -> object:
+def _kind(fragment: table_pb2.DataFragment, columns_by_version: dict[FileVersion, set[int]]) -> object:
     """Return what fragments that are read as one have in common; None if this one is read alone."""
     if len(fragment.files) != 1 or fragment.overlays or not fragment.physical_rows:
         return None
     (file,) = fragment.files
     version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
     small = 0 < file.file_size_bytes < _SMALL_BYTES
-    if not small or version not in wanted or not wanted[version].issubset(file.fields):
+    if (
+        not small
+        or version not in columns_by_version
+        or not columns_by_version[version].issubset(file.fields)
+    ):
         return None
     return version
 

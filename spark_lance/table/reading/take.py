@@ -45,14 +45,14 @@ def take_positions(scan: Scan, positions: RowNumbers) -> pa.Table:
         IndexError: there is no such position.
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
-    wanted = _integers(positions, np.int64)
+    numbers = _integers(positions, np.int64)
     ends = np.cumsum([scan.live_rows(fragment) for fragment in scan.fragments], dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
-    if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
-        wrong = int(wanted[(wanted < 0) | (wanted >= total)][0])
+    if numbers.size and (numbers.min() < 0 or numbers.max() >= total):
+        wrong = int(numbers[(numbers < 0) | (numbers >= total)][0])
         places = f"row positions must be within 0 and {total - 1}" if total else "the table has no rows"
         raise RowNotFoundError(f"there is no row at position {wrong}: {places}")
-    order, back = np.unique(wanted, return_inverse=True)
+    order, back = np.unique(numbers, return_inverse=True)
     homes = np.searchsorted(ends, order, side="right")
     parts = [_nothing(scan)]
     for home in np.unique(homes):
@@ -89,34 +89,34 @@ class OpenFragments:
     def take(self, addresses: RowNumbers) -> pa.Table:
         """Return the rows at addresses, see `take_addresses`."""
         scan = self._scan
-        wanted = _integers(addresses, np.uint64)
-        order, back = np.unique(wanted, return_inverse=True)
+        numbers = _integers(addresses, np.uint64)
+        order, back = np.unique(numbers, return_inverse=True)
         parts = []
         with self._lock:
             for number, run in runs_by_fragment(order):
                 if number in self._by_id:
                     task, rows = self._open(number)
                     parts.append(task.take_physical(offsets_of(order[run]).astype(np.int64), rows))
-        found = parts[0] if len(parts) == 1 else pa.concat_tables([_nothing(self._located), *parts])
+        rows_read = parts[0] if len(parts) == 1 else pa.concat_tables([_nothing(self._located), *parts])
         picked = back.reshape(-1)
-        if found.num_rows < len(order):
-            present = found[ROW_ADDRESS].to_numpy()
+        if rows_read.num_rows < len(order):
+            present = rows_read[ROW_ADDRESS].to_numpy()
             alive = np.isin(order, present, assume_unique=True)
             picked = np.searchsorted(present, order)[picked[alive[picked]]]
-        rows_found = pick_rows(found, picked)
+        rows_found = pick_rows(rows_read, picked)
         return _finished(
             scan, rows_found if ROW_ADDRESS in scan.names else rows_found.drop_columns([ROW_ADDRESS])
         )
 
     def _open(self, number: int) -> tuple[ScanTask, FragmentRows]:
-        held = self._opened.get(number)
-        if held is None:
+        entry = self._opened.get(number)
+        if entry is None:
             if len(self._opened) >= _KEPT_OPEN:
                 self._opened.popitem(last=False)
             task = self._located.task(self._by_id[number])
-            held = self._opened[number] = task, task.opened()
+            entry = self._opened[number] = task, task.opened()
         self._opened.move_to_end(number)
-        return held
+        return entry
 
 
 def take_row_ids(scan: Scan, row_ids: RowNumbers) -> pa.Table:
@@ -126,9 +126,9 @@ def take_row_ids(scan: Scan, row_ids: RowNumbers) -> pa.Table:
         IndexError: the table has no stable row ids, and an existing fragment has no such physical row.
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
-    wanted = _integers(row_ids, np.uint64)
-    addresses, known = addresses_of(scan, wanted)
-    return take_addresses(scan, addresses[known])
+    ids = _integers(row_ids, np.uint64)
+    addresses, exists = addresses_of(scan, ids)
+    return take_addresses(scan, addresses[exists])
 
 
 def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArray[np.bool_]]:
@@ -139,12 +139,12 @@ def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArra
     Raises:
         FormatError, UnsupportedFormatError: a fragment's ids or deletions are damaged or not supported.
     """
-    wanted = _integers(row_ids, np.uint64)
+    ids = _integers(row_ids, np.uint64)
     if not scan.manifest.uses_stable_row_ids:
-        return wanted, np.ones(len(wanted), np.bool_)
-    order, back = np.unique(wanted, return_inverse=True)
+        return ids, np.ones(len(ids), np.bool_)
+    order, back = np.unique(ids, return_inverse=True)
     addresses = np.zeros(len(order), np.uint64)
-    known = np.zeros(len(order), np.bool_)
+    exists = np.zeros(len(order), np.bool_)
     for fragment in scan.fragments:
         offsets, places = _locate(scan, fragment, order)
         if len(offsets) and fragment.HasField("deletion_file"):
@@ -152,24 +152,24 @@ def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArra
             gone, _ = locate_among(offsets, deleted.astype(np.int64))
             offsets, places = np.delete(offsets, gone), np.delete(places, gone)
         addresses[places] = row_addresses(fragment.id, offsets)
-        known[places] = True
-    return addresses[back.reshape(-1)], known[back.reshape(-1)]
+        exists[places] = True
+    return addresses[back.reshape(-1)], exists[back.reshape(-1)]
 
 
 def _locate(
-    scan: Scan, fragment: table_pb2.DataFragment, wanted: Addresses
+    scan: Scan, fragment: table_pb2.DataFragment, row_ids: Addresses
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the physical rows of a fragment that have one of the ids, and which id each has."""
     rows = fragment.physical_rows
     if fragment.WhichOneof("row_id_sequence") == "inline_row_ids":
-        return locate_row_ids(fragment.inline_row_ids, rows, wanted)
+        return locate_row_ids(fragment.inline_row_ids, rows, row_ids)
     reader = LineageReader(scan.store, scan.root, fragment, ROW_ID, rows, scan.bases)
     offsets, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start in range(0, rows, _WINDOW_ROWS):
         values = reader.read(start, min(start + _WINDOW_ROWS, rows))
-        hits, found = locate_among(values, wanted)
+        hits, matches = locate_among(values, row_ids)
         offsets.append(hits + start)
-        places.append(found)
+        places.append(matches)
     return np.concatenate(offsets), np.concatenate(places)
 
 
@@ -187,21 +187,21 @@ def _integers(numbers: RowNumbers, dtype: type[np.int64] | type[np.uint64]) -> n
     Raises:
         OptionError: they are not integers of this type.
     """
-    given: npt.NDArray[Any] = np.asarray(numbers)
+    array: npt.NDArray[Any] = np.asarray(numbers)
     # True and False may be a mask, which says something else than the numbers 1 and 0.
-    plain = given.ndim > 0 and given.dtype.kind not in "iub"
+    plain = array.ndim > 0 and array.dtype.kind not in "iub"
     if plain and all(isinstance(number, int) for number in numbers):
         # numpy makes floats of some integers that together fit no type of its own.
-        given = np.array(numbers, object)
+        array = np.array(numbers, object)
     try:
-        if given.dtype.kind in "iuO":
+        if array.dtype.kind in "iuO":
             limits = np.iinfo(dtype)
-            if given.size and not limits.min <= given.min() <= given.max() <= limits.max:
-                raise OverflowError(f"from {given.min()} to {given.max()}")
-            return given.astype(dtype).reshape(-1)
+            if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
+                raise OverflowError(f"from {array.min()} to {array.max()}")
+            return array.astype(dtype).reshape(-1)
     except (OverflowError, TypeError) as error:
         raise OptionError(f"row numbers must be integers of type {dtype.__name__}: {error}") from error
-    shown = repr(numbers)
+    text = repr(numbers)
     raise OptionError(
-        f"row numbers are a list of whole numbers, not {shown if len(shown) < 60 else given.dtype}"
+        f"row numbers are a list of whole numbers, not {text if len(text) < 60 else array.dtype}"
     )

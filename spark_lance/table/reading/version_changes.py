@@ -148,26 +148,26 @@ class _Comparison:
         self._new: Mapping[int, Fragment] = {f.id: f for f in new.fragments}
 
     def changes(self) -> list[ChangedRows]:
-        went, came, kept = self._sorted()
-        found: list[ChangedRows] = []
+        went, came, shared = self._sorted()
+        result: list[ChangedRows] = []
         if self._stable and went and came and effect_of(self._name).carries_ids:
-            found += self._matched(went, came)
+            result += self._matched(went, came)
         else:
-            found += [_changed(DELETE, part, self._before) for part in went]
-            found += [_changed(INSERT, part, self._after) for part in came]
-        for one, other in kept:
-            found += self._in_place(one, other)
-        return [rows for rows in found if rows.count]
+            result += [_changed(DELETE, part, self._before) for part in went]
+            result += [_changed(INSERT, part, self._after) for part in came]
+        for one, other in shared:
+            result += self._in_place(one, other)
+        return [rows for rows in result if rows.count]
 
     def _sorted(self) -> tuple[list[_Part], list[_Part], list[tuple[Fragment, Fragment]]]:
         """Return what went, what came, and the fragments of which rows are in both versions."""
-        went, came, kept = [], [], []
+        went, came, shared = [], [], []
         for one in self._old.values():
             other = self._counterpart(one, self._new)
             if other is None:
                 went.append(_Part(one, None))
             elif one != other:
-                kept.append((one, other))
+                shared.append((one, other))
                 if one.deletion_file != other.deletion_file:
                     went.append(_Part(one, other))
                     if self._name not in ("delete", "update"):
@@ -175,7 +175,7 @@ class _Comparison:
         for fragment in self._new.values():
             if self._counterpart(fragment, self._old) is None:
                 came.append(_Part(fragment, None))
-        return went, came, kept
+        return went, came, shared
 
     def _counterpart(self, fragment: Fragment, others: Mapping[int, Fragment]) -> Fragment | None:
         other = others.get(fragment.id)
@@ -218,9 +218,9 @@ class _Comparison:
         if self._stable:
             every = np.arange(self._after.total(other), dtype=np.int64)
             was = self._before.lineage(one, UPDATED_AT, every)
-            found: Rows = np.flatnonzero(was != self._after.lineage(other, UPDATED_AT, every))
+            rows: Rows = np.flatnonzero(was != self._after.lineage(other, UPDATED_AT, every))
             # A writer that replaces a file without telling rows leaves their versions as they are.
-            return found if len(found) else None
+            return rows if len(rows) else None
         return _named_rows(self._operation, other)
 
 
@@ -263,8 +263,8 @@ def _identified(part: _Part, view: FragmentView) -> IdentifiedRows:
 
 def _gone(view: FragmentView, fragment: Fragment, other: Fragment) -> Rows:
     """Return the rows that are live in one form of a fragment and deleted in another."""
-    found: Rows = np.setdiff1d(view.deleted(other), view.deleted(fragment), assume_unique=True)
-    return found
+    rows: Rows = np.setdiff1d(view.deleted(other), view.deleted(fragment), assume_unique=True)
+    return rows
 
 
 def _listed(kind: str, fragment: Fragment, rows: Rows) -> ChangedRows:

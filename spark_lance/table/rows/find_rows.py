@@ -35,8 +35,8 @@ def find_rows(snapshot: Snapshot, predicate: Predicate | None) -> RowChanges:
     condition = scan.condition(predicate)
     rows = {}
     for task in scan.tasks_for(condition):
-        found = [offsets_of(table[ROW_ADDRESS].to_numpy()) for table in task.tables(_WINDOW_BYTES, condition)]
-        offsets = np.concatenate([np.empty(0, np.uint32), *found])
+        parts = [offsets_of(table[ROW_ADDRESS].to_numpy()) for table in task.tables(_WINDOW_BYTES, condition)]
+        offsets = np.concatenate([np.empty(0, np.uint32), *parts])
         if len(offsets):
             rows[task.message.id] = offsets
     return RowChanges(snapshot, rows)

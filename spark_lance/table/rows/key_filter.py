@@ -95,13 +95,13 @@ def filter_places(hashes: UInt64Array, blocks: int) -> tuple[UInt64Array, list[U
 def key_hashes(columns: Sequence[pa.ChunkedArray]) -> UInt64Array | None:
     """Return the hash of every key; None if a column is of a type whose bytes are not known."""
     parts = [_key_bytes(column) for column in columns]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    columns_bytes = [part for part in parts if part is not None]
+    if len(columns_bytes) < len(parts):
         return None
-    if len(known) > 1:
+    if len(columns_bytes) > 1:
         end, nothing = (pa.scalar(value, pa.large_binary()) for value in (b"\0", b""))
-        known = [pc.binary_join_element_wise(*known, nothing, end)]
-    hashes = [hash_strings(chunk) for chunk in known[0].chunks]
+        columns_bytes = [pc.binary_join_element_wise(*columns_bytes, nothing, end)]
+    hashes = [hash_strings(chunk) for chunk in columns_bytes[0].chunks]
     return np.concatenate([np.empty(0, np.uint64), *hashes])
 
 

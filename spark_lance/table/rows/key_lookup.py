@@ -39,11 +39,11 @@ class KeyLookup:
 
     Attributes:
         tasks: their rows hold all rows of the table that have one of the keys.
-        asked: how the indices were asked: "keys" one by one, the "range" that they span, or "nothing".
+        method: how the indices were searched: "keys" one by one, the "range" that they span, or "nothing".
     """
 
     tasks: Sequence[ScanTask]
-    asked: str
+    method: str
 
 
 def key_tasks(
@@ -69,30 +69,32 @@ def key_lookup(
     if not plain:
         return KeyLookup(scan.tasks(), "nothing")
     rows = _without_nulls(source.select([key.name for key in keys])).select(plain)
-    asked = "keys"
+    method = "keys"
     if not rows.num_rows:
-        wanted: Iterable[Condition] = []
+        conditions: Iterable[Condition] = []
     elif not scan.pruners:
         return KeyLookup(scan.tasks(), "nothing")
     elif rows.num_rows <= max(_FEW_KEYS, _rows(scan) // _ROWS_PER_KEY):
-        wanted = _batches(rows, schema)
+        conditions = _batches(rows, schema)
     else:
-        asked = "range"
-        wanted = [compile_tree(_all([_between(name, rows[name]) for name in plain]), schema)]
-    return KeyLookup(scan.tasks_for_any(wanted if others is None else chain(wanted, [others])), asked)
+        method = "range"
+        conditions = [compile_tree(_all([_between(name, rows[name]) for name in plain]), schema)]
+    return KeyLookup(
+        scan.tasks_for_any(conditions if others is None else chain(conditions, [others])), method
+    )
 
 
 def key_indices(scan: Scan, keys: Sequence[Field]) -> list[tuple[str, str, str]]:
     """Return column, name and kind of the indices that are asked about keys."""
-    found = []
+    index_uses = []
     for key in keys:
         sample = _sample(key.arrow_type())
         if sample is not None:
             tree = Call("in", (Column((key.name,)), Literal(sample)))
             condition = compile_tree(tree, pa.schema([key.arrow_field()]))
             uses = (use for pruner in scan.pruners for use in uses_of(pruner, condition))
-            found += [(key.name, name, kind) for _, name, kind in uses]
-    return found
+            index_uses += [(key.name, name, kind) for _, name, kind in uses]
+    return index_uses
 
 
 def _sample(kind: pa.DataType) -> Any:

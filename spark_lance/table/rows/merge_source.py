@@ -51,21 +51,21 @@ class SourceRows:
 @contextmanager
 def source_rows(reader: pa.RecordBatchReader, limit: int = SPILL_BYTES) -> Iterator[SourceRows]:
     """Lend the rows of a stream, which is drawn once; above `limit` bytes they go to a temporary file."""
-    held: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     size = 0
     for batch in reader:
-        held.append(batch)
+        batches.append(batch)
         size += batch.nbytes
         if size > limit:
             break
     else:
-        yield SourceRows(reader.schema, held)
+        yield SourceRows(reader.schema, batches)
         return
     with tempfile.TemporaryDirectory(prefix="spark-lance-merge-") as folder:
         path = str(Path(folder) / "rows.arrows")
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, reader.schema) as writer:
-            while held:
-                writer.write_batch(held.pop(0))
+            while batches:
+                writer.write_batch(batches.pop(0))
             for batch in reader:
                 writer.write_batch(batch)
         with pa.memory_map(path) as mapped:
@@ -92,17 +92,19 @@ class AlignedSource:
     def __init__(self, rows: SourceRows, aligner: Aligner, names: Sequence[str]) -> None:
         self.schema = aligner.arrow_schema
         self._aligner, self._rows = aligner, rows
-        kept, size = [], 0
+        parts, size = [], 0
         self._whole: pa.Table | None = None
         for batch in rows.batches:
             aligned = aligner.align(batch)
             size += aligned.nbytes
-            kept.append(aligned.select(list(names)) if rows.spilled else aligned)
+            parts.append(aligned.select(list(names)) if rows.spilled else aligned)
         if not rows.spilled:
-            self._whole = _joined(pa.Table.from_batches(kept, self.schema))
+            self._whole = _joined(pa.Table.from_batches(parts, self.schema))
             self.held = self._whole.select(list(names))
         else:
-            self.held = _joined(pa.Table.from_batches(kept, pa.schema([self.schema.field(n) for n in names])))
+            self.held = _joined(
+                pa.Table.from_batches(parts, pa.schema([self.schema.field(n) for n in names]))
+            )
         self._ends = np.cumsum([batch.num_rows for batch in rows.batches], dtype=np.int64)
         self.row_bytes = size / max(1, self.held.num_rows)
 
@@ -127,8 +129,8 @@ class AlignedSource:
         batch = self._rows.batches[home]
         first = int(self._ends[home]) - batch.num_rows
         picked = pick_rows(pa.Table.from_batches([batch]), numbers - first)
-        (found,) = picked.combine_chunks().to_batches()
-        return self._aligner.align(found)
+        (taken,) = picked.combine_chunks().to_batches()
+        return self._aligner.align(taken)
 
 
 def _joined(table: pa.Table) -> pa.Table:

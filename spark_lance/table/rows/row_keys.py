@@ -50,14 +50,14 @@ class KeyIndex:
         codes: Int64Array | None = None
         for column in columns:
             values = _comparable(column)
-            known = pc.unique(values).drop_null()
-            own = _codes(values, known)
-            self._values.append(known)
+            distinct = pc.unique(values).drop_null()
+            own = _codes(values, distinct)
+            self._values.append(distinct)
             if codes is None:
                 codes = own
-                self.size = len(known)
+                self.size = len(distinct)
                 continue
-            both = _pair(codes, own, len(known))
+            both = _pair(codes, own, len(distinct))
             pairs = np.unique(both[both >= 0])
             self._pairs.append(pairs)
             codes = _places(both, pairs)
@@ -71,16 +71,16 @@ class KeyIndex:
     def lookup(self, columns: Sequence[pa.ChunkedArray]) -> Int64Array:
         """Return the code of each key of other rows, -1 where the source does not have it."""
         codes = _codes(_comparable(columns[0]), self._values[0])
-        for column, known, pairs in zip(columns[1:], self._values[1:], self._pairs, strict=True):
-            own = _codes(_comparable(column), known)
-            codes = _places(_pair(codes, own, len(known)), pairs)
+        for column, distinct, pairs in zip(columns[1:], self._values[1:], self._pairs, strict=True):
+            own = _codes(_comparable(column), distinct)
+            codes = _places(_pair(codes, own, len(distinct)), pairs)
         return codes
 
     def pairs(self, codes: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return every pair of equal keys: the place in `codes` and the source row, ordered by place."""
         counts = np.zeros(len(codes), np.int64)
-        found = codes >= 0
-        counts[found] = (self._starts[1:] - self._starts[:-1])[codes[found]]
+        is_match = codes >= 0
+        counts[is_match] = (self._starts[1:] - self._starts[:-1])[codes[is_match]]
         places = np.repeat(np.arange(len(codes)), counts)
         first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         within = np.arange(len(places)) - first[places]
@@ -106,10 +106,10 @@ def _float_bits(values: pa.Array, bits: pa.DataType) -> pa.Array:
     return pa.array(numbers.view(numpy_type(bits)), bits, mask=mask)
 
 
-def _codes(values: pa.ChunkedArray, known: pa.Array) -> Int64Array:
-    if not len(known):
+def _codes(values: pa.ChunkedArray, distinct: pa.Array) -> Int64Array:
+    if not len(distinct):
         return np.full(len(values), -1, np.int64)
-    places = pc.fill_null(pc.index_in(values, value_set=known, skip_nulls=True), -1)
+    places = pc.fill_null(pc.index_in(values, value_set=distinct, skip_nulls=True), -1)
     codes: Int64Array = places.to_numpy().astype(np.int64)
     return codes
 
@@ -120,10 +120,10 @@ def _pair(left: Int64Array, right: Int64Array, base: int) -> Int64Array:
     return both
 
 
-def _places(values: Int64Array, known: Int64Array) -> Int64Array:
-    """Return the place of each value in ascending `known`, -1 where it is not there."""
-    if not len(known):
+def _places(values: Int64Array, sorted_values: Int64Array) -> Int64Array:
+    """Return the place of each value in ascending `sorted_values`, -1 where it is not there."""
+    if not len(sorted_values):
         return np.full(len(values), -1, np.int64)
-    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    found: Int64Array = np.where(known[places] == values, places, -1)
-    return found
+    places = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
+    result: Int64Array = np.where(sorted_values[places] == values, places, -1)
+    return result

@@ -72,7 +72,7 @@ def update_rows(
     def attempt(at: Snapshot) -> Updated:
         base = at.manifest
         check_movable(base)
-        values = {name: _value(base, name, given) for name, given in updates.items()}
+        values = {name: _value(base, name, value) for name, value in updates.items()}
         changes = find_rows(at, where)
         ids = CarriedRowIds(at)
         added = write_moved(at, _changed(at, changes, values, ids), ids)
@@ -96,11 +96,11 @@ def _changed(
         yield new
 
 
-def _value(base: Manifest, name: str, given: Any) -> Evaluate:
+def _value(base: Manifest, name: str, value: Any) -> Evaluate:
     """Return what computes the new values of a column, already tried on an empty table."""
     field = base.schema.field(name)
     schema = columns_of(base)
-    source = _source(given, field, schema)
+    source = _source(value, field, schema)
 
     def evaluate(table: pa.Table) -> pa.ChunkedArray:
         values = _fit(source(table), field)
@@ -115,15 +115,15 @@ def _value(base: Manifest, name: str, given: Any) -> Evaluate:
     return evaluate
 
 
-def _source(given: Any, field: Field, schema: pa.Schema) -> Evaluate:
-    if isinstance(given, str):
-        return compile_expression(given, schema).evaluate
-    if isinstance(given, pc.Expression):
-        return lambda table: compute_native(table, given)
+def _source(value: Any, field: Field, schema: pa.Schema) -> Evaluate:
+    if isinstance(value, str):
+        return compile_expression(value, schema).evaluate
+    if isinstance(value, pc.Expression):
+        return lambda table: compute_native(table, value)
     try:
-        constant = given if isinstance(given, pa.Scalar) else pa.scalar(given, field.arrow_type())
+        constant = value if isinstance(value, pa.Scalar) else pa.scalar(value, field.arrow_type())
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-        raise ExpressionError(f"column {field.name!r} cannot hold {given!r}: {error}") from error
+        raise ExpressionError(f"column {field.name!r} cannot hold {value!r}: {error}") from error
     one = pa.repeat(constant, 1)  # no more at once: repeating a nested value no times fails
     return lambda table: pa.chunked_array([one.take(pa.repeat(pa.scalar(0), table.num_rows))])
 

@@ -79,14 +79,14 @@ def new_field_ids(manifest: Manifest) -> Iterator[int]:
 
 def schema_protos(schema: Schema, manifest: Manifest) -> list[file_pb2.Field]:
     """Return a schema's field messages; what is unknown here of a field of the manifest is kept."""
-    known = {field.id: field for field in manifest.message.fields}
+    stored = {field.id: field for field in manifest.message.fields}
     out = []
     for message in schema.to_protos():
-        if message.id in known:
-            kept = file_pb2.Field()
-            kept.CopyFrom(known[message.id])
-            kept.name, kept.nullable, kept.parent_id = message.name, message.nullable, message.parent_id
-            message = kept
+        if message.id in stored:
+            copy = file_pb2.Field()
+            copy.CopyFrom(stored[message.id])
+            copy.name, copy.nullable, copy.parent_id = message.name, message.nullable, message.parent_id
+            message = copy
         out.append(message)
     return out
 
@@ -111,11 +111,11 @@ def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Fiel
                 "blob's own column: take the bytes (take_blobs) and add these"
             )
     stored = [blobs_as_stored(field, manifest.file_version) for field in arrow]
-    given = Schema.from_arrow(pa.schema(stored, arrow.metadata)).fields
+    new_fields = Schema.from_arrow(pa.schema(stored, arrow.metadata)).fields
     ids = new_field_ids(manifest)
     fields = {field.name: field for field in manifest.schema.fields}
     added = []
-    for field in given:
+    for field in new_fields:
         if field.name in fields:
             if manifest.file_version in _WITHOUT_GROWTH and _can_grow(fields[field.name], field):
                 raise SchemaError(f"column {field.name!r}: fields can be added to structs from 2.2 on")
@@ -135,15 +135,15 @@ def _numbered(field: Field, ids: Iterator[int]) -> Field:
     return replace(field, id=number, children=tuple(_numbered(child, ids) for child in field.children))
 
 
-def _can_grow(field: Field, given: Field) -> bool:
+def _can_grow(field: Field, addition: Field) -> bool:
     lists = ("list.struct", "large_list.struct")
-    kinds = {field.logical_type, given.logical_type}
+    kinds = {field.logical_type, addition.logical_type}
     return len(kinds) == 1 and (kinds == {"struct"} or field.logical_type in lists) and field.kind != "blob"
 
 
-def _graft(field: Field, given: Field, ids: Iterator[int], path: str) -> tuple[Field, Field]:
-    """Return a field with the new fields of `given` inside, and itself with nothing but these."""
-    if not _can_grow(field, given) or field.kind == "packed_struct":
+def _graft(field: Field, addition: Field, ids: Iterator[int], path: str) -> tuple[Field, Field]:
+    """Return a field with the new fields of `addition` inside, and itself with nothing but these."""
+    if not _can_grow(field, addition) or field.kind == "packed_struct":
         raise SchemaError(
             f"column {path!r} exists already, with the type {field.logical_type}: new fields are added to "
             "structs and to lists of structs only"
@@ -151,11 +151,11 @@ def _graft(field: Field, given: Field, ids: Iterator[int], path: str) -> tuple[F
     children = {child.name: child for child in field.children}
     if field.kind == "list":
         # The name of a list's item says nothing: Arrow libraries do not agree on it.
-        (item,), (other,) = field.children, given.children
+        (item,), (other,) = field.children, addition.children
         grown, part = _graft(item, other, ids, f"{path}.{item.name}")
         return replace(field, children=(grown,)), replace(field, children=(part,))
     parts = []
-    for child in given.children:
+    for child in addition.children:
         if child.name in children:
             children[child.name], part = _graft(children[child.name], child, ids, f"{path}.{child.name}")
         else:
@@ -173,11 +173,11 @@ def drop_fields(schema: Schema, paths: Sequence[str]) -> Schema:
     """
     gone = set()
     for path in paths:
-        found = schema.find(path)
-        if any(field.kind in ("map", "packed_struct", "blob") for field in found[:-1]):
+        nested = schema.find(path)
+        if any(field.kind in ("map", "packed_struct", "blob") for field in nested[:-1]):
             raise SchemaError(f"{path!r} is a part that its column cannot be without: drop the whole column")
-        gone.add(found[-1].id)
-    fields = tuple(kept for field in schema.fields if (kept := _without(field, gone)) is not None)
+        gone.add(nested[-1].id)
+    fields = tuple(remaining for field in schema.fields if (remaining := _without(field, gone)) is not None)
     if not fields:
         raise SchemaError("a table cannot lose all its columns")
     smaller = Schema(fields, schema.metadata)
@@ -188,7 +188,9 @@ def drop_fields(schema: Schema, paths: Sequence[str]) -> Schema:
 def _without(field: Field, gone: Collection[int]) -> Field | None:
     if field.id in gone:
         return None
-    children = tuple(kept for child in field.children if (kept := _without(child, gone)) is not None)
+    children = tuple(
+        remaining for child in field.children if (remaining := _without(child, gone)) is not None
+    )
     if field.children and not children:
         return None
     return (
@@ -209,11 +211,11 @@ def alter_fields(manifest: Manifest, alterations: Sequence[Alteration]) -> Casts
     changed: dict[int, Field] = {}
     replaced: dict[int, Field] = {}
     for alteration in alterations:
-        found = manifest.schema.find(alteration.path)
-        old = found[-1]
+        nested = manifest.schema.find(alteration.path)
+        old = nested[-1]
         new = changed.get(old.id, old)
         if alteration.name is not None:
-            if any(field.kind == "map" for field in found[:-1]):
+            if any(field.kind == "map" for field in nested[:-1]):
                 raise SchemaError(f"{alteration.path!r}: the parts of a map keep their names")
             new = replace(new, name=alteration.name)
         if alteration.nullable is not None:
@@ -256,9 +258,9 @@ def _field(schema: Schema, number: int) -> Field:
     return next(field for field in schema.walk() if field.id == number)
 
 
-def _check_names(before: Schema, after: Schema, given: set[str]) -> None:
+def _check_names(before: Schema, after: Schema, new_names: set[str]) -> None:
     """Refuse names that are reserved, cannot be told from paths, or stand twice in one place."""
-    for name in given - {field.name for field in before.walk()}:
+    for name in new_names - {field.name for field in before.walk()}:
         if "." in name:
             raise SchemaError(f"column name {name!r}: a name cannot contain a dot")
     Schema.from_arrow(pa.schema([pa.field(field.name, pa.null()) for field in after.fields]))

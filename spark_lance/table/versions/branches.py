@@ -186,7 +186,7 @@ class Branches:
         for part in (VERSIONS_DIR, TRANSACTIONS_DIR, DATA_DIR, DELETIONS_DIR, INDICES_DIR):
             folder = join(root, part)
             objects = self.store.list_to_delete(folder, self.main, recursive=True)
-            self.store.delete_many(_outside_tables(folder, [found.path for found in objects]), self.main)
+            self.store.delete_many(_outside_tables(folder, [entry.path for entry in objects]), self.main)
 
     def _check_unused(self, branch: str) -> None:
         """Refuse to delete a branch that tags or other branches stand on."""
@@ -234,10 +234,10 @@ class Branches:
 
     def _missing(self, branch: str) -> BranchNotFoundError:
         there = self._names()
-        told = ", ".join(("main", *there[:_TOLD]))
+        names = ", ".join(("main", *there[:_TOLD]))
         more = f" and {len(there) - _TOLD} more" if len(there) > _TOLD else ""
         return BranchNotFoundError(
-            f"branch {branch!r} of {self.main} does not exist; there are: {told}{more}"
+            f"branch {branch!r} of {self.main} does not exist; there are: {names}{more}"
         )
 
 
@@ -245,8 +245,8 @@ def _outside_tables(folder: str, paths: Sequence[str]) -> list[str]:
     """Return the paths of a branch's own directory that are not in the directory of another branch there."""
     others = set()
     for path in paths:
-        before, found, _ = path.removeprefix(f"{folder}/").rpartition(f"{VERSIONS_DIR}/")
-        if found and (not before or before.endswith("/")):
+        before, versions_dir, _ = path.removeprefix(f"{folder}/").rpartition(f"{VERSIONS_DIR}/")
+        if versions_dir and (not before or before.endswith("/")):
             others.add(f"{folder}/{before}")
     return [
         path

@@ -194,8 +194,8 @@ class _Named:
 
     def names(self, kind: str, key: str) -> bool:
         """Whether a file is among them."""
-        known = self.keys.get(kind, ())
-        return key in known or (kind == "data" and f"{key}.lance" in known)
+        keys = self.keys.get(kind, ())
+        return key in keys or (kind == "data" and f"{key}.lance" in keys)
 
 
 def _deletion_name(fragment: table_pb2.DataFragment) -> str:
@@ -391,14 +391,14 @@ class _Line:
         for directory in dict.fromkeys([VERSIONS_DIR, *(place for place, _, _ in _PLACES)]):
             prefix = join(self._root, directory) + "/"
             recursive = directory in (DATA_DIR, INDICES_DIR, COLUMN_JOBS_DIR)
-            for found in self._store.list_to_delete(prefix[:-1], self._main, recursive=recursive):
-                if found.path in manifests:
-                    yield CleanupFile(found.path, "manifest", found.size, unverified=False)
+            for entry in self._store.list_to_delete(prefix[:-1], self._main, recursive=recursive):
+                if entry.path in manifests:
+                    yield CleanupFile(entry.path, "manifest", entry.size, unverified=False)
                     continue
                 for place, pattern, kind in _PLACES:
-                    match = pattern.fullmatch(found.path.removeprefix(prefix)) if place == directory else None
+                    match = pattern.fullmatch(entry.path.removeprefix(prefix)) if place == directory else None
                     if match is not None:
-                        yield from self._judge(found, kind, match[1])
+                        yield from self._judge(entry, kind, match[1])
                         break
 
     def is_kept(self, file: CleanupFile) -> bool:
@@ -407,18 +407,18 @@ class _Line:
             return all(file.path != gone.path for gone in self._gone_files.values())
         return self._kept.names(file.kind, file.key)
 
-    def _judge(self, found: StoredObject, kind: str, key: str) -> Iterator[CleanupFile]:
+    def _judge(self, entry: StoredObject, kind: str, key: str) -> Iterator[CleanupFile]:
         if self._kept.names(kind, key):
             return
         verified = self._gone.names(kind, key)
         if not verified:
-            if found.modified is None and not self._policy.delete_unverified:
+            if entry.modified is None and not self._policy.delete_unverified:
                 return
-            modified = found.modified or self._now
+            modified = entry.modified or self._now
             settled = kind in _EARLY or modified < self._oldest_kept
             if not (self._now - modified >= _UNVERIFIED_AGE or (self._policy.delete_unverified and settled)):
                 return
-        yield CleanupFile(found.path, kind, found.size, not verified, key)
+        yield CleanupFile(entry.path, kind, entry.size, not verified, key)
 
     def _keep(self, manifest: Manifest) -> None:
         self._kept.add(manifest)
@@ -429,11 +429,11 @@ class _Line:
 
         Lines are looked for in the tree itself: one that is just being made has no name yet.
         """
-        found = list(self._store.list_objects(join(self._main, TREE_DIR), recursive=True))
+        objects = list(self._store.list_objects(join(self._main, TREE_DIR), recursive=True))
         for line in {self._main, self._root}:
-            found += self._store.list_objects(join(line, VERSIONS_DIR))
+            objects += self._store.list_objects(join(line, VERSIONS_DIR))
         files = []
-        for file in found:
+        for file in objects:
             folder, _, name = file.path.rpartition("/")
             parsed = parse_manifest_name(name)
             if not folder.endswith(f"/{VERSIONS_DIR}") or _identity(file.path, file) in self._seen:
@@ -457,13 +457,13 @@ class _Line:
             check_writable(manifest.message, file.path)
             return manifest
 
-        wanted = list(files)
+        queue = list(files)
         with ThreadPoolExecutor(_READERS) as pool:
-            for start in range(0, len(wanted), _READERS):
-                part = wanted[start : start + _READERS]
+            for start in range(0, len(queue), _READERS):
+                part = queue[start : start + _READERS]
                 yield from (manifest for manifest in pool.map(read, part) if manifest is not None)
                 self._seen.update(_identity(file.path, file.listed) for file in part)
-                report("reading versions", start + len(part), len(wanted), "versions")
+                report("reading versions", start + len(part), len(queue), "versions")
 
     def _tagged(self) -> set[int]:
         """Return the versions of this line that have tags."""
@@ -481,13 +481,13 @@ class _Line:
         if not self._deleted:
             return set()
         versions = set()
-        for found in self._store.list_objects(join(self._root, TRANSACTIONS_DIR)):
-            known = any(names.names("transaction", found.name) for names in (self._kept, self._gone))
-            if known or _identity(found.path, found) in self._seen or not found.name.endswith(".txn"):
+        for entry in self._store.list_objects(join(self._root, TRANSACTIONS_DIR)):
+            is_listed = any(names.names("transaction", entry.name) for names in (self._kept, self._gone))
+            if is_listed or _identity(entry.path, entry) in self._seen or not entry.name.endswith(".txn"):
                 continue
-            self._seen.add(_identity(found.path, found))
+            self._seen.add(_identity(entry.path, entry))
             try:
-                transaction = transaction_pb2.Transaction.FromString(self._store.read(found.path))
+                transaction = transaction_pb2.Transaction.FromString(self._store.read(entry.path))
             except (FileNotFoundError, DecodeError):
                 continue  # withdrawn since, or not a transaction
             if transaction.HasField("restore"):

@@ -99,7 +99,7 @@ def _remove_folder(store: Store, folder: str, parent: str) -> None:
         store.delete(folder, parent)
         return
     objects = store.list_to_delete(folder, parent, recursive=True)
-    store.delete_many((found.path for found in objects), parent)
+    store.delete_many((entry.path for entry in objects), parent)
     store.remove_empty(folder, parent)
 
 
@@ -123,7 +123,7 @@ def _folder_of(store: Store, parent: str, marker: str) -> str | None:
 
 def _delete_listed(store: Store, root: str) -> None:
     """Delete what a table has now, and manifests that its writers add meanwhile; nothing of a new table."""
-    paths = [found.path for found in store.list_to_delete(root, root, recursive=True)]
+    paths = [entry.path for entry in store.list_to_delete(root, root, recursive=True)]
     versions, data = f"{join(root, VERSIONS_DIR)}/", f"{join(root, DATA_DIR)}/"
     manifests = {path for path in paths if path.startswith(versions)}
     unique = {path for path in paths if path.startswith(data)}

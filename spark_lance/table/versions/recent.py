@@ -43,10 +43,10 @@ class _Recent:
 
     def get(self, key: _Key) -> _Known | None:
         with self._lock:
-            known = self._kept.get(key)
-            if known is not None:
+            entry = self._kept.get(key)
+            if entry is not None:
                 self._kept.move_to_end(key)
-            return known
+            return entry
 
     def put(self, key: _Key, data: bytes, manifest: Manifest) -> None:
         if len(data) > _LARGEST:
@@ -87,9 +87,9 @@ def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | 
     if listed.tag is None or listed.size > _LARGEST:
         return _read_listed(store, path, naming, listed)
     key = _key(store, path, listed.tag)
-    known = _RECENT.get(key)
-    if known is not None and known[1].naming is naming:
-        return known[1]
+    entry = _RECENT.get(key)
+    if entry is not None and entry[1].naming is naming:
+        return entry[1]
     data = store.read(path)
     manifest = read_manifest(store, path, naming, data=data)
     if len(data) == listed.size:  # otherwise another object is there by now
@@ -104,9 +104,9 @@ def _read_compared(store: Store, path: str, naming: Naming) -> Manifest:
         return read_manifest(store, path, naming, size)
     data = store.read(path)
     key = _key(store, path, _BY_BYTES)
-    known = _RECENT.get(key)
-    if known is not None and known[1].naming is naming and known[0] == data:
-        return known[1]
+    entry = _RECENT.get(key)
+    if entry is not None and entry[1].naming is naming and entry[0] == data:
+        return entry[1]
     manifest = read_manifest(store, path, naming, data=data)
     _RECENT.put(key, data, manifest)
     return manifest

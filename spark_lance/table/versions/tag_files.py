@@ -69,8 +69,8 @@ def no_tag(store: Store, main: str, tag: str) -> TagNotFoundError:
     """Return the error for a tag that is not there, which names some that are."""
     names = sorted(name.removesuffix(".json") for name in store.list(join(main, TAGS_DIR)))
     more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    told = f"there are: {', '.join(names[:_TOLD])}{more}" if names else "the table has none"
-    return TagNotFoundError(f"tag {tag!r} of {main} does not exist; {told}")
+    choices = f"there are: {', '.join(names[:_TOLD])}{more}" if names else "the table has none"
+    return TagNotFoundError(f"tag {tag!r} of {main} does not exist; {choices}")
 
 
 def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:

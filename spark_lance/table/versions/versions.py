@@ -83,13 +83,13 @@ def list_versions(store: Store, root: str) -> list[VersionFile]:
     """
     finish_latest(store, root)
     directory = join(root, VERSIONS_DIR)
-    found = []
+    files = []
     for name in store.list(directory):
         if (parsed := parse_manifest_name(name)) is not None:
-            found.append(VersionFile(parsed[0], f"{directory}/{name}", parsed[1]))
-    if len({file.naming for file in found}) > 1:
+            files.append(VersionFile(parsed[0], f"{directory}/{name}", parsed[1]))
+    if len({file.naming for file in files}) > 1:
         raise FormatError("manifests are named both as V1 and as V2", path=directory)
-    return sorted(found, key=lambda file: file.version)
+    return sorted(files, key=lambda file: file.version)
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def _newest_named(store: Store, root: str) -> VersionFile:
     """Return the version of the highest number, whatever its manifest holds."""
     finish_latest(store, root)
     directory = join(root, VERSIONS_DIR)
-    if (found := _first_listed(store, directory)) is not None:
-        return found
+    if (newest := _first_listed(store, directory)) is not None:
+        return newest
     name = newest_manifest_name(store.list(directory))
     if name is not None and (parsed := parse_manifest_name(name)) is not None:
         return VersionFile(parsed[0], f"{directory}/{name}", parsed[1])
@@ -137,9 +137,9 @@ def _newest_named(store: Store, root: str) -> VersionFile:
 
 
 def _no_table(store: Store, root: str) -> TableNotFoundError:
-    told = _what_is_there(Path(root)) if store.is_local else ""
+    hint = _what_is_there(Path(root)) if store.is_local else ""
     return TableNotFoundError(
-        f"no Lance table at {root}: {told or 'check the path, or write the table first'}"
+        f"no Lance table at {root}: {hint or 'check the path, or write the table first'}"
     )
 
 
@@ -172,10 +172,10 @@ def _first_listed(store: Store, directory: str) -> VersionFile | None:
     listed = store.first_listed(directory, _FIRST_NAMES)
     if listed is None:
         return None
-    name = newest_manifest_name([found.name for found in listed])
+    name = newest_manifest_name([entry.name for entry in listed])
     if name is None or (parsed := parse_manifest_name(name)) is None or parsed[1] is not Naming.V2:
         return None
-    which = next(found for found in listed if found.name == name)
+    which = next(entry for entry in listed if entry.name == name)
     return VersionFile(parsed[0], f"{directory}/{name}", parsed[1], which)
 
 
@@ -293,5 +293,5 @@ def _summary(numbers: list[int]) -> str:
         return ", ".join(map(str, numbers))
     if numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]} to {numbers[-1]}"
-    shown = ", ".join(map(str, numbers[-_VERSIONS_SHOWN:]))
-    return f"{shown} and {len(numbers) - _VERSIONS_SHOWN} older ones from {numbers[0]} on"
+    newest = ", ".join(map(str, numbers[-_VERSIONS_SHOWN:]))
+    return f"{newest} and {len(numbers) - _VERSIONS_SHOWN} older ones from {numbers[0]} on"

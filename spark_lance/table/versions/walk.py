@@ -44,10 +44,10 @@ class Walk:
             VersionNotFoundError: it has been cleaned up, or was never there; the message tells what is left.
             TableNotFoundError, FormatError, UnsupportedFormatError: see `load_version`.
         """
-        found = self._kept.pop(version, None)
-        if found is None:
+        manifest = self._kept.pop(version, None)
+        if manifest is None:
             try:
-                found = load_version(self.store, self.root, version)
+                manifest = load_version(self.store, self.root, version)
             except (VersionNotFoundError, TornManifestError) as error:
                 if version > 1 and self._is_torn(version, error):
                     # It never was a version: nothing changed in it.
@@ -55,10 +55,10 @@ class Walk:
                 if isinstance(error, VersionNotFoundError):
                     self.require(version, version)
                 raise
-        self._kept[version] = found
+        self._kept[version] = manifest
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
-        return found
+        return manifest
 
     def before(self, version: int) -> Manifest | None:
         """Return the version before a version; None for the empty table before the first one.
@@ -143,17 +143,17 @@ def version_from(store: Store, root: str, moment: datetime | str) -> int:
         OptionError: the text is not a time.
     """
     limit = parse_moment(moment)
-    found = newest = None
+    version = newest = None
     for file in reversed(list_versions(store, root)):
         manifest = read_whole(store, file.path, file.naming)
         if manifest is None:
             continue
-        made = manifest.timestamp
-        newest = newest or made
-        if made < limit:
+        timestamp = manifest.timestamp
+        newest = newest or timestamp
+        if timestamp < limit:
             break
-        found = file.version
-    if found is None:
+        version = file.version
+    if version is None:
         latest_version(store, root)
         raise VersionNotFoundError(f"{root} has no version as young as {limit}; its newest is of {newest}")
-    return found
+    return version

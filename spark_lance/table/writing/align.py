@@ -56,13 +56,13 @@ class Aligner:
 
     def __init__(self, source: pa.Schema, target: Schema) -> None:
         differences: Differences = []
-        known = {field.name: field for field in target.fields}
+        by_name = {field.name: field for field in target.fields}
         for name in source.names:
             if source.names.count(name) > 1:
                 differences.append(f"column {name!r} occurs twice in the data")
-            elif name not in known:
-                made = f": {_MADE[name]} adds it; leave it out" if name in _MADE else None
-                hint = made or ADD_IT
+            elif name not in by_name:
+                origin = f": {_MADE[name]} adds it; leave it out" if name in _MADE else None
+                hint = origin or ADD_IT
                 differences.append(f"column {name!r} is not in the table{hint}")
         casts: list[tuple[str, Cast | None]] = []
         fields: list[Field] = []
@@ -73,9 +73,9 @@ class Aligner:
                 if not field.nullable:
                     differences.append(f"column {field.name!r} must not be null but is missing in the data")
                 continue
-            given = source.field(index)
-            aligned = with_references(given.type, field.arrow_field())
-            casts.append((field.name, cast_field(given, aligned, field.name, differences)))
+            source_field = source.field(index)
+            aligned = with_references(source_field.type, field.arrow_field())
+            casts.append((field.name, cast_field(source_field, aligned, field.name, differences)))
             fields.append(field)
             arrow.append(aligned)
         if not fields and not differences and target.fields:

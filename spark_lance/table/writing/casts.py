@@ -69,17 +69,17 @@ def with_references(source: pa.DataType, target: pa.Field) -> pa.Field:
     return target
 
 
-def cast_field(given: pa.Field, target: pa.Field, path: str, differences: Differences) -> Cast | None:
+def cast_field(source_field: pa.Field, target: pa.Field, path: str, differences: Differences) -> Cast | None:
     """Return the cast to a field's type; bytes may become blobs of version 2.2, and text JSON."""
-    source = given.type
+    source = source_field.type
     if is_json_field(target):
-        return _cast_json(given, target, path, differences)
+        return _cast_json(source_field, target, path, differences)
     if isinstance(source, pa.BaseExtensionType):
         if not _is_same_extension(source, target):
-            kept = known_schema(pa.schema([target])).field(0).type
-            differences.append(TypeDifference(path, source, kept))
+            target_type = known_schema(pa.schema([target])).field(0).type
+            differences.append(TypeDifference(path, source, target_type))
             return None
-        inner = cast_field(given.with_type(source.storage_type), target, path, differences)
+        inner = cast_field(source_field.with_type(source.storage_type), target, path, differences)
         return lambda array: _apply(inner, array.storage if isinstance(array, pa.ExtensionArray) else array)
     if _is_spatial(source) and _is_bytes(target.type):
         inner = _cast_type(pa.binary(), target.type, path, differences)
@@ -101,13 +101,13 @@ def cast_field(given: pa.Field, target: pa.Field, path: str, differences: Differ
     return _cast_type(source, target.type, path, differences)
 
 
-def _cast_json(given: pa.Field, target: pa.Field, path: str, differences: Differences) -> Cast | None:
+def _cast_json(source_field: pa.Field, target: pa.Field, path: str, differences: Differences) -> Cast | None:
     """Return what makes stored documents: of text that is JSON, of documents nothing or a check."""
-    if is_json_field(given):
+    if is_json_field(source_field):
         return None
-    if documents_of(pa.chunked_array([], given.type).combine_chunks()) is None:
-        kept = known_schema(pa.schema([target])).field(0).type
-        differences.append(TypeDifference(path, given.type, kept))
+    if documents_of(pa.chunked_array([], source_field.type).combine_chunks()) is None:
+        target_type = known_schema(pa.schema([target])).field(0).type
+        differences.append(TypeDifference(path, source_field.type, target_type))
         return None
 
     def cast(array: pa.Array) -> pa.Array:
@@ -137,9 +137,9 @@ def _well_known_binary(array: pa.StructArray) -> pa.Array:
 def _is_same_extension(source: pa.BaseExtensionType, target: pa.Field) -> bool:
     """Whether a field is for values of an extension type: it is plain, or of the very type."""
     name = (target.metadata or {}).get(EXTENSION_NAME.encode())
-    kept = known_schema(pa.schema([target])).field(0).type
-    if isinstance(kept, pa.BaseExtensionType):
-        return bool(kept == source)
+    target_type = known_schema(pa.schema([target])).field(0).type
+    if isinstance(target_type, pa.BaseExtensionType):
+        return bool(target_type == source)
     return name is None or name == source.extension_name.encode()
 
 
@@ -181,14 +181,14 @@ def _is_any_list(kind: pa.DataType) -> bool:
 
 def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Differences) -> Cast | None:
     names = [source.field(i).name for i in range(source.num_fields)]
-    wanted = [target.field(i) for i in range(target.num_fields)]
+    targets = [target.field(i) for i in range(target.num_fields)]
     for name in names:
         if names.count(name) > 1:
             differences.append(f"column {path + '.' + name!r} occurs twice in the data")
         elif target.get_field_index(name) < 0:
             differences.append(f"column {path + '.' + name!r} is not in the table{ADD_IT}")
     casts: list[tuple[int, Cast | None]] = []
-    for field in wanted:
+    for field in targets:
         index = source.get_field_index(field.name)
         if index < 0:
             if not field.nullable:
@@ -205,14 +205,14 @@ def _struct(source: pa.DataType, target: pa.DataType, path: str, differences: Di
     def cast(array: pa.StructArray) -> pa.Array:
         children = [
             pa.nulls(len(array), field.type) if index < 0 else _apply(inner, array.field(index))
-            for (index, inner), field in zip(casts, wanted, strict=True)
+            for (index, inner), field in zip(casts, targets, strict=True)
         ]
         mask = array.is_null() if array.null_count else None
         if not children:
             return pa.array(
                 [{}] * len(array), type=target, mask=None if mask is None else mask.to_numpy(False)
             )
-        return pa.StructArray.from_arrays(children, fields=wanted, mask=mask)
+        return pa.StructArray.from_arrays(children, fields=targets, mask=mask)
 
     return cast
 

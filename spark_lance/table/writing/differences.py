@@ -60,11 +60,11 @@ def rows_do_not_fit(
         differences: what does not fit.
         tell: makes a line of the message of each.
     """
-    known = tuple(dict.fromkeys(differences))
-    lines = [tell(line) for line in known]
-    told = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n  - {line}" for line in lines)
-    error = SchemaError(f"the data does not fit the table:{told}")
-    error.differences = known
+    distinct = tuple(dict.fromkeys(differences))
+    lines = [tell(line) for line in distinct]
+    text = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n  - {line}" for line in lines)
+    error = SchemaError(f"the data does not fit the table:{text}")
+    error.differences = distinct
     return error
 
 

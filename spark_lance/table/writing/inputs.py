@@ -175,9 +175,9 @@ def _rows(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _from_rows(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    made = _table(lambda: pa.RecordBatch.from_pylist(rows, schema=schema))
-    assert isinstance(made, pa.RecordBatch)
-    return made
+    batch = _table(lambda: pa.RecordBatch.from_pylist(rows, schema=schema))
+    assert isinstance(batch, pa.RecordBatch)
+    return batch
 
 
 def _table(make: Any) -> Any:

@@ -47,13 +47,13 @@ def check_location(store: Store, root: str) -> None:
         StoreError: the store cannot be listed.
     """
     try:
-        found = store.first_objects(root, _LOOKED_AT)
+        paths = store.first_objects(root, _LOOKED_AT)
     except NotADirectoryError:
         raise LocationInUseError(f"{root} is a file: a table needs a folder of its own") from None
-    foreign = sorted(path for path in found if _is_foreign(path))
+    foreign = sorted(path for path in paths if _is_foreign(path))
     if not foreign:
         return
-    kind = _kind_of(found)
+    kind = _kind_of(paths)
     more = ", ..." if len(foreign) > _SHOWN else ""
     raise LocationInUseError(
         f"{store.uri(root)} is not a Lance table and holds {kind} ({', '.join(foreign[:_SHOWN])}{more}): "

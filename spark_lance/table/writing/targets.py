@@ -54,10 +54,10 @@ def choose_targets(
     if every is not None:
         if names:
             raise OptionError("give target_bases or target_all_bases, not both")
-        found = tuple(_target(bases, number) for number in sorted(base.id for base in bases.others))
-        if not found and not every:
+        others = tuple(_target(bases, number) for number in sorted(base.id for base in bases.others))
+        if not others and not every:
             raise OptionError("the table has no base paths to write to")
-        return (own, *found) if every else found
+        return (own, *others) if every else others
     targets = []
     roots = {bases.root, bases.store.uri(bases.root)}
     for name in [names] if isinstance(names, str) else names or ():
@@ -68,8 +68,8 @@ def choose_targets(
         elif name.rstrip("/") in roots:
             targets.append(own)
         else:
-            known = ", ".join(repr(base.name or base.path) for base in bases.others) or "none"
-            raise OptionError(f"base path {name!r} not found; the table has: {known}")
+            base_names = ", ".join(repr(base.name or base.path) for base in bases.others) or "none"
+            raise OptionError(f"base path {name!r} not found; the table has: {base_names}")
     return tuple(targets) or (own,)
 
 

@@ -47,7 +47,7 @@ def write_fragments(
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
     operation: str = "",
-    held: bool = False,
+    in_memory: bool = False,
     targets: Sequence[FileTarget] = (),
 ) -> list[bytes]:
     """Write batches of exactly `schema` to new data files of the table at `root`.
@@ -60,7 +60,7 @@ def write_fragments(
         max_rows_per_file: rows after which a new file (and fragment) is begun.
         max_bytes_per_file: bytes after which a new file is begun; looked at after every batch.
         operation: see `new_data_file_name`.
-        held: all batches stay as they are until this returns, see `FileWriter`.
+        in_memory: no batch changes until this returns, see `FileWriter`.
         targets: folders that take the files in turns; that of the table's own root by default.
 
     Returns:
@@ -91,7 +91,7 @@ def write_fragments(
                         schema,
                         version,
                         referenced=sources,
-                        is_buffered=held,
+                        is_buffered=in_memory,
                         first_row=rows,
                     )
                 writer.write(part)
@@ -150,9 +150,9 @@ def delete_fragment_files(
         bases: the places of files with a base path; those of the table without them are left.
     """
     places = bases or Bases(store, root)
-    known = {base.id for base in places.others}
+    base_ids = {base.id for base in places.others}
     files = [file for data in fragments for file in table_pb2.DataFragment.FromString(data).files]
-    _delete([places.data_file(f) for f in files if not f.HasField("base_id") or f.base_id in known], root)
+    _delete([places.data_file(f) for f in files if not f.HasField("base_id") or f.base_id in base_ids], root)
 
 
 def delete_operation_files(store: Store, root: str, operation: str) -> None:
@@ -166,7 +166,7 @@ def delete_operation_files(store: Store, root: str, operation: str) -> None:
     except OSError as error:
         logger.warning("could not look for uncommitted files in %s: %s", folder, error)
         return
-    names = [found.name for found in objects if operation in found.name and found.name.endswith(".lance")]
+    names = [entry.name for entry in objects if operation in entry.name and entry.name.endswith(".lance")]
     _delete([(store, join(folder, name)) for name in names], root)
 
 
@@ -176,7 +176,7 @@ def _delete(files: Iterable[tuple[Store, str]], root: str) -> None:
         top = root if path.startswith(f"{root}/") else path.rpartition("/")[0]
         try:
             sidecars = store.list_to_delete(sidecar_folder(path), top)
-            store.delete_many((found.path for found in sidecars), top)
+            store.delete_many((entry.path for entry in sidecars), top)
             store.delete(path, top)
         except FileNotFoundError:
             continue
