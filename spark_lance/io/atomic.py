@@ -1,6 +1,6 @@
-"""Creating an object only if it is absent: the one primitive that commits rest on.
+"""Create an object only if it is absent: the primitive that commits are built on.
 
-Per protocol one function, because fsspec has no portable one:
+Each protocol has its own function, because fsspec has no portable one:
 
     file           a temporary file, then a hard link to the final name
     memory         a lock of this process
@@ -8,10 +8,10 @@ Per protocol one function, because fsspec has no portable one:
     gs             ifGenerationMatch=0, with the object or with the request that begins a resumable upload
     az             If-None-Match: *, with the blob or with its list of blocks
 
-The drivers send those for `mode="create"`; exists-then-write is never used. None of these functions repeats
-a request whose answer it did not get. But the drivers of gs and az do so inside, and HTTP clients do when a
-connection that they used before turns out to be closed. Then a writer is told that it lost, against itself:
-so the losing writer has to read back.
+The drivers send these conditions for `mode="create"`; exists-then-write is never used. None of these
+functions repeats a request whose answer it did not get. But the drivers of gs and az repeat requests
+themselves, and HTTP clients do so when a reused connection turns out to be closed. Then a writer can lose
+against itself, so the losing writer has to read the object back.
 """
 
 from __future__ import annotations

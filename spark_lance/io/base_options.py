@@ -117,11 +117,11 @@ def _is_prefix(folder: str, path: str) -> bool:
 
 @dataclass(frozen=True)
 class BaseOptions:
-    """What the user said about places besides the table's own.
+    """Locations outside the table that the user allows, and their storage options.
 
     Attributes:
-        allowed: URIs; places that are equal to one or below it may be used.
-        by_uri: URI -> storage options for it and what is below it.
+        allowed: URIs. A location may be used if it is one of them or below one of them.
+        by_uri: URI -> storage options for it and for everything below it.
         by_id: id of a base path -> storage options.
     """
 
@@ -166,10 +166,10 @@ def is_base_option(name: str) -> bool:
 
 
 def read_base_options(options: Mapping[str, Any]) -> BaseOptions:
-    """Return what storage options say, of which `is_base_option` is true.
+    """Return the parsed storage options of base paths (those for which `is_base_option` is true).
 
     Raises:
-        OptionError: a value cannot be used. The message does not have it, for it may hold secrets.
+        OptionError: a value cannot be used. The message does not quote it, because it may hold secrets.
     """
     allowed: tuple[str, ...] = ()
     by_uri: dict[str, Mapping[str, Any]] = {}

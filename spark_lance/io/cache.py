@@ -1,4 +1,4 @@
-"""What a process keeps of what it has read between questions, within a number of bytes."""
+"""A cache of values that a process has read, bounded by a number of bytes."""
 
 from __future__ import annotations
 

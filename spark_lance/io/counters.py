@@ -14,13 +14,13 @@ __all__ = ["ReadCounts", "count_cache_hit", "count_pages", "count_read", "read_c
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """What was read.
+    """Counts of reads.
 
     Attributes:
-        reads, requests, bytes: ranges of bytes, requests to stores, and bytes that the ranges have.
-        cache_hits: parts of indices and open versions that the process still had.
-        pages, pages_skipped: pages of data files that were read, and those in the same columns of the same
-            fragments that were not.
+        reads, requests, bytes: byte ranges read, requests to stores, and the total bytes of the ranges.
+        cache_hits: parts of indices and open versions that were in the cache.
+        pages, pages_skipped: pages of data files that were read, and pages of the same columns and fragments
+            that were not.
     """
 
     reads: int = 0
@@ -48,7 +48,7 @@ def count_read(size: int, reads: int = 1, requests: int = 1) -> None:
 
 
 def count_cache_hit() -> None:
-    """Note that something was at hand and not read."""
+    """Count something that was in the cache and was not read."""
     global _hits
     with _lock:
         _hits += 1

@@ -106,5 +106,5 @@ def _opened(protocol: str, options: Mapping[str, Any], identity: str) -> fsspec.
 
 
 def _sent_once(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by which botocore does not repeat requests: the store does, where it is safe."""
+    """Return settings that stop botocore from repeating requests: the store repeats them where it is safe."""
     return {"retries": {"total_max_attempts": 1, "mode": "standard"}, **config}

@@ -1,8 +1,8 @@
-"""What store drivers raise: which failures may pass by themselves, and what to tell the user of the others.
+"""Errors of store drivers: which ones are transient, and the messages for the others.
 
 The drivers (s3fs, gcsfs, adlfs, ...) raise errors of their own, of botocore, of aiohttp and of the cloud
-vendors' packages, none of which can be imported here, for they are optional. So an error is known by the
-service's error code, by its HTTP status, or by the name of its class; one literal table each.
+vendors' packages. These packages are optional, so this module cannot import them. It recognises an error by
+the service's error code, by its HTTP status, or by the name of its class, with one literal table for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Kind", "is_transient", "kind_of", "local_failure", "presentable", "t
 
 
 class Kind(enum.Enum):
-    """What a failure means."""
+    """The meaning of a failure."""
 
     THROTTLED = "the store is overloaded or limits the rate of requests"
     SERVER = "the store failed"
@@ -142,7 +142,7 @@ _ERRNOS: Mapping[int, Kind] = MappingProxyType(
         errno.ETIMEDOUT: Kind.CONNECTION,
     }
 )
-# What a file system of this machine says, and what to do about it. Its own words follow in brackets.
+# Errors of local file systems, and the remedy for each. The system's own text follows in brackets.
 LOCAL: Mapping[int, str] = MappingProxyType(
     {
         errno.ENOSPC: "the disk is full: free some space, then run it again",
@@ -215,13 +215,13 @@ def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exce
 
 
 def local_failure(error: OSError, doing: str) -> OSError:
-    """Return the error that a user gets for what a file system of this machine raised; it keeps the `errno`.
+    """Return the error for the user after a local file system failed; it keeps the `errno`.
 
-    What callers ask for comes back as it is: whether something is missing, or there already.
+    Errors that callers handle are returned unchanged: a missing file, or one that exists already.
 
     Args:
-        error: what Python raised.
-        doing: what was tried, with the path.
+        error: the error of Python.
+        doing: the action that failed, with the path.
     """
     words = LOCAL.get(error.errno or 0)
     if words is None or isinstance(error, (LanceError, FileNotFoundError, FileExistsError)):

@@ -1,8 +1,8 @@
-"""Open files that a process keeps for the next question about them: few, and for a short time.
+"""A pool of open files: few of them, and for a short time.
 
-Opening a file, and touching the first bytes of it, takes longer than a look-up in it. What is kept is lent to
-one user at a time. It keeps descriptors, and the room on a disk of files that others have deleted: hence the
-limits. What this process deletes it lets go of first.
+Opening a file and reading its first bytes takes longer than a look-up in it. The pool lends each file to one
+user at a time. An open file occupies a descriptor, and disk space after others have deleted it: hence the
+limits. Before this process deletes files, it closes those in the pool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["HeldOpen", "let_go"]
 
 Opened = TypeVar("Opened")
 
-# A file that is mapped takes a descriptor, of which a process has 1024 as a rule.
+# A mapped file occupies a descriptor, and a process usually has 1024 of them.
 _MOST = 32
 _SECONDS = 60.0
 
@@ -25,7 +25,7 @@ _ALL: list[HeldOpen] = []  # type: ignore[type-arg]
 
 
 class HeldOpen(Generic[Opened]):
-    """What is open and not in use, the newest last. May be used by several threads."""
+    """Files that are open and not in use, the newest last. Several threads may use it."""
 
     def __init__(self, most: int = _MOST, seconds: float = _SECONDS) -> None:
         self._most, self._seconds = most, seconds

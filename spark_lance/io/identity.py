@@ -1,8 +1,8 @@
-"""Who a process is to a store: a digest of all that its requests are authorised by.
+"""The identity of a process at a store: a digest of everything that authorises its requests.
 
-What a process caches of a store belongs to those who could read it: the same path, opened with other
-credentials or at another endpoint, is another entry. The digest covers the driver's options, what fsspec's
-configuration adds to them, and the environment variables from which drivers take credentials.
+Cached data of a store is only for users who could read it. So the same path, opened with other credentials or
+at another endpoint, is another cache entry. The digest covers the driver's options, the additions of fsspec's
+configuration, and the environment variables that hold credentials for drivers.
 """
 
 from __future__ import annotations

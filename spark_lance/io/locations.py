@@ -62,7 +62,7 @@ def full_uri(text: str) -> str:
 
 
 def protocol_of(uri: str) -> str:
-    """Return the name by which fsspec knows the protocol of a URI or path."""
+    """Return fsspec's name for the protocol of a URI or path."""
     if "://" not in uri and "::" not in uri:
         return "file"
     from fsspec.utils import get_protocol

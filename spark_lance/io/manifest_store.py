@@ -1,11 +1,11 @@
-"""External manifest stores: a database that says which manifest is a version of a table.
+"""External manifest stores: a database that maps each version of a table to its manifest.
 
-For stores that cannot create an object only if it is absent. All writers of a table must use the same one.
-The protocol that uses it is in `table/versions/publish.py`; here is what it asks of the database: rows
+They serve stores that cannot create an object only if it is absent. All writers of a table must use the same
+manifest store. The protocol that uses it is in `table/versions/publish.py`. The database holds rows
 
     (root of the table, version) -> (path of the manifest, its size)
 
-of which the first for a version wins.
+and the first row for a version wins.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ManifestEntry:
 
 
 class ManifestStore(Protocol):
-    """What a commit needs of the database. `root` is the table's root path in its store.
+    """The interface of the database for commits. `root` is the table's root path in its store.
 
-    Every method may raise StoreError. A failed `put_if_absent` may have taken place.
+    Every method may raise StoreError. A failed `put_if_absent` may have had its effect.
     """
 
     def get(self, root: str, version: int) -> ManifestEntry | None:

@@ -44,7 +44,7 @@ class OutputFile(Protocol):
 
 
 class LocalOutput:
-    """Writes to a temporary name beside the final one and renames on close.
+    """Writes to a temporary name in the same folder as the final one and renames on close.
 
     With `sync`, the bytes and the name are on the disk when `close` returns.
     """
@@ -217,7 +217,7 @@ class S3Output:
         self._stop()
         self._buffer.clear()
         if self._upload:
-            # What cannot be taken back now is the bucket's life cycle rule's to remove.
+            # The bucket's life cycle rule removes uploads that cannot be aborted now.
             with contextlib.suppress(OSError):
                 self._call("abort_multipart_upload", **self._place, UploadId=self._upload)
             self._upload = ""

@@ -90,8 +90,8 @@ def fetch_joined(
 
 
 def check_length(path: str, offset: int, size: int, got: int) -> None:
-    """Refuse a range of which fewer bytes are there than were asked for."""
+    """Raise an error if a store returned fewer bytes of a range than were requested."""
     if got < size:
-        # Of a range that begins behind the end nobody says where the end is.
+        # If the range begins after the end, no answer contains the position of the end.
         ends = f"after {offset + got} bytes" if got or not offset else f"before byte {offset + 1}"
         raise StoreError(f"{path} ends {ends}, but bytes up to {offset + size} were asked for")

@@ -1,4 +1,4 @@
-"""What S3 is asked in its own words: the first objects of a folder by name, and to delete many at once."""
+"""Requests to S3 that bypass fsspec: list the first objects of a folder by name, and delete many at once."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ _AZURE: Mapping[str, Alias] = {
 _EMULATED_ACCOUNT = "devstoreaccount1"
 _EMULATED_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
-# What the drivers themselves call their settings, for hints on misspelt names only.
+# The drivers' own names of their settings, only for hints on misspelt names.
 _S3_OWN = "anon cache_regions client_kwargs config_kwargs default_block_size endpoint_url key max_concurrency"
 _S3_OWN += " requester_pays s3_additional_kwargs secret session token use_ssl version_aware"
 _GCS_OWN = (
@@ -395,7 +395,7 @@ def _place(out: dict[str, Any], target: str, value: Any, name: str) -> None:
     for part in outer:
         place = place.setdefault(part, {})
     if isinstance(value, dict) and isinstance(place.get(last), dict):
-        # client_kwargs={...} beside region=...: entries of one setting.
+        # client_kwargs={...} next to region=...: entries of one setting.
         for key, entry in value.items():
             _place(place[last], key, entry, name)
         return

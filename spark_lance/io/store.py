@@ -167,7 +167,7 @@ class Store:
 
     def strip(self, uri: str) -> str:
         """Return the path of a URI inside this store; local paths become absolute."""
-        # What is local is done without fsspec where that is as short: importing it takes a while.
+        # Local files do without fsspec where that is as short: importing fsspec takes a while.
         if self.is_local and os.sep == "/" and uri.startswith("/"):
             return uri.rstrip("/") or "/"
         return str(self.fs._strip_protocol(uri))
@@ -206,7 +206,7 @@ class Store:
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """The options by which a table near this one can be opened."""
+        """The options that open a table near this one."""
         return {**self.options, **self.bases.as_options()}
 
     def read(self, path: str) -> bytes:
@@ -292,7 +292,7 @@ class Store:
             FileNotFoundError: there is none.
         """
         if self.protocol in S3:
-            # Of a missing object s3fs would ask whether it is a directory.
+            # For a missing object s3fs would check whether it is a directory.
             bucket, _, key = path.partition("/")
             head = self._s3("head_object", path, Bucket=bucket, Key=key)
             modified = head["LastModified"].astimezone(timezone.utc)
@@ -499,12 +499,12 @@ class Store:
         return self.list_objects(directory, recursive)
 
     def delete(self, path: str, root: str) -> None:
-        """Delete an object below a root; one that does not exist is fine.
+        """Delete an object below a root, if it exists.
 
-        Of a link of this machine the link goes. None is followed on the way from the root to the object.
+        A local link is deleted itself, not its target. No link is followed between the root and the object.
 
         Raises:
-            StoreError: it is not below the root, the way leads over a link, or it cannot be deleted.
+            StoreError: it is not below the root, the path leads through a link, or it cannot be deleted.
         """
         if self.is_local:
             let_go()

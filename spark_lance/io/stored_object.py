@@ -1,4 +1,4 @@
-"""What a listing tells of an object."""
+"""The facts that a listing contains about an object."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TIME_KEYS = ("LastModified", "last_modified", "mtime", "modified", "updated", "
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object as a listing tells of it.
+    """An object in a listing.
 
     Attributes:
         path: inside the store.
         size: in bytes.
-        modified: when it was written, in UTC; None if the store does not say.
-        tag: changes with the content of the object; None if it is not told.
+        modified: when it was written, in UTC; None if the listing does not contain it.
+        tag: changes with the content of the object; None if the listing does not contain it.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Base paths: where the files of a version lie when they are not all under the table's own root.
+"""Base paths: where the files of a version are when they are not all under the table's own root.
 
 A data file, deletion file or index entry without `base_id` is under the root. One with `base_id` is under
 the manifest's BasePath of that id (a key; the list has no order):
@@ -6,14 +6,14 @@ the manifest's BasePath of that id (a key; the list has no order):
     is_dataset_root    {path}/data/{file}    {path}/_deletions/{file}    {path}/_indices/{uuid}
     otherwise          {path}/{file}         not allowed                 {path}/{uuid}
 
-Blobs outside the table may lie below base paths too: {path}/{relative location}.
+Blobs outside the table may be below base paths too: {path}/{relative location}.
 
-A path is a URI, an absolute local path, or a relative one, which counts from the working directory. (Lance
-table format, base paths.)
+A path is a URI, an absolute local path, or a path relative to the working directory. (Lance table format,
+base paths.)
 
-A table may be made by somebody else, so `open_place` opens what it refers to only if it is near the table or
-listed by the user, and with storage options that were given for that place (`io/base_options.py`). Base
-paths, external blobs and the sources of blobs all go through it.
+The author of a table is not trusted. So `open_place` opens a location only if it is near the table or allowed
+by the user, and only with the storage options for that location (`io/base_options.py`). Base paths, external
+blobs and the sources of blobs all go through it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Bases:
         )
 
     def external_base(self, base_id: int, relative: str) -> str:
-        """Return the URI of the directory from which the relative location of an object counts.
+        """Return the URI of the directory that the relative location of an object starts from.
 
         Raises:
             FormatError, StoreError: as `external`.

@@ -1,4 +1,4 @@
-"""The fragments that an index entry covers: a Roaring bitmap, of which a few bytes can hold 2^32 ids."""
+"""The fragments that an index entry covers: a Roaring bitmap. A few bytes of it can hold 2^32 ids."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Opening the data files of a fragment: what the manifest says of a file, and how far that is believed.
+"""Open the data files of a fragment, and check them against the manifest.
 
-A manifest names for each file its path, version, fields, columns and length. The length saves asking the
-store. Of legacy files (0.1) it is not believed: writers took it before the footer was written. (Lance table
+For each file, a manifest has its path, version, fields, columns and length. The length saves a request to the
+store. For legacy files (0.1) it is not used: writers took it before the footer was written. (Lance table
 format, data files.)
 """
 

@@ -46,7 +46,7 @@ WRITE_SEEDS = 65536
 
 _LEGACY = "0.1"
 
-# What a fragment may have -> the flag for it.
+# Optional part of a fragment -> the flag for it.
 _PART_FLAGS = {
     "deletion_file": DELETION_FILES,
     "overlays": DATA_OVERLAYS,

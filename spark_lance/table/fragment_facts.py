@@ -1,8 +1,8 @@
-"""What readers and writers of a version ask of all its fragments, found in one pass over them.
+"""Facts about all fragments of a version, computed in one pass over them.
 
-A table may have ten thousand fragments, and a commit that adds one asks about all of them several times: are
-the ids distinct, do files have one version, is a row uncounted. Each pass makes an object of Python per
-fragment. The facts of a version are those of the one before and of what is new, so an append adds them up.
+A table may have ten thousand fragments, and a commit that adds one checks all of them several times: whether
+the ids are distinct, the files have one version, and all rows are counted. Each pass creates a Python object
+per fragment. An append only adds the facts of its new fragments to those of the version before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["FragmentFacts"]
 
 
 class FragmentFacts(NamedTuple):
-    """What fragments have in common.
+    """Facts about several fragments.
 
     Attributes:
         highest: the highest id, -1 without fragments.
@@ -26,7 +26,7 @@ class FragmentFacts(NamedTuple):
         versions: major and minor file versions of their data files.
         has_row_ids: whether all of them have stable row ids.
         has_pairs: whether any of them has more than one data file.
-        is_counted: whether all of them say how many rows they have, and how many of them are deleted.
+        is_counted: whether all of them have their number of rows, and of deleted rows.
     """
 
     highest: int = -1

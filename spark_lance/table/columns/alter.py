@@ -106,21 +106,21 @@ def alter_columns(
 ) -> Manifest:
     """Alter fields and return the new version.
 
-    Fields that must no longer be null are read to see that no live row has a null. Fields of a new type are
-    read and written anew under new ids.
+    Fields that become NOT NULL are read to check that no live row has a null. Fields with a new type are
+    read, cast and written under new ids.
 
     Args:
         snapshot: the version to begin with.
-        alterations: what is to become of which fields.
+        alterations: the changes of fields.
         execute: casts fragments, named by their ids; in this process by default.
-        reruns: how often to begin anew because of other writers.
+        reruns: how often to start over because of other writers.
         env: clock, sleep and random numbers.
 
     Raises:
         SchemaError: see `alter_fields`; or there are nulls, a value cannot be cast, the field has an index,
-            or a cast comes together with forbidding nulls.
+            or one alteration both casts and forbids nulls.
         CommitError: other writers were in the way; see its subclasses.
-        UnsupportedFormatError: the table uses what is not written here.
+        UnsupportedFormatError: the table uses a feature that cannot be written here.
     """
     files = ColumnFiles(snapshot.store, snapshot.root)
 

@@ -1,7 +1,7 @@
-"""Values that come for some rows of a fragment, made into values for all its physical rows.
+"""Extend values for some rows of a fragment to values for all its physical rows.
 
-The values come in runs: ascending physical offsets, and a batch with a row for each of them. What the other
-rows get is null, or the values that they have had.
+The values come in runs: ascending physical offsets, and a batch with a row for each of them. The other rows
+get null, or keep their values.
 """
 
 from __future__ import annotations

@@ -46,17 +46,17 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Finished:
-    """What a change of columns gives for one fragment. Can be pickled.
+    """The result of a column change for one fragment. Can be pickled.
 
     Attributes:
         fragment: the fragment's id.
-        deletion: its serialized DeletionFile as it was then; empty if it had none.
+        deletion: its serialized DeletionFile at that time; empty if it had none.
         deleted: the rows that had no value, as a Roaring bitmap.
-        homes: where the values that were computed from lay; see `homes_of`.
-        ids: the ids of the fields that are given values, depth first.
-        file: the serialized DataFile; None if the fragment stays as it is.
+        homes: the files of the values that were the input; see `homes_of`.
+        ids: the ids of the fields with new values, depth first.
+        file: the serialized DataFile; None if the fragment does not change.
         offsets: the rows that got new values, as a Roaring bitmap; None if all did.
-        values: the number of rows for which there was a value.
+        values: the number of rows that had a value.
     """
 
     fragment: int
@@ -70,7 +70,7 @@ class Finished:
 
     @property
     def data_file(self) -> table_pb2.DataFile | None:
-        """What a manifest says about the file."""
+        """The manifest's entry for the file; None if the fragment does not change."""
         return None if self.file is None else table_pb2.DataFile.FromString(self.file)
 
     @classmethod
@@ -213,7 +213,7 @@ class JobRecords:
         """Delete the records."""
         objects = self.store.list_to_delete(self.folder, self.root)
         self.store.delete_many((entry.path for entry in objects), self.root)
-        # Another job may have its records beside these.
+        # Another job may have its records in the same folder.
         for folder in (self.folder, join(self.root, COLUMN_JOBS_DIR)):
             self.store.remove_empty(folder, self.root)
 

@@ -1,7 +1,7 @@
-"""Where the values of new columns come from: expressions, functions, streams of batches, and joins.
+"""Sources of the values of new columns: expressions, functions, streams of batches, and joins.
 
-Each source tells the Arrow schema of the columns that it gives and the columns of the table that it reads,
-and turns batches of the rows of a fragment into batches of as many rows.
+Each source has the Arrow schema of its new columns and the names of the table columns that it reads. It turns
+batches of the rows of a fragment into batches of as many rows.
 """
 
 from __future__ import annotations
@@ -219,9 +219,10 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 class Join:
-    """The columns of other data, found by the value of a key; rows without a match get null.
+    """The columns of other data, looked up by the value of a key; rows without a match get null.
 
-    The other data is kept in memory. Of several rows with one key the last counts; null is a key like others.
+    The other data stays in memory. If several rows have the same key, the last one counts. Null is a key like
+    others.
     """
 
     def __init__(self, data: pa.Table, key: str, kind: pa.DataType) -> None:
@@ -250,7 +251,7 @@ class Join:
             raise SchemaError(
                 f"the key {key!r} is {keys.type} in the data and {kind} in the table"
             ) from error
-        # Of equal keys Arrow finds the first.
+        # If keys are equal, Arrow finds the first one.
         self._keys = keys[::-1]
         others = data.drop_columns([key])
         self.schema = others.schema.remove_metadata()

@@ -39,11 +39,11 @@ pb = transaction_pb2.Transaction
 
 @dataclass(frozen=True)
 class UpdatedFragment:
-    """What became of a fragment.
+    """A fragment after an update in place.
 
     Attributes:
         fragment: its message with the new file.
-        field_ids: the ids of the fields that the new file holds.
+        field_ids: the ids of the fields in the new file.
         offsets: the physical offsets of the rows with new values, ascending.
     """
 
@@ -127,7 +127,7 @@ class NewValues:
         return self._join.places(keys)
 
     def replaced(self, old: Sequence[pa.Array], places: pa.Array) -> pa.RecordBatch:
-        """Return columns of which the rows with a place have new values."""
+        """Return columns with new values in the rows that have a place."""
         matched = np.asarray(places.is_valid())
         rows = np.arange(len(places))
         rows[matched] = len(places) + np.arange(int(matched.sum()))

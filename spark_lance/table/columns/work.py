@@ -39,7 +39,7 @@ BATCH_BYTES = 16 << 20
 
 
 class Others(enum.Enum):
-    """What becomes of the rows for which no value comes."""
+    """The treatment of rows for which no value comes."""
 
     FORBIDDEN = "every row must get a value"
     NULL = "they get null"
@@ -48,19 +48,19 @@ class Others(enum.Enum):
 
 @dataclass(frozen=True)
 class ColumnWork:
-    """What a task has to know to write columns of fragments. Can be pickled.
+    """The parameters of a task that writes columns of fragments. Can be pickled.
 
     Attributes:
         store, root: the table.
         records: where finished fragments are recorded; None for nowhere.
         fields: the columns to write, possibly pruned, with their ids.
         sources: the fields that the values are computed from.
-        others: what becomes of rows without a value.
+        others: the treatment of rows without a value.
         version: version of the data files.
         bases: the version's base paths.
         stable_row_ids: whether the table has stable row ids.
         fragments: the serialized fragments to write for, by id.
-        elsewhere: the ids of the table's other fragments; values for them are passed over.
+        elsewhere: the ids of the table's other fragments; values for them are skipped.
     """
 
     store: Store
@@ -81,7 +81,7 @@ class ColumnWork:
         return tuple(part.id for top in self.fields for part in top.walk())
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Finished]:
-        """Write the columns of the fragments whose values come, and tell of each.
+        """Write the columns of the fragments whose values come, and yield the result for each.
 
         Args:
             batches: row addresses in the column `_rowaddr`, and the values. The addresses ascend.
@@ -147,7 +147,7 @@ class ColumnWork:
         return self.finish(number, runs())
 
     def finish(self, number: int, runs: Iterable[Run]) -> Finished:
-        """Write the columns of a fragment, record it, and tell of it.
+        """Write the columns of a fragment, record it, and return its result.
 
         Args:
             number: its id.

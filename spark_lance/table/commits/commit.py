@@ -1,15 +1,16 @@
-"""The only place where table versions come into being.
+"""The only place that creates table versions.
 
-A commit reads the newest version, checks that nothing since the version it was computed from stands in the
-way, builds the next manifest from the newest one and publishes it with a put that fails if the version is
-taken. Losing means starting over from the then newest version, under the same transaction uuid.
+A commit reads the newest version and checks for conflicts with the commits since the version that it was
+computed from. It builds the next manifest from the newest one and publishes it with a put that fails if the
+version is taken. The loser starts over from the version that is newest then, under the same transaction uuid.
 
-A commit has succeeded once its version is in place. What follows (`_landed`: the version hint, the automatic
-clean-up) is upkeep. Its failures are logged and never raised: a job that retries would write its rows twice.
+A commit has succeeded once its version is in place. The steps after it (`_landed`: the version hint, the
+automatic clean-up) are upkeep. Their failures are logged and never raised: a job that retries would write its
+rows twice.
 
 The store may lose its answer. So after every put that did not plainly succeed, the version is read back: if
-it carries our uuid, the commit is ours. If that cannot be told, `CommitOutcomeUnknownError` is raised, and
-nothing may be deleted: the commit may have landed or may yet land.
+it carries our uuid, the commit is ours. If that cannot be decided, `CommitOutcomeUnknownError` is raised, and
+nothing may be deleted: the commit may have landed or may land later.
 """
 
 from __future__ import annotations

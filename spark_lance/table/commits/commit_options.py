@@ -1,4 +1,4 @@
-"""What a user may say about commits, whichever call makes them.
+"""Options of commits for all calls in a block.
 
 with commit_options(message="nightly load", retry=RetryPolicy(attempts=100)):
     dataset.delete("day < '2020-01-01'")

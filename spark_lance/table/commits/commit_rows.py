@@ -1,4 +1,4 @@
-"""Commits of operations that delete rows, alone or to write them anew."""
+"""Commits of operations that delete rows, with or without new rows that replace them."""
 
 from __future__ import annotations
 

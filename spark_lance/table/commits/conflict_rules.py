@@ -339,7 +339,7 @@ def _names_schema(update: pb.UpdateConfig) -> bool:
     return bool(update.schema_metadata) or update.HasField("schema_metadata_updates")
 
 
-# What operations touch.
+# The parts of a table that an operation changes.
 
 
 def _fragments(operation: Any) -> set[int]:

@@ -8,11 +8,11 @@ one that was committed since the version ours was computed from ("theirs"):
     m  merge the rows deleted by both    (only as the outcome of a rule)
     other letters are rules, functions of the two operations: see `conflict_rules`
 
-Rows stand for all operations on an existing table but two that are never executed here, write-ahead logs and
-overlays. `rewrite_deferred` is a rewrite that leaves the indices as they are and tells in a fragment-reuse
-entry where rows went; once committed it looks like any other, as its transaction has no place for the entry.
-An operation of theirs that is not known at all is incompatible with everything. (Lance table
-format, conflict matrix.)
+The rows cover all operations on an existing table except two that are never executed here: write-ahead logs
+and overlays. `rewrite_deferred` is a rewrite that does not touch the indices. It records the moved rows in a
+fragment-reuse entry. Once committed it looks like any other rewrite, because its transaction has no field for
+the entry. An unknown operation of theirs is incompatible with everything. (Lance table format, conflict
+matrix.)
 """
 
 from __future__ import annotations

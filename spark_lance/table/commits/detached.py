@@ -1,11 +1,11 @@
-"""Versions outside the history: whoever knows the number can read them, and nobody else sees them.
+"""Detached versions: they are outside the history, and only readers that know their number can see them.
 
     _versions/d{number}.manifest      number: 63 random bits, the highest bit is set
 
-They are the versions of experiments that may be thrown away, or brought in later by a restore. One that is
-computed from a version of the history is fitted onto the newest one, as if it became the next; one that is
-computed from a detached version is built on that. Clean-ups keep their files. (Lance table format, detached
-versions; that tables of the naming V1 have none is pylance's rule.)
+They are for experiments, which are dropped or added to the history later by a restore. If a detached version
+is computed from a version of the history, it is rebased onto the newest one, as if it became the next. If it
+is computed from a detached version, it is built on that version. Clean-ups keep their files. (Lance table
+format, detached versions. Tables with V1 naming have none: pylance's rule.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Commits that land once: a job names itself and numbers its writes, and no number of a job lands twice.
+"""Commits that land once: a job has a name and numbers its writes, and no number of a job lands twice.
 
-A commit that carries such a pair is made only if the table holds no version by the same job with this number
-or a higher one; Delta's rule. Where the pairs are recorded:
+A commit with such a pair lands only if the table has no version by the same job with this number or a higher
+one (Delta's rule). The pairs are recorded:
 
     in the transaction       as properties, for readers of the history
     in the manifest's config key `spark_lance.transactions`, the highest number of every job, as JSON:
@@ -9,26 +9,25 @@ or a higher one; Delta's rule. Where the pairs are recorded:
                              the kind of pair and the job -> its highest number, the version that has it, and
                              when it was committed (seconds since 1970, UTC)
 
-The record travels from version to version, so one look into the newest manifest answers for the whole past,
-also for versions that were cleaned up. Every other writer copies config forward; but a restore by another
-engine brings back an older config, and a config may be replaced. Hence `through`, the version up to which
-the record is known to be complete: the transactions of later versions are read, newest first, until a
-version is met whose record says that it is complete up to there. Commits made here move the record forward
-with every version (also restores and replaced configs keep it), so there is something to read only where
-other engines have committed since, or before the first pair of a table, once.
+Each version copies the record, so the newest manifest answers for the whole history, also for versions that
+were cleaned up. Every other writer copies the config as well. But a restore by another engine brings back an
+older config, and a config may be replaced. Hence `through`: the record is complete up to this version. The
+transactions of later versions are read, newest first, until a version has a record that is complete up to it.
+Commits made here move the record forward with every version, also restores and replaced configs. So
+transactions are read only if other engines have committed since, and once before the first pair of a table.
 
-A version is built from the manifest that was looked at and published only if no other came in between, so
-of two attempts that race one is published, and the other then finds it.
+A version is built from the manifest that was checked, and published only if no other version came in between.
+So when two attempts race, one is published, and the other then finds it.
 
 The record is bounded by two settings of the table:
 
     spark_lance.transactions.max_jobs    jobs whose numbers are kept, those that committed last (1,000)
     spark_lance.transactions.max_age     jobs that have not committed for longer lose their numbers ("90days")
 
-Of a job that lost its number the record keeps a digest of 40 bits (`forgotten`). A commit of such a job is
-refused, because nobody knows whether it has landed; a job that was never seen is accepted. A commit is also
-refused if another engine restored an older version and versions since then were cleaned up. The record cannot
-tell if the version of that restore was cleaned up, too.
+If a job lost its number, the record keeps a digest of 40 bits (`forgotten`). A commit of such a job is
+refused, because it may have landed before; a new job is accepted. A commit is also refused if another engine
+restored an older version and versions since then were cleaned up. The record cannot detect this if the
+version of that restore was cleaned up, too.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class IdempotentWrite:
 
     @property
     def key(self) -> str:
-        """What the record calls the job."""
+        """The name of the job in the record."""
         return f"{self.kind}:{self.application}"
 
     @property
@@ -122,7 +121,7 @@ def pair_of(properties: Mapping[str, str]) -> Iterator[IdempotentWrite]:
 
 @dataclass
 class AppliedWrites:
-    """What is known of the pairs in a table's history.
+    """The record of the pairs in a table's history.
 
     Attributes:
         numbers: job -> its highest number, the version that has it, and the second of its commit.

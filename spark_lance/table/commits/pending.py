@@ -22,7 +22,7 @@ __all__ = ["SYSTEM_ENV", "CommitEnv", "Landed", "PendingCommit", "unknown_outcom
 
 @dataclass(frozen=True)
 class CommitEnv:
-    """What a commit needs from the world besides the store; tests put their own in place."""
+    """The clock and other inputs of a commit besides the store; tests replace them."""
 
     time_ns: Callable[[], int] = time.time_ns
     monotonic: Callable[[], float] = time.monotonic

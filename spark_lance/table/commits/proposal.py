@@ -108,7 +108,7 @@ def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> 
 
 
 def _fitted(commit: PendingCommit, latest: Manifest) -> Transaction:
-    """Return the transaction fitted onto the newest version, from which one that merges rows then is."""
+    """Return the transaction, rebased onto the newest version; one that merges rows is then based on it."""
     transaction = commit.transaction
     rebase = REBASES.get(transaction.name or "")
     if rebase is None:

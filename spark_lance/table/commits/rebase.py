@@ -28,12 +28,12 @@ pb = transaction_pb2.Transaction
 
 @dataclass(frozen=True)
 class RebaseContext:
-    """What an operation is fitted onto.
+    """The target of a rebase.
 
     Attributes:
         latest: the newest version.
-        theirs: the operations since the last check that call for it, oldest first.
-        rows: the rows that ours deletes, if it tells.
+        theirs: the operations since the last check that require it, oldest first.
+        rows: the rows that ours deletes, if its transaction contains them.
     """
 
     latest: Manifest

@@ -33,7 +33,7 @@ _PARALLEL_FILES = 8
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of the fragments: new messages of those that keep rows, ids of those that lose all."""
+    """Changes of fragments: new messages of those that keep rows, and ids of those that lose all rows."""
 
     updated: list[table_pb2.DataFragment]
     removed: list[int]

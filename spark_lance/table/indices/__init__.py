@@ -1,1 +1,1 @@
-"""What a manifest says of indices; how they work is the index layer's."""
+"""The indices of a table as its manifest describes them; the index layer reads and searches them."""

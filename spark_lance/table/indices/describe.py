@@ -1,7 +1,7 @@
-"""What a version says about its indices: names, kinds, coverage, sizes. Index files are not opened here.
+"""Descriptions of the indices of a version: names, kinds, coverage, sizes. Index files are not opened here.
 
-Several entries of one name are the segments of one index; each covers some fragments. What kind of index an
-entry is, its details tell: a message whose type URL is compared by its last part, without regard to case.
+Several entries of one name are the segments of one index; each covers some fragments. The details of an entry
+determine its kind: they are a message whose type URL is compared by its last part, without regard to case.
 (Lance table format, index section.)
 """
 

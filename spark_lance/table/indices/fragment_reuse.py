@@ -1,17 +1,17 @@
-"""Fragment reuse: rewritten rows that indices still know by their old addresses.
+"""Fragment reuse: rewritten rows that indices still contain under their old addresses.
 
-An entry `__lance_frag_reuse` in the index section tells, rewrite by rewrite, where rows went:
+An entry `__lance_frag_reuse` in the index section records, for each rewrite, where rows moved:
 
     entry      no fields, no files; bitmap: the new fragments of all rewrites; details as follows
     details    inline, or beyond 200 KB a file `details.binpb` in the entry's own directory `_indices/{uuid}/`
     version    one rewrite: the version it was built on, and its groups
     group      old and new fragments as digests (id, physical rows, deleted rows), and a Roaring treemap
-               of the old addresses of the rows that are still there
+               of the old addresses of the rows that still exist
 
-The k-th of these addresses (fragments in the order of the digests, offsets ascending) is the k-th row of the
-new fragments laid end to end; an old address that is not among them was deleted. Files of the indices stay
-as they are and are translated by their readers. Their bitmaps name either the old fragments, which stand
-for the new ones, or the new ones at once. (Lance table format, fragment reuse.)
+The k-th of these addresses is the k-th row of the new fragments laid end to end. (Fragments are in the order
+of the digests, offsets ascending.) An old address that is not among them was deleted. Files of the indices do
+not change; their readers translate the addresses. The bitmaps of the indices contain either the old
+fragments, as substitutes of the new ones, or the new ones. (Lance table format, fragment reuse.)
 """
 
 from __future__ import annotations

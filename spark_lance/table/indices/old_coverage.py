@@ -1,13 +1,13 @@
-"""Which fragments the segments of old writers cover, told from the rows that are in them.
+"""The fragments that segments of old writers cover, computed from the rows in the segments.
 
-Where an old writer's entries cannot be believed (see `old_writers`), the next writer puts them right, as with
-other engines: a segment covers the fragments of which it has rows. Rows stand in one column of one file:
+If an old writer's entries are unreliable (see `old_writers`), the next writer corrects them, as in other
+engines: a segment covers the fragments that its rows belong to. The rows are in one column of one file:
 
     auxiliary.idx       _rowid     of vector indices
     page_data.lance     ids        of B-trees
 
-Other kinds stay as they are, and so do all entries if row ids are no addresses, or if rows were to be moved
-later. Then nothing is built on the version.
+Other kinds stay as they are. So do all entries if row ids are not addresses, or if the table has a
+fragment-reuse entry. Then nothing is built on the version.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a compaction needs of the index layer: that indices are written anew with other row addresses.
+"""The interface between a compaction and the index layer: rewrite indices with new row addresses.
 
-The table layer knows which rows went where, not what an index consists of. What knows both hands an
+The table layer knows the moves of rows, but not the content of an index. A caller that knows both passes an
 `IndexRemap` to the compaction. (Lance table format, rewrite: `rewritten_indices`.)
 """
 
@@ -27,21 +27,21 @@ class IndexRemap(Protocol):
     """Gives indices the new addresses of rows."""
 
     def fragments(self, snapshot: Snapshot) -> BitMap:
-        """Return the ids of the fragments whose rows an index names by address that `rewrite` can write anew.
+        """Return the ids of fragments whose row addresses are in an index that `rewrite` can write.
 
         Raises:
             FormatError: index entries are damaged.
         """
 
     def rewrite(self, snapshot: Snapshot, groups: Sequence[MovedGroup]) -> list[RewrittenIndex]:
-        """Write the segments that cover moved rows anew; nothing is committed.
+        """Rewrite the segments that cover moved rows; nothing is committed.
 
         Args:
-            snapshot: the version in which the rows are still where they were.
-            groups: what moved. A segment that covers a group only in part is left out.
+            snapshot: the version before the rows moved.
+            groups: the moved rows. A segment that covers a group only in part is left out.
 
         Returns:
-            What a Rewrite says of the new segments. If this raises, their files are gone.
+            The entries of the new segments for a Rewrite. If this raises, their files are deleted.
 
         Raises:
             FormatError: an index is damaged.

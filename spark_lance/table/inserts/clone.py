@@ -123,7 +123,7 @@ def _files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]
         for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
             store, path = bases.data_file(file)
             yield store, path, join(DATA_DIR, file.path)
-            # Blobs too large for the data file lie beside it.
+            # Blobs too large for the data file are in files next to it.
             sidecars = path.removesuffix(".lance")
             for sidecar in store.list_objects(sidecars, recursive=True):
                 name = sidecar.path.removeprefix(sidecars)

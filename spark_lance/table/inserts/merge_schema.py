@@ -1,9 +1,9 @@
-"""Appending rows whose columns the table partly lacks: the table gets them, null for its present rows.
+"""Append rows that have columns which the table lacks: the table gets them, null for its present rows.
 
-The new columns, and new fields of structs, are a version of their own before the one that brings the rows:
-its operation says nothing but that, so other writers' operations go on, and other readers see an append as an
-append. Tasks write their files by ids that the new fields will have if nobody else adds some; if somebody
-does, the fields are found again by their names, and the files are entered with the ids that they have then.
+A separate version adds the new columns, and new fields of structs, before the version with the rows. Its
+operation contains nothing else, so it does not conflict with other writers, and other readers see an append
+as an append. Tasks write their files with the ids that the new fields get if nobody else adds fields.
+Otherwise the fields are looked up by their names, and the files are registered with the new ids.
 """
 
 from __future__ import annotations
