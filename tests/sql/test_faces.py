@@ -172,9 +172,9 @@ def test_other_settings_stay_free(run: Run) -> None:
     run(
         "CREATE OR REPLACE TABLE s (id INT) TBLPROPERTIES ('team' = 'x', 'lance.auto_cleanup.interval' = '9')"
     )
-    run("ALTER TABLE s SET TBLPROPERTIES ('delta.appendOnly' = 'true', 'key' = 'a')")
+    run("ALTER TABLE s SET TBLPROPERTIES ('delta.appendOnly' = 'true', 'note' = 'a')")
     shown: dict[Any, Any] = dict(run("SHOW TBLPROPERTIES s"))
-    assert (shown["team"], shown["delta.appendOnly"], shown["key"]) == ("x", "true", "a")
+    assert (shown["team"], shown["delta.appendOnly"], shown["note"]) == ("x", "true", "a")
 
 
 def test_a_location_stays(run: Run) -> None:

@@ -196,8 +196,8 @@ public class LanceTable
   }
 
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-    check(given, "read");
     CaseInsensitiveStringMap options = Bridge.zoned(given);
+    check(options, "read");
     ScanBuilder own = new Reading(this, options);
     if (PLANNED == null) {
       return own;
