@@ -90,15 +90,17 @@ def redacted(text: str, options: Mapping[str, Any] | None = None) -> str:
 
 def shown_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options for people: values that may be secret are hidden, other texts are redacted."""
-    shown: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            shown[name] = shown_options(value) if name in _NESTED or not is_secret_name(str(name)) else HIDDEN
+            result[name] = (
+                shown_options(value) if name in _NESTED or not is_secret_name(str(name)) else HIDDEN
+            )
         elif is_secret_name(str(name)):
-            shown[name] = HIDDEN
+            result[name] = HIDDEN
         else:
-            shown[name] = redacted(value) if isinstance(value, str) else value
-    return shown
+            result[name] = redacted(value) if isinstance(value, str) else value
+    return result
 
 
 def _without_values(text: str, pattern: re.Pattern[str]) -> str:

@@ -122,7 +122,7 @@ def _is_valid(leaf: pa.Array) -> bool:
 
 def _wrong(array: pa.Array, name: str) -> list[tuple[str, pa.Array]]:
     """Return the arrays of visible text that hold a value that is not UTF-8."""
-    return [found for found in _leaves(array, name, visible=True) if not _is_valid(found[1])]
+    return [leaf for leaf in _leaves(array, name, visible=True) if not _is_valid(leaf[1])]
 
 
 def _as_bytes(leaf: pa.Array) -> pa.Array:

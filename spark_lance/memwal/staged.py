@@ -160,21 +160,21 @@ def collectable_stages(store: Store, root: str, limit: datetime) -> list[StoredO
         limit: only jobs that wrote nothing since.
     """
     jobs: dict[str, list[StoredObject]] = {}
-    for found in store.list_to_delete(join(root, STAGING_DIR), root, recursive=True):
-        if found.name.endswith((".arrow", _LEASE)):
-            jobs.setdefault(found.path.rpartition("/")[0], []).append(found)
+    for entry in store.list_to_delete(join(root, STAGING_DIR), root, recursive=True):
+        if entry.name.endswith((".arrow", _LEASE)):
+            jobs.setdefault(entry.path.rpartition("/")[0], []).append(entry)
     expired = datetime.now(timezone.utc) - timedelta(seconds=3 * LEASE_SECONDS)
     dead = (
         objects
         for objects in jobs.values()
-        if all(_is_before(found, limit) for found in objects)
-        and all(_is_before(found, expired) for found in objects if found.name.endswith(_LEASE))
+        if all(_is_before(entry, limit) for entry in objects)
+        and all(_is_before(entry, expired) for entry in objects if entry.name.endswith(_LEASE))
     )
-    return [found for objects in dead for found in objects]
+    return [entry for objects in dead for entry in objects]
 
 
-def _is_before(found: StoredObject, moment: datetime) -> bool:
-    return found.modified is not None and found.modified < moment
+def _is_before(entry: StoredObject, moment: datetime) -> bool:
+    return entry.modified is not None and entry.modified < moment
 
 
 class Stage:

@@ -108,7 +108,7 @@ def socket_stream() -> IO[bytes] | None:
         if frame.f_code.co_name == "dump_stream":
             stream = frame.f_locals.get("stream")
             if callable(getattr(stream, "flush", None)):
-                found: IO[bytes] = stream
-                return found
+                result: IO[bytes] = stream
+                return result
         frame = frame.f_back
     return None

@@ -71,7 +71,7 @@ def enable(
     if not check_workers(spark):
         _register_format(spark)
     started = enable_planning(spark, catalog_wish(spark, catalog, root), new_sessions=new_sessions)
-    tell_of_missing(started.missing, asked=root is not None)
+    tell_of_missing(started.missing, is_explicit=root is not None)
     if save_modes:
         take_save_modes(spark)
     return spark

@@ -67,8 +67,8 @@ def from_tasks() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        found = _OURS.search(str(error))
-        kind = _BY_NAME.get(found[1]) if found else None
-        if found is None or kind is None:
+        match = _OURS.search(str(error))
+        kind = _BY_NAME.get(match[1]) if match else None
+        if match is None or kind is None:
             raise
-        raise kind(found[2]) from error
+        raise kind(match[2]) from error

@@ -71,10 +71,10 @@ def probe(program: str) -> Interpreter | None:
         done = subprocess.run(
             [program, "-c", _PROGRAM], capture_output=True, text=True, timeout=_SECONDS, check=True
         )
-        told = json.loads(done.stdout.splitlines()[-1])
+        facts = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
-    return Interpreter(told["version"], told["release"], tuple(sorted(told["broken"].items())))
+    return Interpreter(facts["version"], facts["release"], tuple(sorted(facts["broken"].items())))
 
 
 def check_workers(spark: Any) -> bool:
@@ -93,13 +93,13 @@ def check_workers(spark: Any) -> bool:
         return False
     if _is_this(Path(program)) and not _others():
         return True
-    found = probe(program)
-    if found is None:
+    interpreter = probe(program)
+    if interpreter is None:
         _warn(f"Spark's workers are to run {program}, which does not start: {_REMEDY}")
         return False
-    for line in _complaints(program, found):
+    for line in _complaints(program, interpreter):
         _warn(line)
-    return found.release is not None and not found.broken
+    return interpreter.release is not None and not interpreter.broken
 
 
 @cache
@@ -133,22 +133,22 @@ def _others() -> list[str]:
     return sorted(names - {_OURS})
 
 
-def _complaints(program: str, found: Interpreter) -> list[str]:
+def _complaints(program: str, interpreter: Interpreter) -> list[str]:
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     lines = []
-    if found.version != ours:
+    if interpreter.version != ours:
         lines.append(
-            f"Spark's workers run {program} (Python {found.version}), this driver runs Python {ours}, and "
-            f"Spark refuses jobs for that: {_REMEDY}"
+            f"Spark's workers run {program} (Python {interpreter.version}), this driver runs Python {ours}, "
+            f"and Spark refuses jobs for that: {_REMEDY}"
         )
-    if found.release is None:
+    if interpreter.release is None:
         lines.append(
             f"Spark's workers run {program}, which has no spark_lance: install it there, or {_REMEDY}"
         )
     lines += [
         f"the package {name} cannot be imported ({error}), and so Spark finds none of the sources that "
         "packages bring: mend or uninstall it"
-        for name, error in found.broken
+        for name, error in interpreter.broken
         if name != _OURS
     ]
     return lines

@@ -113,8 +113,8 @@ def wait_for_tasks(spark: Any, stages: Callable[[], Iterable[int]]) -> None:
     with suppress(Py4JError):  # the events are late, or this release has another name for it
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(_LONGEST_WAIT * 1000))
     while time.monotonic() < end:
-        known = [tracker.getStageInfo(number) for number in stages()]
-        if not any(about is not None and about.numActiveTasks for about in known):
+        infos = [tracker.getStageInfo(number) for number in stages()]
+        if not any(about is not None and about.numActiveTasks for about in infos):
             return
         time.sleep(_SHORTEST_WAIT)
 

@@ -122,8 +122,8 @@ def _marked(spark: Any, name: str, running: _Operation | None) -> Iterator[None]
 def _group(spark: Any) -> str | None:
     """Return the job group that the caller has set in this thread."""
     context = getattr(spark, "_sc", None)
-    found: str | None = None if context is None else context.getLocalProperty(_GROUP)
-    return found
+    group: str | None = None if context is None else context.getLocalProperty(_GROUP)
+    return group
 
 
 def _bar(spark: SparkSession, what: str) -> Any:

@@ -130,10 +130,10 @@ def _told(spark: Any, what: str, bar: Report) -> Iterator[None]:
     """Let a session of Spark Connect tell."""
 
     def tell(stages: Iterable[Any] | None, **_: Any) -> None:
-        known = list(stages or ())
-        if known:
-            done = sum(stage.num_completed_tasks for stage in known)
-            bar(what, done, sum(stage.num_tasks for stage in known), _UNIT)
+        numbers = list(stages or ())
+        if numbers:
+            done = sum(stage.num_completed_tasks for stage in numbers)
+            bar(what, done, sum(stage.num_tasks for stage in numbers), _UNIT)
 
     spark.registerProgressHandler(tell)
     try:

@@ -43,9 +43,9 @@ def forget_archives() -> None:
     """
     if not _is_worker():
         return
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     for path, importer in list(sys.path_importer_cache.items()):
-        if isinstance(importer, zipimporter) and importer.archive in given:
+        if isinstance(importer, zipimporter) and importer.archive in paths:
             sys.path_importer_cache.pop(path, None)
 
 

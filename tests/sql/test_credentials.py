@@ -56,8 +56,8 @@ answer_to = bridge._answer_to
 def noted(verb):
     answer = answer_to(verb)
     def record(question):
-        name = question.name if "name" in question.asked else ()
-        asked.append((verb, name, dict(question.asked.get("options", {}))))
+        name = question.name if "name" in question.request else ()
+        asked.append((verb, name, dict(question.request.get("options", {}))))
         return answer(question)
     return record
 bridge._answer_to = noted

@@ -88,28 +88,28 @@ def _answered(plan: SearchPlan, queries: DataFrame, key: str) -> DataFrame:
         queries: ids and vectors.
         key: what tells them apart.
     """
-    identity, given = queries.schema.fields
+    identity, vector = queries.schema.fields
     # Queries are compared as floats, and shuffled once for each place where they look.
     is_double = plan.query.vectors.dtype == np.float64
     vectors = st.ArrayType(st.DoubleType() if is_double else st.FloatType())
-    asked = queries.select(identity.name, F.col(given.name).cast(vectors).alias("_vector"))
+    vectors_by_id = queries.select(identity.name, F.col(vector.name).cast(vectors).alias("_vector"))
     place = st.StructField("_home", st.LongType(), False)
     sent = st.StructType([place, identity, st.StructField("_vector", vectors, False)])
     answered = st.StructType([identity, *FOUND.fields])
-    homes = asked.where("_vector is not null").mapInArrow(_assign(plan), sent)
+    homes = vectors_by_id.where("_vector is not null").mapInArrow(_assign(plan), sent)
     homes = homes.repartition("_home").sortWithinPartitions("_home")
-    found = homes.mapInArrow(_answer(plan, arrow_schema(answered)), answered)
+    results = homes.mapInArrow(_answer(plan, arrow_schema(answered)), answered)
     order = Window.partitionBy(F.col(key)).orderBy(DISTANCE, "_address")
-    ranked = found.withColumn("_place", F.row_number().over(order))
+    ranked = results.withColumn("_place", F.row_number().over(order))
     return ranked.where(F.col("_place") <= plan.query.k).drop("_place")
 
 
 def _answered_whole(plan: SearchPlan, queries: DataFrame) -> DataFrame:
     """Return what `_answered` does, for queries of several vectors: a task answers the whole of one."""
-    identity, given = queries.schema.fields
+    identity, vector = queries.schema.fields
     is_double = plan.query.vectors.dtype == np.float64
     vectors = st.ArrayType(st.ArrayType(st.DoubleType() if is_double else st.FloatType()))
-    asked = queries.select(identity.name, F.col(given.name).cast(vectors).alias("_vector"))
+    vectors_by_id = queries.select(identity.name, F.col(vector.name).cast(vectors).alias("_vector"))
     answered = st.StructType([identity, *FOUND.fields])
     schema = arrow_schema(answered)
 
@@ -120,12 +120,12 @@ def _answered_whole(plan: SearchPlan, queries: DataFrame) -> DataFrame:
                 for number, query in enumerate(batch["_vector"]):
                     asking = replace(plan.query, vectors=_one_query(query.values)).fitted(search.kind)
                     parts = [search.answer(asking, t, search.allowed(plan.filter, t)) for t in plan.tasks]
-                    (found,) = merged(parts, asking.k)
-                    ids = batch.column(0).take(pa.array([number] * len(found.addresses)))
-                    columns = [ids, pa.array(found.addresses.view(np.int64)), pa.array(found.distances)]
+                    (results,) = merged(parts, asking.k)
+                    ids = batch.column(0).take(pa.array([number] * len(results.addresses)))
+                    columns = [ids, pa.array(results.addresses.view(np.int64)), pa.array(results.distances)]
                     yield pa.RecordBatch.from_arrays(columns, schema=as_given(schema, [ids]))
 
-    return asked.where("size(_vector) > 0").mapInArrow(answer, answered)
+    return vectors_by_id.where("size(_vector) > 0").mapInArrow(answer, answered)
 
 
 def _one_query(vectors: pa.Array) -> npt.NDArray[Any]:
@@ -164,11 +164,11 @@ def _answer(plan: SearchPlan, schema: pa.Schema) -> Mapper:
         with one_line():
             routing = Routing(plan)
             for home, ids, lists in _by_home(batches):
-                found = routing.answer(home, _matrix(lists, routing.dimension))
-                counts = [len(part.addresses) for part in found]
-                rows = pa.array(np.repeat(np.arange(len(found)), counts))
-                addresses = np.concatenate([part.addresses for part in found]).view(np.int64)
-                scores = np.concatenate([part.distances for part in found]).astype(np.float32)
+                results = routing.answer(home, _matrix(lists, routing.dimension))
+                counts = [len(part.addresses) for part in results]
+                rows = pa.array(np.repeat(np.arange(len(results)), counts))
+                addresses = np.concatenate([part.addresses for part in results]).view(np.int64)
+                scores = np.concatenate([part.distances for part in results]).astype(np.float32)
                 columns = [ids.take(rows), pa.array(addresses), pa.array(scores)]
                 yield pa.RecordBatch.from_arrays(columns, schema=as_given(schema, [ids]))
 
@@ -177,10 +177,10 @@ def _answer(plan: SearchPlan, schema: pa.Schema) -> Mapper:
 
 def _by_home(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Array, pa.Array]]:
     """Yield (place, query ids, vectors) in blocks of one place each."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
 
     def block() -> tuple[int, pa.Array, pa.Array]:
-        table = pa.Table.from_batches(held).combine_chunks()
+        table = pa.Table.from_batches(pending).combine_chunks()
         (whole,) = table.to_batches()
         return int(whole["_home"][0].as_py()), whole.column(1), whole["_vector"]
 
@@ -190,11 +190,11 @@ def _by_home(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Array,
         for start, stop in itertools.pairwise(bounds):
             for first in range(start, stop, _BLOCK):
                 part = batch.slice(first, min(_BLOCK, stop - first))
-                new = bool(held) and held[0]["_home"][0].as_py() != part["_home"][0].as_py()
-                if held and (new or sum(b.num_rows for b in held) >= _BLOCK):
+                new = bool(pending) and pending[0]["_home"][0].as_py() != part["_home"][0].as_py()
+                if pending and (new or sum(b.num_rows for b in pending) >= _BLOCK):
                     yield block()
-                    held = []
+                    pending = []
                 if part.num_rows:
-                    held.append(part)
-    if held:
+                    pending.append(part)
+    if pending:
         yield block()

@@ -48,7 +48,7 @@ class WordsPlan:
         both: a search by words and vector, as option `hybrid_search`.
         k: rows for each query.
         filter: SQL; only rows for which it is true are found.
-        given: what the queries bring: `query`, `vector`, or both; it takes the place of what the search says.
+        query_keys: `query`, `vector` or both: the keys of the search that each row of the queries replaces.
     """
 
     table: SnapshotRef
@@ -56,7 +56,7 @@ class WordsPlan:
     both: Mapping[str, Any] | None
     k: int
     filter: str | None
-    given: tuple[str, ...]
+    query_keys: tuple[str, ...]
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -76,14 +76,14 @@ def answers_to_each(plan: WordsPlan, schema: st.StructType, queries: DataFrame) 
     along, *values = queries.schema.fields
     *parts, measure = plan.measures
     before = (along, *(st.StructField(name, st.FloatType()) for name in parts))
-    asked = queries
+    chosen = queries
     for value in values:
-        asked = asked.where(F.col(value.name).isNotNull())
+        chosen = chosen.where(F.col(value.name).isNotNull())
     # Few queries often come as one partition.
-    asked = asked.repartition(queries.sparkSession.sparkContext.defaultParallelism)
+    chosen = chosen.repartition(queries.sparkSession.sparkContext.defaultParallelism)
     last = st.StructField(measure, st.FloatType(), False)
-    found = st.StructType([along, FOUND.fields[0], *before[1:], last])
-    best = asked.mapInArrow(_answer(plan, arrow_schema(found)), found)
+    answer_schema = st.StructType([along, FOUND.fields[0], *before[1:], last])
+    best = chosen.mapInArrow(_answer(plan, arrow_schema(answer_schema)), answer_schema)
     best = best.repartition(F.shiftright(F.col("_address"), 32)).sortWithinPartitions("_address")
     fetch = fetch_rows(plan.table, schema, before, measure)
     return best.mapInArrow(fetch, with_measured(schema, before, measure))
@@ -106,11 +106,11 @@ def _answer(plan: WordsPlan, schema: pa.Schema) -> Mapper:
 
 def _answered(plan: WordsPlan, find: Finder, queries: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     values = [column.to_pylist() for column in queries.columns[1:]]
-    found = [find(dict(zip(plan.given, query, strict=True))) for query in zip(*values, strict=True)]
-    rows = np.repeat(np.arange(len(found)), [len(addresses) for addresses, _ in found])
+    results = [find(dict(zip(plan.query_keys, query, strict=True))) for query in zip(*values, strict=True)]
+    rows = np.repeat(np.arange(len(results)), [len(addresses) for addresses, _ in results])
     along = queries.column(0).take(pa.array(rows))
-    addresses = pa.array(np.concatenate([addresses for addresses, _ in found]).view(np.int64))
-    measured = [pa.concat_arrays([by_name[name] for _, by_name in found]) for name in plan.measures]
+    addresses = pa.array(np.concatenate([addresses for addresses, _ in results]).view(np.int64))
+    measured = [pa.concat_arrays([by_name[name] for _, by_name in results]) for name in plan.measures]
     return pa.RecordBatch.from_arrays([along, addresses, *measured], schema=as_given(schema, [along]))
 
 
@@ -121,31 +121,31 @@ def _finder(plan: WordsPlan) -> Finder:
 
 
 def _by_words(plan: WordsPlan, snapshot: Snapshot, allowed: Any) -> Finder:
-    asked = dict(plan.text or {})
-    column, _ = parse_text_query(snapshot.manifest, asked, plan.k)
+    template = dict(plan.text or {})
+    column, _ = parse_text_query(snapshot.manifest, template, plan.k)
     search = TextSearch(snapshot, column)
 
-    def find(given: Mapping[str, Any]) -> tuple[Any, dict[str, pa.Array]]:
-        _, query = parse_text_query(snapshot.manifest, {**asked, **given}, plan.k)
-        found = search.run(query, allowed)
-        return found.addresses, {SCORE: pa.array(found.scores)}
+    def find(values: Mapping[str, Any]) -> tuple[Any, dict[str, pa.Array]]:
+        _, query = parse_text_query(snapshot.manifest, {**template, **values}, plan.k)
+        result = search.run(query, allowed)
+        return result.addresses, {SCORE: pa.array(result.scores)}
 
     return find
 
 
-def _by_both(asked: Mapping[str, Any], snapshot: Snapshot, allowed: Any) -> Finder:
-    example = HybridQuery.parse(snapshot.manifest, asked)
+def _by_both(template: Mapping[str, Any], snapshot: Snapshot, allowed: Any) -> Finder:
+    example = HybridQuery.parse(snapshot.manifest, template)
     near = VectorSearch(snapshot, example.vector.column)
     words = TextSearch(snapshot, example.text_column)
 
-    def find(given: Mapping[str, Any]) -> tuple[Any, dict[str, pa.Array]]:
-        vector = {"q": given[_VECTOR]} if _VECTOR in given else {}
-        text = {_QUERY: given[_QUERY]} if _QUERY in given else {}
-        one = {"nearest": {**asked["nearest"], **vector}}
-        one["full_text_query"] = {**asked["full_text_query"], **text}
-        query = HybridQuery.parse(snapshot.manifest, {**asked, **one})
+    def find(values: Mapping[str, Any]) -> tuple[Any, dict[str, pa.Array]]:
+        vector = {"q": values[_VECTOR]} if _VECTOR in values else {}
+        text = {_QUERY: values[_QUERY]} if _QUERY in values else {}
+        one = {"nearest": {**template["nearest"], **vector}}
+        one["full_text_query"] = {**template["full_text_query"], **text}
+        query = HybridQuery.parse(snapshot.manifest, {**template, **one})
         (by_vector,) = near.run(query.vector, allowed)
-        found = fuse(query, by_vector, words.run(query.text, allowed))
-        return found.addresses, found.measured()
+        result = fuse(query, by_vector, words.run(query.text, allowed))
+        return result.addresses, result.measured()
 
     return find

@@ -48,13 +48,13 @@ class TableBuilder(Generic[Table]):
     Attributes:
         spark: the session.
         mode: "create", "create_if_not_exists", "replace" or "create_or_replace".
-        made: makes the result from the session, the path and the options.
+        make: creates the result from the session, the path and the options.
         options: options of the data source, such as those of the store and `enable_stable_row_ids`.
     """
 
     spark: SparkSession
     mode: str
-    made: Callable[[SparkSession, str, dict[str, str]], Table]
+    make: Callable[[SparkSession, str, dict[str, str]], Table]
     options: dict[str, str] = field(default_factory=dict, repr=False)
     _path: str | None = None
     _columns: list[pa.Field] = field(default_factory=list)
@@ -200,7 +200,7 @@ class TableBuilder(Generic[Table]):
             raise TableNotFoundError(f"no Lance table at {root}: use createOrReplace")
         if not exists or self.mode != "create_if_not_exists":
             self._make(store, root, there, options)
-        return self.made(self.spark, self._path, self.options)
+        return self.make(self.spark, self._path, self.options)
 
     def _make(self, store: Store, root: str, there: Manifest | None, options: WriteOptions) -> None:
         replaces = self.mode in ("replace", "create_or_replace")

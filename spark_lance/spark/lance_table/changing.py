@@ -182,11 +182,11 @@ def _where(
         frame = widened.table(read_needed(table, manifest, named))
     if condition is None:
         return frame
-    known = [field.name for field in manifest.schema.fields]
-    with analysed(f"the condition {text_of(condition)!r}", known):
-        found = frame.where(as_column(functions, condition))
-        assert found.schema  # Spark Connect analyses only when it is asked for something
-    return found
+    names = [field.name for field in manifest.schema.fields]
+    with analysed(f"the condition {text_of(condition)!r}", names):
+        matching = frame.where(as_column(functions, condition))
+        assert matching.schema  # Spark Connect analyses only when it is asked for something
+    return matching
 
 
 def _new_values(table: TableBase, frame: DataFrame, assigned: Assignments) -> DataFrame:

@@ -165,8 +165,8 @@ class Clustering:
         if not edges:
             nothing: Column = f.lit(0)
             return nothing
-        found: Column = f.aggregate(f.array(*(f.lit(step) for step in steps)), f.lit(0), halve)
-        return found
+        rank: Column = f.aggregate(f.array(*(f.lit(step) for step in steps)), f.lit(0), halve)
+        return rank
 
     def _interleaved(self, ranks: Sequence[str], bits: int) -> Column:
         """Return the number whose bits are those of the ranks in turn, the highest ones first."""
@@ -188,8 +188,8 @@ class Clustering:
 
     @property
     def _version(self) -> FileVersion:
-        asked = self.options.data_storage_version
-        return self.snapshot.manifest.file_version if asked is None else FileVersion.parse(asked)
+        version = self.options.data_storage_version
+        return self.snapshot.manifest.file_version if version is None else FileVersion.parse(version)
 
     @property
     def _rows(self) -> int:
@@ -241,17 +241,17 @@ class Clustering:
 def _shares(tasks: Sequence[ScanTask]) -> list[list[ScanTask]]:
     """Share fragments, and runs of rows of large ones, out to Spark tasks of not too many bytes."""
     shares: list[list[ScanTask]] = [[]]
-    held = 0
+    total = 0
     for task in tasks:
         rows = task.message.physical_rows
         stored = sum(file.file_size_bytes for file in task.message.files) + _FRAGMENT_BYTES
         pieces = min(math.ceil(stored / _SHARE_BYTES), max(1, rows))
         for start, stop in pairwise(rows * place // pieces for place in range(pieces + 1)):
-            if held and held + stored // pieces > _SHARE_BYTES:
+            if total and total + stored // pieces > _SHARE_BYTES:
                 shares.append([])
-                held = 0
+                total = 0
             shares[-1].append(replace(task, span=(start, stop)))
-            held += stored // pieces
+            total += stored // pieces
     return shares
 
 

@@ -253,10 +253,10 @@ class ColumnJob:
     ) -> list[Finished]:
         """Return what becomes of the fragments for which no value came."""
         store, root = self._start.store, self._start.root
-        told = {done.fragment for done in answers}
+        reported = {done.fragment for done in answers}
         out = []
         for number, fragment in missing.items():
-            if number in told:
+            if number in reported:
                 continue
             if self.others is Others.FORBIDDEN:
                 # Right only if all its rows are deleted, which the work checks.

@@ -57,8 +57,8 @@ def text_of(expression: Expression) -> str:
     if isinstance(expression, Resolved):
         return expression.text
     text = str(expression)
-    found = _REPR.fullmatch(text)
-    return found[1] if found else text
+    match = _REPR.fullmatch(text)
+    return match[1] if match else text
 
 
 def needed_columns(
@@ -90,8 +90,8 @@ def _named(name: str, text: str, alias: str | None) -> bool:
     pattern = re.escape(name.replace("`", "``"))
     before = r"(?<!\w)" if re.match(r"\w", name) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", name) else ""
-    found = re.finditer(before + pattern + after, text, re.IGNORECASE)
-    return any(_is_own(text[: place.start()], alias) for place in found)
+    hits = re.finditer(before + pattern + after, text, re.IGNORECASE)
+    return any(_is_own(text[: place.start()], alias) for place in hits)
 
 
 def _is_own(before: str, alias: str | None) -> bool:

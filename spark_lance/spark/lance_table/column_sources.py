@@ -227,8 +227,8 @@ class Function:
 
     def describe(self) -> str:
         """See `Source`."""
-        made = f"{', '.join(self.outputs)} by a function of {', '.join(self.inputs)}"
-        return made + _where_text(self.where)
+        text = f"{', '.join(self.outputs)} by a function of {', '.join(self.inputs)}"
+        return text + _where_text(self.where)
 
     def columns(self, version: Manifest) -> tuple[str, ...]:
         """See `Source`."""
@@ -243,13 +243,13 @@ class Function:
         inputs, call, most = self.inputs, self.call, self.rows
         if self.where is not None:
             columns = _named(self.table, version, [self.where])
-            found = _matching(_rows(self.table, version, columns, fragments), self.where)
+            frame = _matching(_rows(self.table, version, columns, fragments), self.where)
 
             def on_some(batches: Iterable[pa.RecordBatch]) -> Iterator[Finished]:
                 for number, offsets in _offsets(batches):
                     yield work.compute(number, inputs, call, most, selection=offsets)
 
-            return gather(found.select(ROW_ADDRESS), on_some)
+            return gather(frame.select(ROW_ADDRESS), on_some)
 
         return over_fragments(
             self.table.spark, fragments, lambda number: work.compute(number, inputs, call, most)
@@ -313,9 +313,9 @@ def _named(table: TableBase, version: Manifest, expressions: Sequence[Expression
     """Return the columns of a version that expressions may name."""
     names = [field.name for field in version.schema.fields]
     system = system_names(names)
-    found = needed_columns([*names, *system], expressions, table.aliased)
+    needed = needed_columns([*names, *system], expressions, table.aliased)
     # What cannot be understood may name everything; but system columns are not meant by a star.
-    return tuple(names if len(found) == len(names) + len(system) else found)
+    return tuple(names if len(needed) == len(names) + len(system) else needed)
 
 
 def _some(where: Expression | None) -> list[Expression]:
@@ -333,7 +333,7 @@ def fields_among(version: Manifest, names: Iterable[str]) -> tuple[Field, ...]:
         SchemaError: a column does not exist.
     """
     system = system_names(field.name for field in version.schema.fields)
-    wanted = [name for name in names if name not in system]
-    if not all(wanted):
+    stored = [name for name in names if name not in system]
+    if not all(stored):
         raise SchemaError("a column has no name")
-    return tuple(version.schema.field(name) for name in wanted)
+    return tuple(version.schema.field(name) for name in stored)

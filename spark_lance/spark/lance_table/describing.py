@@ -56,30 +56,30 @@ class Describing(TableBase):
         `dataStorageVersion`, `stableRowIds`, `primaryKey` and `indices`.
         """
         dataset = self._dataset()
-        found = table_detail(dataset.snapshot)
-        features = list(dict.fromkeys([*found.reader_features, *found.writer_features]))
+        details = table_detail(dataset.snapshot)
+        features = list(dict.fromkeys([*details.reader_features, *details.writer_features]))
         row = {
             "format": "lance",
-            "description": found.description,
-            "location": found.location,
-            "createdAt": found.created_at,
-            "lastModified": found.last_modified,
+            "description": details.description,
+            "location": details.location,
+            "createdAt": details.created_at,
+            "lastModified": details.last_modified,
             "partitionColumns": [],
             "clusteringColumns": [],
-            "numFiles": found.num_files,
-            "sizeInBytes": found.size_bytes,
-            "properties": found.properties,
+            "numFiles": details.num_files,
+            "sizeInBytes": details.size_bytes,
+            "properties": details.properties,
             "tableFeatures": features,
-            "version": found.version,
-            "branch": found.branch,
-            "numVersions": found.num_versions,
-            "numRows": found.num_rows,
-            "numDeletedRows": found.num_deleted_rows,
-            "numFragments": found.num_fragments,
-            "dataStorageVersion": found.data_storage_version,
-            "stableRowIds": found.stable_row_ids,
-            "primaryKey": list(found.primary_key),
-            "indices": list(found.indices),
+            "version": details.version,
+            "branch": details.branch,
+            "numVersions": details.num_versions,
+            "numRows": details.num_rows,
+            "numDeletedRows": details.num_deleted_rows,
+            "numFragments": details.num_fragments,
+            "dataStorageVersion": details.data_storage_version,
+            "stableRowIds": details.stable_row_ids,
+            "primaryKey": list(details.primary_key),
+            "indices": list(details.indices),
         }
         names = _names(_DETAIL)
         return self.spark.createDataFrame([tuple(row.get(name) for name in names)], _DETAIL)
@@ -110,8 +110,8 @@ class Describing(TableBase):
         Raises:
             VersionNotFoundError: there is no such version, tag or branch.
         """
-        found = self._dataset().checkout_version(version)
-        return replace(self, path=found.uri)._read(version=found.version)
+        dataset = self._dataset().checkout_version(version)
+        return replace(self, path=dataset.uri)._read(version=dataset.version)
 
     def restoreToVersion(self, version: int) -> DataFrame:
         """Make the content of a version the newest version.
@@ -305,8 +305,8 @@ class TableBranches:
             OptionError: the name cannot be used.
             CommitError: the commit failed; see its subclasses.
         """
-        made = self.table._dataset().create_branch(branch, reference)
-        return replace(self.table, path=made.uri)
+        created = self.table._dataset().create_branch(branch, reference)
+        return replace(self.table, path=created.uri)
 
     def get(self, branch: str) -> Describing:
         """Return a branch as a table of its own, to read, write and change it.

@@ -125,9 +125,9 @@ class Evolving(TableBase):
             kinds = [field for field in frame.schema if field.name in columns]
             target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
             return self._metrics(ColumnJob(self, source, Others.FORBIDDEN, resume).add(target))
-        made, target = self._function(cast("_Batches", columns), inputs, schema, batch_size, sizes)
+        function, target = self._function(cast("_Batches", columns), inputs, schema, batch_size, sizes)
         self._check_case(target.names)
-        return self._metrics(ColumnJob(self, made, Others.FORBIDDEN, resume).add(target))
+        return self._metrics(ColumnJob(self, function, Others.FORBIDDEN, resume).add(target))
 
     def _check_case(self, names: Iterable[str], renamed: Collection[str] = ()) -> None:
         """Refuse new columns that Spark could not tell from others of the table.
@@ -210,11 +210,11 @@ class Evolving(TableBase):
             expressions.frame(*_all_of(dataset))
             return self._metrics(ColumnJob(self, expressions, Others.KEPT, resume).update(list(values)))
         seen = self._inputs(dataset, inputs)
-        given = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
-        target = pa.schema([table.field(name).arrow_field() for name in given])
+        targets = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
+        target = pa.schema([table.field(name).arrow_field() for name in targets])
         computation = function(BatchUDF(columns, target), seen, lambda: sample_row(dataset.snapshot, seen))
-        made = Function(self, seen, computation.compute, given, _rows(batch_size), where)
-        return self._metrics(ColumnJob(self, made, Others.KEPT, resume).update(given))
+        computed = Function(self, seen, computation.compute, targets, _rows(batch_size), where)
+        return self._metrics(ColumnJob(self, computed, Others.KEPT, resume).update(targets))
 
     def dropColumns(self, *columns: str) -> None:
         """Drop columns, or fields of structs ("a.b"). Only the schema changes, no file is rewritten.
@@ -334,13 +334,13 @@ class Evolving(TableBase):
         if field.metadata.get(STRING_TYPE) != declaration:
             dataset.update_field_metadata({name: {STRING_TYPE: declaration}})
 
-    def _check(self, columns: Any, **given: Any) -> None:
+    def _check(self, columns: Any, **arguments: Any) -> None:
         """Refuse arguments that say nothing about this kind of source."""
         kind, fitting = _kind(columns)
-        extra = sorted(name for name, value in given.items() if value is not None and name not in fitting)
+        extra = sorted(name for name, value in arguments.items() if value is not None and name not in fitting)
         if extra:
             raise OptionError(f"{', '.join(extra)} cannot be given with {kind}")
-        if kind == "a DataFrame" and given.get("on") is None:
+        if kind == "a DataFrame" and arguments.get("on") is None:
             raise OptionError("a DataFrame needs `on`: the columns with the keys")
         if isinstance(columns, Mapping) and not columns:
             raise OptionError("there are no columns")
@@ -359,8 +359,8 @@ class Evolving(TableBase):
         for mine, theirs in on.items():
             if theirs.lower() not in by_lower:
                 raise SchemaError(f"there is no column {theirs!r} in the data; it has {', '.join(names)}")
-            known = mine if mine in system else find_column(table, mine).name
-            keys[known] = by_lower[theirs.lower()]
+            column = mine if mine in system else find_column(table, mine).name
+            keys[column] = by_lower[theirs.lower()]
         values = {name: name for name in names if name not in keys.values()}
         if not keys or not values:
             raise SchemaError("the data needs columns with keys and columns besides them")
@@ -386,8 +386,10 @@ class Evolving(TableBase):
         if schema is not None:
             call = BatchUDF(call, schema)
         computation = function(call, seen, lambda: sample_row(dataset.snapshot, seen))
-        made = Function(self, seen, computation.compute, tuple(computation.schema.names), _rows(batch_size))
-        return made, computation.schema
+        computed = Function(
+            self, seen, computation.compute, tuple(computation.schema.names), _rows(batch_size)
+        )
+        return computed, computation.schema
 
     def _inputs(self, dataset: LanceDataset, inputs: Sequence[str] | None) -> tuple[str, ...]:
         table = dataset.manifest.schema

@@ -54,8 +54,12 @@ def analysed(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
         yield
     except AnalysisException as error:
         reason = str(error).strip().splitlines()[0]
-        known = ", ".join(columns)
-        hint = f" (the table has the columns {known}). {QUOTING}" if known and "UNRESOLVED" in reason else ""
+        available = ", ".join(columns)
+        hint = (
+            f" (the table has the columns {available}). {QUOTING}"
+            if available and "UNRESOLVED" in reason
+            else ""
+        )
         raise ExpressionError(f"{what}: {reason}{hint}") from error
 
 
@@ -81,14 +85,14 @@ def is_ansi(spark: SparkSession) -> bool:
 
 
 def stored(
-    functions: Any, value: Column, given: st.DataType, target: st.DataType, place: str, ansi: bool
+    functions: Any, value: Column, actual: st.DataType, target: st.DataType, place: str, ansi: bool
 ) -> Column:
     """Return a value in the type of its column.
 
     Args:
         functions: see `functions_of`.
-        value: the value, of the type `given`.
-        given: its type.
+        value: the value, of the type `actual`.
+        actual: its type.
         target: the column's type.
         place: the column, for messages.
         ansi: see `is_ansi`.
@@ -96,30 +100,30 @@ def stored(
     Raises:
         SchemaError: values of the type do not fit the column.
     """
-    if _same(given, target):
+    if _same(actual, target):
         return value
-    if isinstance(given, st.StructType) and isinstance(target, st.StructType):
-        return _stored_struct(functions, value, given, target, place, ansi)
-    if isinstance(given, st.ArrayType) and isinstance(target, st.ArrayType) and _has_struct(target):
-        inner, wanted = given.elementType, target.elementType
+    if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
+        return _stored_struct(functions, value, actual, target, place, ansi)
+    if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType) and _has_struct(target):
+        inner, element = actual.elementType, target.elementType
         item = f"{place}.element"
         result: Column = functions.transform(
-            value, lambda each: stored(functions, each, inner, wanted, item, ansi)
+            value, lambda each: stored(functions, each, inner, element, item, ansi)
         )
         return result
-    if isinstance(given, st.MapType) and isinstance(target, st.MapType) and _has_struct(target):
-        return _stored_map(functions, value, given, target, place, ansi)
-    if not _assignable(given, target):
+    if isinstance(actual, st.MapType) and isinstance(target, st.MapType) and _has_struct(target):
+        return _stored_map(functions, value, actual, target, place, ansi)
+    if not _assignable(actual, target):
         raise SchemaError(
-            f"column {place} is {target.simpleString()}; values of type {given.simpleString()} do not fit it "
-            "(a cast may help)"
+            f"column {place} is {target.simpleString()}; values of type {actual.simpleString()} do not fit it"
+            " (a cast may help)"
         )
-    if ansi or isinstance(given, st.NullType) or isinstance(target, st.StringType):
+    if ansi or isinstance(actual, st.NullType) or isinstance(target, st.StringType):
         return value.cast(target)
     if _has_items(target):
         raise SchemaError(
-            f"column {place} is {target.simpleString()}, not {given.simpleString()}: cast the values, or set "
-            "spark.sql.ansi.enabled, so that values that do not fit are found"
+            f"column {place} is {target.simpleString()}, not {actual.simpleString()}: cast the values, or set"
+            " spark.sql.ansi.enabled, so that values that do not fit are found"
         )
     tried = value.try_cast(target)
     message = f"a value for column {place} does not fit its type {target.simpleString()}"
@@ -132,13 +136,13 @@ def stored(
 
 
 def _stored_map(
-    functions: Any, value: Column, given: st.MapType, target: st.MapType, place: str, ansi: bool
+    functions: Any, value: Column, actual: st.MapType, target: st.MapType, place: str, ansi: bool
 ) -> Column:
     """Return a map with each key and each value in the type of the column."""
 
     def entry(each: Column) -> Column:
-        key = stored(functions, each["key"], given.keyType, target.keyType, f"{place}.key", ansi)
-        item = stored(functions, each["value"], given.valueType, target.valueType, f"{place}.value", ansi)
+        key = stored(functions, each["key"], actual.keyType, target.keyType, f"{place}.key", ansi)
+        item = stored(functions, each["value"], actual.valueType, target.valueType, f"{place}.value", ansi)
         result: Column = functions.struct(key.alias("key"), item.alias("value"))
         return result
 
@@ -147,22 +151,22 @@ def _stored_map(
 
 
 def _stored_struct(
-    functions: Any, value: Column, given: st.StructType, target: st.StructType, place: str, ansi: bool
+    functions: Any, value: Column, actual: st.StructType, target: st.StructType, place: str, ansi: bool
 ) -> Column:
     """Return a struct field by field, found by name."""
-    own = {name.lower(): name for name in given.names}
+    own = {name.lower(): name for name in actual.names}
     extra = sorted(set(own) - {name.lower() for name in target.names})
     missing = [field.name for field in target if field.name.lower() not in own]
     if extra or missing:
         raise SchemaError(
-            f"column {place} is {target.simpleString()}, and the values are {given.simpleString()}: the "
+            f"column {place} is {target.simpleString()}, and the values are {actual.simpleString()}: the "
             "fields differ"
         )
     parts = [
         stored(
             functions,
             value.getField(own[field.name.lower()]),
-            given[own[field.name.lower()]].dataType,
+            actual[own[field.name.lower()]].dataType,
             field.dataType,
             f"{place}.{field.name}",
             ansi,
@@ -173,19 +177,19 @@ def _stored_struct(
     return whole
 
 
-def _same(given: st.DataType, target: st.DataType) -> bool:
+def _same(actual: st.DataType, target: st.DataType) -> bool:
     """Whether the types are equal but for nullability, which is checked when rows are written."""
-    if isinstance(given, st.StringType) and isinstance(target, st.StringType):
+    if isinstance(actual, st.StringType) and isinstance(target, st.StringType):
         return True
-    if isinstance(given, st.StructType) and isinstance(target, st.StructType):
-        return given.names == target.names and all(
-            _same(mine.dataType, other.dataType) for mine, other in zip(given, target, strict=True)
+    if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
+        return actual.names == target.names and all(
+            _same(mine.dataType, other.dataType) for mine, other in zip(actual, target, strict=True)
         )
-    if isinstance(given, st.ArrayType) and isinstance(target, st.ArrayType):
-        return _same(given.elementType, target.elementType)
-    if isinstance(given, st.MapType) and isinstance(target, st.MapType):
-        return _same(given.keyType, target.keyType) and _same(given.valueType, target.valueType)
-    return given == target
+    if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType):
+        return _same(actual.elementType, target.elementType)
+    if isinstance(actual, st.MapType) and isinstance(target, st.MapType):
+        return _same(actual.keyType, target.keyType) and _same(actual.valueType, target.valueType)
+    return actual == target
 
 
 def _has_items(kind: st.DataType) -> bool:
@@ -200,18 +204,18 @@ def _has_struct(kind: st.DataType) -> bool:
     return isinstance(kind, st.StructType)
 
 
-def _assignable(given: st.DataType, target: st.DataType) -> bool:
+def _assignable(actual: st.DataType, target: st.DataType) -> bool:
     """Whether Spark's ANSI store assignment takes values of a type for another."""
-    if _same(given, target) or isinstance(given, st.NullType):
+    if _same(actual, target) or isinstance(actual, st.NullType):
         return True
-    if isinstance(given, st.ArrayType) and isinstance(target, st.ArrayType):
-        return _assignable(given.elementType, target.elementType)
-    if isinstance(given, st.MapType) and isinstance(target, st.MapType):
-        return _assignable(given.keyType, target.keyType) and _assignable(given.valueType, target.valueType)
+    if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType):
+        return _assignable(actual.elementType, target.elementType)
+    if isinstance(actual, st.MapType) and isinstance(target, st.MapType):
+        return _assignable(actual.keyType, target.keyType) and _assignable(actual.valueType, target.valueType)
     times = (st.DateType, st.TimestampType, st.TimestampNTZType)
     return (
-        (isinstance(given, st.NumericType) and isinstance(target, st.NumericType))
-        or (isinstance(given, st.AtomicType) and isinstance(target, st.StringType))
-        or (isinstance(given, times) and isinstance(target, times))
-        or (isinstance(given, st.DayTimeIntervalType) and isinstance(target, st.DayTimeIntervalType))
+        (isinstance(actual, st.NumericType) and isinstance(target, st.NumericType))
+        or (isinstance(actual, st.AtomicType) and isinstance(target, st.StringType))
+        or (isinstance(actual, times) and isinstance(target, times))
+        or (isinstance(actual, st.DayTimeIntervalType) and isinstance(target, st.DayTimeIntervalType))
     )

@@ -35,10 +35,10 @@ def _measured(name: str) -> st.StructType:
 FOUND, SCORED = _measured(DISTANCE), _measured(SCORE)
 
 
-def shown_columns(manifest: Manifest, columns: Sequence[str] | None, *made: str) -> st.StructType:
+def shown_columns(manifest: Manifest, columns: Sequence[str] | None, *measures: str) -> st.StructType:
     """Return the Spark schema of the table's columns in a result, less those that a search hides."""
     names = [field.name for field in manifest.schema.fields] if columns is None else columns
-    stored = tuple(name for name in names if name not in made)
+    stored = tuple(name for name in names if name not in measures)
     return spark_schema_of(manifest.schema, Projection(stored))
 
 

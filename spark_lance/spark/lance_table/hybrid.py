@@ -88,15 +88,15 @@ class HybridSearching(Searching):
         near = {"column": vectorColumn, "q": vector, "metric": metric, "nprobes": nprobes}
         near |= {"refine_factor": refineFactor, "fast_search": fastSearch, "use_index": useIndex}
         words = {"query": query, "column": textColumn, "operator": operator, "phrase": phrase}
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "nearest": near,
             "full_text_query": {**words, "fast_search": fastSearch},
             "k": k,
         }
-        asked |= {"vector_weight": vectorWeight, "text_weight": textWeight}
-        asked |= {"rank_constant": rankConstant, "candidates": candidates}
+        request |= {"vector_weight": vectorWeight, "text_weight": textWeight}
+        request |= {"rank_constant": rankConstant, "candidates": candidates}
         schema = shown_columns(table.manifest, columns, DISTANCE, SCORE, RELEVANCE)
-        return self._found(table.snapshot, HybridQuery.parse(table.manifest, asked), filter, schema)
+        return self._found(table.snapshot, HybridQuery.parse(table.manifest, request), filter, schema)
 
     def _found(
         self, snapshot: Snapshot, query: HybridQuery, filter: str | None, schema: st.StructType
@@ -132,9 +132,9 @@ def _fusing(query: HybridQuery) -> Any:
             nearest = TopK.best([TopK(*near)], query.vector.k)
             # The best score comes first, rows of one score by address: as a search for words answers.
             order = np.lexsort((words[0], -words[1]))
-            found = fuse(query, nearest, TextTopK(words[0][order], words[1][order]))
-            measured = found.measured()
-            columns = [pa.array(found.addresses.view(np.int64)), *measured.values()]
+            results = fuse(query, nearest, TextTopK(words[0][order], words[1][order]))
+            measured = results.measured()
+            columns = [pa.array(results.addresses.view(np.int64)), *measured.values()]
             yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema(_FUSED))
 
     return fusing

@@ -118,26 +118,26 @@ class Indexing(TableBase):
         rows = table.count_rows()
         work = _Work(table.snapshot.ref(), column, name)
         parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.spark))))
-        wanted = numSegments or -(-rows // _SEGMENT_ROWS)
+        segments = numSegments or -(-rows // _SEGMENT_ROWS)
         has_graph = INDEX_TYPES[recipe.kind][1]
         if has_graph and numSegments is None:
-            wanted = len(parts)
+            segments = len(parts)
         with operation(self.spark, f"index {name}", self.path):
             with step(self.spark, "train"):
                 (trained,) = spread(self.spark, [(work, recipe, rows)], _train)
             plan = (work, recipe, trained)
-            made = [trained]
-            with discarding(lambda: _delete(table.snapshot, made), PySparkException):
+            indices = [trained]
+            with discarding(lambda: _delete(table.snapshot, indices), PySparkException):
                 with step(self.spark, f"code {rows} rows"):
                     written = spread(self.spark, [(*plan, part) for part in parts], _code)
-                made += written
-                if len(written) > wanted:
-                    bundles = [written[i::wanted] for i in range(wanted)]
+                indices += written
+                if len(written) > segments:
+                    bundles = [written[i::segments] for i in range(segments)]
                     with step(self.spark, f"put {len(written)} segments together"):
                         written = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
-                    made += written
+                    indices += written
                 result = self._commit(table, name, written)
-            _delete(table.snapshot, set(made) - set(written))
+            _delete(table.snapshot, set(indices) - set(written))
         return result
 
     def createScalarIndex(
@@ -226,11 +226,11 @@ class Indexing(TableBase):
         """Return one row per index: `name`, `type`, `columns`, and how much of the table it covers."""
         table = self._dataset()
         rows = table.count_rows()
-        found = []
+        records = []
         for index in table.describe_indices():
             covered = sorted({f for s in index.segments for f in s.fragment_ids or ()})
             indexed = index.num_rows_indexed
-            found.append(
+            records.append(
                 (
                     index.name,
                     index.index_type,
@@ -242,7 +242,7 @@ class Indexing(TableBase):
                     index.total_size_bytes,
                 )
             )
-        return self.spark.createDataFrame(found, _INDICES)
+        return self.spark.createDataFrame(records, _INDICES)
 
     def _commit(self, table: LanceDataset, name: str, written: Sequence[bytes]) -> DataFrame:
         entries = [table_pb2.IndexMetadata.FromString(data) for data in written]

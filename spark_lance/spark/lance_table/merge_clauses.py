@@ -172,8 +172,8 @@ class _Copies:
     def take(self, name: str) -> Column:
         copy = f"{_ALL}{self.names.index(name)}"
         self.columns[copy] = self.functions.col(quoted(name)).alias(copy)
-        found: Column = self.functions.col(copy)
-        return found
+        result: Column = self.functions.col(copy)
+        return result
 
 
 def _assigned(
@@ -216,11 +216,11 @@ def _alike(fields: Sequence[Field], keys: Mapping[str, str], source: st.StructTy
     whole = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
     schema = {one.name.lower(): one.dataType for one in source.fields}
     for top in fields:
-        given, kept = schema[keys[top.name.lower()]], spark_type(top.read_field().type)
+        actual, stored = schema[keys[top.name.lower()]], spark_type(top.read_field().type)
         if (
             top.is_blob
             or top.is_json
-            or not (given == kept or (isinstance(given, whole) and isinstance(kept, whole)))
+            or not (actual == stored or (isinstance(actual, whole) and isinstance(stored, whole)))
         ):
             return False
     return True

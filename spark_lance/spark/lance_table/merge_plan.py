@@ -144,9 +144,9 @@ def _with_values(
     cases: dict[str, Any] = {}
     actions = []
     every = iter(_types(chosen, values))
-    given = [[next(every) for _ in each] for each in values]
+    frame_names = [[next(every) for _ in each] for each in values]
     referenced: set[str] = set()
-    for assigned, types in zip(clauses.assigned, given, strict=True):
+    for assigned, types in zip(clauses.assigned, frame_names, strict=True):
         referenced |= set() if assigned is None else assigned.referenced(types)
     for number, (clause, assigned) in enumerate(zip(clauses.ordered, clauses.assigned, strict=True)):
         if assigned is None:
@@ -155,7 +155,7 @@ def _with_values(
         columns = assigned.columns(
             F,
             values[number],
-            given[number],
+            frame_names[number],
             ansi,
             lambda name: F.col(quoted(f"{OLD}{name}")),
             referenced,

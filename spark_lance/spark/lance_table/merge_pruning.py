@@ -117,22 +117,22 @@ def key_pairs(schema: Schema, source: st.StructType, pairs: Iterable[tuple[str, 
         source: the source's.
         pairs: lower-cased names of a column of the table and one of the source.
     """
-    found = []
+    result = []
     for mine, theirs in pairs:
         own = [field for field in schema.fields if field.name.lower() == mine]
-        given = [field for field in source.fields if field.name.lower() == theirs]
-        if len(own) == len(given) == 1 and _compares(own[0], given[0].dataType):
-            found.append(KeyPair(own[0], given[0].name))
-    return found
+        candidates = [field for field in source.fields if field.name.lower() == theirs]
+        if len(own) == len(candidates) == 1 and _compares(own[0], candidates[0].dataType):
+            result.append(KeyPair(own[0], candidates[0].name))
+    return result
 
 
-def _compares(field: Field, given: st.DataType) -> bool:
+def _compares(field: Field, source_type: st.DataType) -> bool:
     try:
-        kept = spark_type(field.read_field().type)
+        table_type = spark_type(field.read_field().type)
     except SchemaError:
         return False
-    same = given == kept or (isinstance(given, _WHOLE) and isinstance(kept, _WHOLE))
-    return same and type(given) in _KINDS and not field.is_blob and is_same_in_spark(field)
+    same = source_type == table_type or (isinstance(source_type, _WHOLE) and isinstance(table_type, _WHOLE))
+    return same and type(source_type) in _KINDS and not field.is_blob and is_same_in_spark(field)
 
 
 def keys_of(spark: SparkSession, source: DataFrame, pairs: Sequence[KeyPair]) -> SourceKeys | None:

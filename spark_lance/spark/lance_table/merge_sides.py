@@ -239,8 +239,8 @@ class Sides:
         """Let an expression with a name that both sides have be computed before the join, on its own side."""
         name = f"{_EARLY}{rows.replace(' ', '_')}_{len(self._early[rows])}"
         self._early[rows].append(column.alias(name))
-        found: Column = self._functions.col(name)
-        return found
+        result: Column = self._functions.col(name)
+        return result
 
 
 def _resolves(frame: DataFrame, columns: Sequence[Column]) -> bool:

@@ -278,12 +278,12 @@ class MergeBuilder:
         """Add the columns that only the source has."""
         for left in range(_EVOLUTIONS, 0, -1):
             dataset = self._table._dataset()
-            known = {top.name.lower() for top in dataset.manifest.schema.fields}
-            wanted = self._wanted()
+            existing = {top.name.lower() for top in dataset.manifest.schema.fields}
+            needed = self._wanted()
             fresh = [
                 new_field(one, {})
                 for one in self._source.schema.fields
-                if one.name.lower() not in known and one.name.lower() in wanted
+                if one.name.lower() not in existing and one.name.lower() in needed
             ]
             if not fresh:
                 return
@@ -297,12 +297,12 @@ class MergeBuilder:
 
     def _wanted(self) -> set[str]:
         """Return the names of columns that clauses take from the source."""
-        wanted: set[str] = set()
+        needed: set[str] = set()
         for clause in self._clauses:
             if clause.is_all:
                 names = {name.lower() for name in self._source.columns}
-                wanted |= names - {name.lower() for name in clause.without}
-        return wanted
+                needed |= names - {name.lower() for name in clause.without}
+        return needed
 
 
 def _declared_key(manifest: Manifest) -> tuple[str, ...]:

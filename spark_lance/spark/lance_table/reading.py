@@ -55,11 +55,11 @@ def read_needed(
         expressions: what the caller computes.
         condition: in the words of the read option `filter`; only rows that meet it.
     """
-    known = [field.name for field in manifest.schema.fields]
-    system = [name for name in SYSTEM_COLUMNS if name not in known]
-    names = needed_columns([*known, *system], expressions, table.aliased)
-    if len(names) == len(known) + len(system):
-        names = known
+    existing = [field.name for field in manifest.schema.fields]
+    system = [name for name in SYSTEM_COLUMNS if name not in existing]
+    names = needed_columns([*existing, *system], expressions, table.aliased)
+    if len(names) == len(existing) + len(system):
+        names = existing
     columns = list(dict.fromkeys([*names, ROW_ADDRESS]))
     only = {} if condition is None else {"filter": condition}
     frame = table._read(version=manifest.version, columns=columns_option(columns), **only)

@@ -241,13 +241,13 @@ def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowBitmaps:
             raise _several(answer.doubled)
         for number, data in answer.rows.items():
             more = BitMap.deserialize(data)
-            known = rows.get(number)
-            if known is None:
+            existing = rows.get(number)
+            if existing is None:
                 rows[number] = more
                 continue
-            if not repeated and (both := known & more):
+            if not repeated and (both := existing & more):
                 raise _several(address_of(number, both.min()))
-            known |= more
+            existing |= more
     return RowBitmaps(dict(sorted(rows.items())))
 
 
@@ -281,11 +281,11 @@ def _inserted_keys(
         bloom = whole.bloom
         bloom.bitmap, bloom.num_bits, bloom.number_of_items, bloom.probability = b"\xff" * 32, 256, 1, 1.0
         return whole
-    told = [answer.keys for answer in answers if answer.keys is not None]
+    filters = [answer.keys for answer in answers if answer.keys is not None]
     types = {field.id: field.arrow_type() for field in manifest.schema.fields}
     filter = key_filter(key_ids, [pa.chunked_array([], types[number]) for number in key_ids])
-    if told:
-        bits = reduce(np.bitwise_or, [np.frombuffer(keys, np.uint8) for keys in told])
+    if filters:
+        bits = reduce(np.bitwise_or, [np.frombuffer(keys, np.uint8) for keys in filters])
         filter.bloom.bitmap = bits.tobytes()
     return filter
 

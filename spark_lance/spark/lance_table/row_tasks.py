@@ -91,14 +91,14 @@ class _Marks:
         """Note rows; return False if one is there already and must not."""
         for number, part in runs_by_fragment(addresses):
             more = BitMap(offsets_of(addresses[part]))
-            known = self.rows.setdefault(number, BitMap())
+            seen = self.rows.setdefault(number, BitMap())
             if not self.repeated and len(more) < part.stop - part.start:
                 self.doubled = _repeated(addresses[part])
                 return False
-            if not self.repeated and (both := known & more):
+            if not self.repeated and (both := seen & more):
                 self.doubled = address_of(number, both.min())
                 return False
-            known |= more
+            seen |= more
         return True
 
     def answer(self) -> dict[int, bytes]:
@@ -196,23 +196,23 @@ class _Changes:
         self, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[Action, Addresses, pa.Table | None]]:
         """Yield runs of rows of one action, with their aligned values, in tables of some size."""
-        held: list[tuple[Addresses, pa.RecordBatch | None]] = []
+        window: list[tuple[Addresses, pa.RecordBatch | None]] = []
         current, rows, size = -1, 0, 0
         for number, addresses, values in self._runs(batches):
-            if held and (number != current or rows >= _WINDOW_ROWS or size >= _WINDOW_BYTES):
-                yield self._window(current, held)
-                held, rows, size = [], 0, 0
-            held.append((addresses, values))
+            if window and (number != current or rows >= _WINDOW_ROWS or size >= _WINDOW_BYTES):
+                yield self._window(current, window)
+                window, rows, size = [], 0, 0
+            window.append((addresses, values))
             current, rows = number, rows + len(addresses)
             size += 0 if values is None else values.nbytes
-        if held:
-            yield self._window(current, held)
+        if window:
+            yield self._window(current, window)
 
     def _window(
-        self, number: int, held: Sequence[tuple[Addresses, pa.RecordBatch | None]]
+        self, number: int, window: Sequence[tuple[Addresses, pa.RecordBatch | None]]
     ) -> tuple[Action, Addresses, pa.Table | None]:
-        addresses = np.concatenate([part for part, _ in held])
-        parts = [values for _, values in held if values is not None]
+        addresses = np.concatenate([part for part, _ in window])
+        parts = [values for _, values in window if values is not None]
         table = pa.Table.from_batches(parts) if parts else None
         action = self.work.actions[number]
         if action.kind == "update" and table is not None and (addresses[1:] < addresses[:-1]).any():
@@ -259,13 +259,13 @@ class _Changes:
         if values is None:
             return
         fields = self.at.schema.fields
-        kept = [f for f in fields if f.name not in values.schema.names]
+        unchanged = [f for f in fields if f.name not in values.schema.names]
         width = values.nbytes / max(1, values.num_rows)
         for number, run in runs_by_fragment(addresses):
             offsets = offsets_of(addresses[run])
             rows = {number: offsets}
             done = run.start
-            for _, part, old in read_rows(self.at, rows, kept, _PIECE_BYTES, width):
+            for _, part, old in read_rows(self.at, rows, unchanged, _PIECE_BYTES, width):
                 new = values.slice(done, len(part))
                 done += len(part)
                 self.ids.note(number, part)
@@ -308,8 +308,8 @@ class _Changes:
         ids = [self.at.schema.field(name).id for name in self.work.key]
         bits = key_filter(ids, keys.columns).bloom.bitmap
         if self.answer.keys is not None:
-            known = np.frombuffer(self.answer.keys, np.uint8)
-            bits = np.bitwise_or(known, np.frombuffer(bits, np.uint8)).tobytes()
+            filter_bytes = np.frombuffer(self.answer.keys, np.uint8)
+            bits = np.bitwise_or(filter_bytes, np.frombuffer(bits, np.uint8)).tobytes()
         self.answer.keys = bits
 
 

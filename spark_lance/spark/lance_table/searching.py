@@ -89,12 +89,12 @@ class Searching(TableBase):
         plan = plan_search(table.snapshot, query, filter if prefilter else None)
         later = None if prefilter else filter
         schema = shown_columns(table.manifest, columns, DISTANCE)
-        wanted = schema if later is None else shown_columns(table.manifest, None, DISTANCE)
+        output = schema if later is None else shown_columns(table.manifest, None, DISTANCE)
         tasks = [(plan, piece) for piece in plan.tasks]
         best = scatter(self.spark, tasks, run_search, FOUND).orderBy(DISTANCE, "_address").limit(k)
-        found = best.coalesce(1).mapInArrow(fetch_rows(plan.table, wanted, ()), with_measured(wanted, ()))
-        found = found.orderBy(DISTANCE)
-        return found if later is None else found.where(later).select(*schema.names, DISTANCE)
+        results = best.coalesce(1).mapInArrow(fetch_rows(plan.table, output, ()), with_measured(output, ()))
+        results = results.orderBy(DISTANCE)
+        return results if later is None else results.where(later).select(*schema.names, DISTANCE)
 
     def searchBatch(
         self,
@@ -144,8 +144,8 @@ class Searching(TableBase):
         )
         plan = plan_search(table.snapshot, query, filter)
         schema = shown_columns(table.manifest, columns, DISTANCE, _QUERY_ID)
-        asked = queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector))
-        return nearest_to_each(plan, table.manifest, schema, asked, _QUERY_ID)
+        vectors = queries.select(F.col(queryId).alias(_QUERY_ID), F.col(queryVector))
+        return nearest_to_each(plan, table.manifest, schema, vectors, _QUERY_ID)
 
     def textSearch(
         self,
@@ -178,13 +178,13 @@ class Searching(TableBase):
             SchemaError: a column does not exist, or holds no text.
         """
         table = self._dataset()
-        asked = {"query": query, "column": column, "operator": operator, "phrase": phrase}
-        column, parsed = parse_text_query(table.manifest, {**asked, "fast_search": fastSearch}, k)
+        request = {"query": query, "column": column, "operator": operator, "phrase": phrase}
+        column, parsed = parse_text_query(table.manifest, {**request, "fast_search": fastSearch}, k)
         TextSearch(table.snapshot, column)
         schema = shown_columns(table.manifest, columns, SCORE)
         plan = TextPlan(table.snapshot.ref(), column, parsed, filter)
-        found = scatter(self.spark, [plan], answer_text, SCORED)
-        fetched = found.coalesce(1).mapInArrow(
+        results = scatter(self.spark, [plan], answer_text, SCORED)
+        fetched = results.coalesce(1).mapInArrow(
             fetch_rows(plan.table, schema, (), SCORE), with_measured(schema, (), SCORE)
         )
         return fetched.orderBy(F.desc(SCORE))
@@ -203,8 +203,8 @@ class TextPlan:
 def answer_text(plan: TextPlan) -> Iterator[pa.RecordBatch]:
     """Yield the addresses and scores of the rows that a search for words finds, best first."""
     snapshot = plan.table.load()
-    found = TextSearch(snapshot, plan.column).run(plan.query, allowed_rows(snapshot, plan.filter))
-    yield _batch(found.addresses, found.scores, SCORED)
+    results = TextSearch(snapshot, plan.column).run(plan.query, allowed_rows(snapshot, plan.filter))
+    yield _batch(results.addresses, results.scores, SCORED)
 
 
 def vector_query(
@@ -237,8 +237,8 @@ def vector_query(
 
 def run_search(task: tuple[SearchPlan, SearchTask]) -> Iterator[pa.RecordBatch]:
     """Yield the addresses and distances of the best rows of one task."""
-    (found,) = run_task(*task)
-    yield _batch(found.addresses, found.distances, FOUND)
+    (results,) = run_task(*task)
+    yield _batch(results.addresses, results.distances, FOUND)
 
 
 def _batch(

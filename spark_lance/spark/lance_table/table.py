@@ -49,9 +49,9 @@ class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing,
             OptionError: an option cannot be used.
         """
         branch = options.pop("branch", None)
-        found = cls(spark, os.fspath(path) if isinstance(path, os.PathLike) else path, option_texts(options))
-        found._dataset()
-        return found if branch is None else found.branches.get(str(branch))  # type: ignore[return-value]
+        table = cls(spark, os.fspath(path) if isinstance(path, os.PathLike) else path, option_texts(options))
+        table._dataset()
+        return table if branch is None else table.branches.get(str(branch))  # type: ignore[return-value]
 
     @classmethod
     def isLanceTable(cls, spark: SparkSession, path: str | os.PathLike[str], **options: object) -> bool:

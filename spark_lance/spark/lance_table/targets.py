@@ -46,7 +46,9 @@ class Assignments:
     schema: Schema
 
     @classmethod
-    def of(cls, schema: Schema, given: Mapping[str, Expression], alias: str | None = None) -> Assignments:
+    def of(
+        cls, schema: Schema, expressions: Mapping[str, Expression], alias: str | None = None
+    ) -> Assignments:
         """Parse what is set.
 
         Args:
@@ -58,9 +60,9 @@ class Assignments:
             SchemaError: a column or field does not exist, is inside a list, or is set twice.
         """
         targets: dict[str, _Tree] = {}
-        for number, name in enumerate(given):
+        for number, name in enumerate(expressions):
             _assign(targets, _path(schema, name, alias), number, name)
-        return cls(tuple(given.values()), targets, schema)
+        return cls(tuple(expressions.values()), targets, schema)
 
     @property
     def fields(self) -> list[Field]:
@@ -78,14 +80,14 @@ class Assignments:
         Args:
             types: of the expressions.
         """
-        found = set()
+        names = set()
         for field in self.fields:
             tree = self.targets[field.name]
             if isinstance(tree, int) and (field.is_blob or field.arrow_type() in _BYTES):
                 is_struct = field.is_blob and field.logical_type == "struct"
                 if is_description(types[tree]) or (is_struct and isinstance(types[tree], st.BinaryType)):
-                    found.add(field.name)
-        return found
+                    names.add(field.name)
+        return names
 
     @property
     def partly(self) -> list[str]:
@@ -126,42 +128,42 @@ class Assignments:
                 if inner is not None:
                     whole = build(inner, field.dataType, lambda w=whole: w, f"{place}.{field.name}")  # type: ignore[misc]
                 parts.append(whole.alias(field.name))
-            made: Column = functions.struct(*parts)
-            return made
+            result: Column = functions.struct(*parts)
+            return result
 
-        made = []
+        columns = []
         for field in self.fields:
             tree = self.targets[field.name]
             if field.name in referenced and isinstance(tree, int):
-                made.append(_blob_value(functions, values[tree], types[tree], quoted(field.name)))
+                columns.append(_blob_value(functions, values[tree], types[tree], quoted(field.name)))
                 continue
             target = spark_type(text_field(field.arrow_field()).type)
-            made.append(build(tree, target, lambda name=field.name: old(name), quoted(field.name)))  # type: ignore[misc]
-        return made
+            columns.append(build(tree, target, lambda name=field.name: old(name), quoted(field.name)))  # type: ignore[misc]
+        return columns
 
 
-def _blob_value(functions: Any, value: Column, given: st.DataType, place: str) -> Column:
+def _blob_value(functions: Any, value: Column, actual: st.DataType, place: str) -> Column:
     """Return bytes, a description or null as a `BlobValue`.
 
     Raises:
         SchemaError: values of the type are none of these.
     """
-    if isinstance(given, st.NullType):
+    if isinstance(actual, st.NullType):
         return value.cast(BlobValue)
-    if isinstance(given, st.BinaryType):
+    if isinstance(actual, st.BinaryType):
         named = {"data": value}
-    elif is_description(given):
-        assert isinstance(given, st.StructType)
-        named = {name: value.getField(name) for name in given.names}
+    elif is_description(actual):
+        assert isinstance(actual, st.StructType)
+        named = {name: value.getField(name) for name in actual.names}
     else:
         raise SchemaError(
-            f"column {place} gets blobs; values of type {given.simpleString()} are neither binary nor "
+            f"column {place} gets blobs; values of type {actual.simpleString()} are neither binary nor "
             "descriptions of blobs"
         )
     nothing = functions.lit(None)
     parts = [named.get(part.name, nothing).cast(part.dataType).alias(part.name) for part in BlobValue]
-    made: Column = functions.when(value.isNotNull(), functions.struct(*parts))
-    return made
+    result: Column = functions.when(value.isNotNull(), functions.struct(*parts))
+    return result
 
 
 def _path(schema: Schema, name: str, alias: str | None) -> list[str]:
@@ -188,11 +190,11 @@ def _split(name: str) -> list[str]:
     """Split a dotted path; names with dots are in backquotes."""
     parts, place = [], 0
     while place < len(name):
-        found = _PART.match(name, place)
-        if found is None:
+        match = _PART.match(name, place)
+        if match is None:
             raise SchemaError(f"{name!r} is not a name of a column or field")
-        parts.append(found[1].replace("``", "`") if found[1] else found[2])
-        place = found.end()
+        parts.append(match[1].replace("``", "`") if match[1] else match[2])
+        place = match.end()
         if place < len(name):
             if name[place] != "." or place + 1 == len(name):
                 raise SchemaError(f"{name!r} is not a name of a column or field")

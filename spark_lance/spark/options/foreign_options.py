@@ -155,9 +155,9 @@ def advice(key: str, text: str, names: Mapping[str, str], suffixes: Collection[s
 
 def close_name(name: str, names: Mapping[str, str]) -> str | None:
     """Return which of `names` a misspelt one may mean; whatever parts its words does not count."""
-    folded = {_folded(known): documented for known, documented in names.items()}
-    found = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=_CLOSE)
-    return folded[found[0]] if found else None
+    folded = {_folded(candidate): documented for candidate, documented in names.items()}
+    matches = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=_CLOSE)
+    return folded[matches[0]] if matches else None
 
 
 def _folded(name: str) -> str:

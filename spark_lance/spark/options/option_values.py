@@ -175,12 +175,12 @@ def search(text: str) -> dict[str, Any]:
     """Return a search, which is a JSON object."""
     # The text may hold a long vector, which would bury the message.
     try:
-        given = json.loads(text)
+        settings = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"options of searches are JSON, but this is not: {error}") from None
-    if not isinstance(given, dict):
+    if not isinstance(settings, dict):
         raise OptionError(f'a search is a JSON object such as {{"column": ...}}, not {text[:40]!r}')
-    return given
+    return settings
 
 
 def words(text: str) -> dict[str, Any]:

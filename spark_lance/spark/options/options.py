@@ -148,7 +148,7 @@ class ReadOptions:
             "_row_created_at_version": self.with_row_versions,
             "_row_last_updated_at_version": self.with_row_versions,
         }
-        return tuple(name for name, wanted in chosen.items() if wanted)
+        return tuple(name for name, is_chosen in chosen.items() if is_chosen)
 
     @property
     def projection(self) -> Projection:
@@ -197,8 +197,8 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     """
     values, _, storage = _parse(raw)
     names = [option.name for option in ROWS if option.used in ("read", "both")]
-    given = [name for name in ("version", "tag", "asof") if values[name] is not None]
-    if len(given) > 1 or (values["tag"] is not None and values["branch"] is not None):
+    selectors = [name for name in ("version", "tag", "asof") if values[name] is not None]
+    if len(selectors) > 1 or (values["tag"] is not None and values["branch"] is not None):
         raise OptionError("give one of the options version, tag and asof, and no branch with a tag")
     if values["table"] is not None:
         strange = [name for name in _OF_ROWS if values[name] != OPTIONS[name].default]
@@ -233,9 +233,9 @@ def check_batch(options: ReadOptions) -> None:
         OptionError: there is one.
     """
     names = ("startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp")
-    given = [name for name in names if getattr(options, name) is not None]
-    if given and not options.readChangeFeed:
-        raise OptionError(f"option {given[0]!r} is for streams and change feeds: add readChangeFeed=true")
+    present = [name for name in names if getattr(options, name) is not None]
+    if present and not options.readChangeFeed:
+        raise OptionError(f"option {present[0]!r} is for streams and change feeds: add readChangeFeed=true")
 
 
 def check_known(raw: Mapping[str, str]) -> None:
@@ -301,7 +301,7 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
 
 def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]:
     """Return (values of OPTIONS, options of columns, storage options)."""
-    given: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     columns: dict[str, dict[str, Any]] = {}
     storage: dict[str, Any] = {}
     if "paths" in raw:
@@ -310,9 +310,9 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, 
         name = key.lower()
         option = _BY_NAME.get(name)
         if option is not None:
-            if option.name in given:
+            if option.name in parsed:
                 raise OptionError(f"option {option.name!r} is given twice, once as {key!r}")
-            given[option.name] = _value(option.name, option.parse, option.expects, text)
+            parsed[option.name] = _value(option.name, option.parse, option.expects, text)
         elif name.startswith(STORAGE_PREFIX):
             storage[name.removeprefix(STORAGE_PREFIX)] = _storage_value(key, text)
         elif name in STORAGE_NAMES:
@@ -322,12 +322,12 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, 
             columns.setdefault(column, {})[setting.name] = _value(key, setting.parse, setting.expects, text)
         else:
             _check_unknown(key, text)
-    if not given.get("path"):
+    if not parsed.get("path"):
         raise OptionError(_MISSING_PATH)
-    if given.get("allowed_bases") is not None:
-        storage["allowed_bases"] = given["allowed_bases"]
-    given["path"] = _location(given["path"])
-    return {name: given.get(name, option.default) for name, option in OPTIONS.items()}, columns, storage
+    if parsed.get("allowed_bases") is not None:
+        storage["allowed_bases"] = parsed["allowed_bases"]
+    parsed["path"] = _location(parsed["path"])
+    return {name: parsed.get(name, option.default) for name, option in OPTIONS.items()}, columns, storage
 
 
 def _value(name: str, parse: Callable[[str], Any], expects: str, text: str) -> Any:

@@ -39,6 +39,6 @@ def check_setting(name: str) -> None:
     """
     if is_fixed(name) or name.startswith(_SETTINGS):
         return
-    meant = close_name(name, _NAMES) or close_suffix(name.lower(), _SUFFIXES)
-    if meant is not None:
-        raise OptionError(f"unknown table property {name!r}: did you mean {meant!r}?")
+    suggestion = close_name(name, _NAMES) or close_suffix(name.lower(), _SUFFIXES)
+    if suggestion is not None:
+        raise OptionError(f"unknown table property {name!r}: did you mean {suggestion!r}?")

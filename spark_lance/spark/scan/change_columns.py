@@ -61,13 +61,13 @@ def described_changes(schema: Schema, projection: Projection) -> st.StructType:
     stored = {field.name: field for field in seen}
     if ROW_OFFSET in stored:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")
-    made = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items()}
-    order = [*(columns or ()), *stored, *made]
+    feed_fields = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items()}
+    order = [*(columns or ()), *stored, *feed_fields]
     system = system_names(field.name for field in schema.fields)
     for name in stored:
         if name not in system:
             stored[name].nullable = True
-    fields = {**stored, **made}
+    fields = {**stored, **feed_fields}
     # The names asked for may be spelled in another case than the table's.
     named = [name if name in fields else find_column(schema, name).name for name in order]
     return st.StructType([fields[name] for name in dict.fromkeys(named)])
@@ -78,7 +78,7 @@ class ChangeColumns:
 
     Args:
         table: the schema of the version whose columns these are.
-        asked: the Spark columns, in order.
+        projection: the Spark columns, in order.
         filter: an SQL condition on any column of the table, system columns and those of the feed.
         feed: whether there are the three columns that tell what happened to a row.
 
@@ -93,12 +93,14 @@ class ChangeColumns:
         ExpressionError: the filter does not fit.
     """
 
-    def __init__(self, table: Schema, asked: st.StructType, filter: str | None, *, feed: bool = True) -> None:
+    def __init__(
+        self, table: Schema, projection: st.StructType, filter: str | None, *, feed: bool = True
+    ) -> None:
         self._feed = FEED_COLUMNS if feed else ()
-        plain = st.StructType([field for field in asked if field.name not in self._feed])
+        plain = st.StructType([field for field in projection if field.name not in self._feed])
         stored, fields = resolve_projection(table, plain)
         spelled = dict(zip(plain.names, stored, strict=True))
-        self.names = tuple(spelled.get(name, name) for name in asked.names)
+        self.names = tuple(spelled.get(name, name) for name in projection.names)
         self._required = {spelled.get(field.name) for field in plain if not field.nullable}
         self.condition = self._condition(table, filter)
         read = self.condition.columns if self.condition else ()
@@ -142,7 +144,7 @@ class ChangeColumns:
 
     def found_by_name(self, table: Schema) -> list[PastColumn | None] | str:
         """Return what the columns are in a version after theirs, or how that version's columns differ."""
-        found: list[PastColumn | None] = []
+        columns: list[PastColumn | None] = []
         there = {field.name: field for field in table.fields}
         for column in self.columns:
             assert column is not None  # these are columns of the version itself
@@ -152,10 +154,10 @@ class ChangeColumns:
             was, now = column.field.arrow_type(), other.arrow_type()
             if was != now:
                 return f"column {column.field.name!r} was {was}, and is {now}"
-            found.append(PastColumn(other, other.id == column.field.id))
+            columns.append(PastColumn(other, other.id == column.field.id))
         if there and self.takes_all:
             return f"column {next(iter(there))!r} was added"
-        return self.columns if found == self.columns else found
+        return self.columns if columns == self.columns else columns
 
     def _arrow(self, name: str) -> pa.Field:
         if name in self._feed:

@@ -92,14 +92,14 @@ class Feed:
                     raise
                 old = before_append(new, transaction)
             at = self._at(version)
-            found = changes_of(None if old is None else at.at(old), at, transaction)
-            self._changes[version] = found
-            self._changes_kept += len(found)
+            changed_rows = changes_of(None if old is None else at.at(old), at, transaction)
+            self._changes[version] = changed_rows
+            self._changes_kept += len(changed_rows)
             # While the manifest is at hand.
             self._holder(version)
             while len(self._changes) > _VERSIONS_KEPT or self._changes_kept > _CHANGES_KEPT:
                 self._changes_kept -= len(self._changes.popitem(last=False)[1])
-            return found
+            return changed_rows
         return self._changes[version]
 
     def rows(self, version: int) -> list[ChangedRows]:
@@ -119,12 +119,12 @@ class Feed:
         Raises:
             SchemaError: its columns cannot be read as those of the reference.
         """
-        made, walk = self._holder(version), self.walk
-        held = self._holder(version - 1) if change.is_before else made
+        after, walk = self._holder(version), self.walk
+        holder = self._holder(version - 1) if change.is_before else after
         scan = ScanTask(
-            walk.store, walk.root, held.names, held.fields, change.fragment, held.stable, held.bases
+            walk.store, walk.root, holder.names, holder.fields, change.fragment, holder.stable, holder.bases
         )
-        return ChangeTask(scan, change, version, made.micros, self._columns.schema)
+        return ChangeTask(scan, change, version, after.micros, self._columns.schema)
 
     def _holder(self, version: int) -> _Holder:
         if version not in self._holders:
@@ -149,13 +149,13 @@ class Feed:
             return self._found[version]
         there = self.walk.manifest(version)
         if version > self._reference.version:
-            found = self._columns.found_by_name(there.schema)
-            if isinstance(found, str):
+            columns = self._columns.found_by_name(there.schema)
+            if isinstance(columns, str):
                 raise SchemaError(
-                    f"the columns of {self.walk.root} changed in version {version}: {found}. Load the stream "
-                    "anew and start it with the same checkpoint to go on"
+                    f"the columns of {self.walk.root} changed in version {version}: {columns}. "
+                    "Load the stream again and start it with the same checkpoint to go on"
                 )
-            self._found[version] = found
+            self._found[version] = columns
             if len(self._found) > _VERSIONS_KEPT:
                 # A stream does not come back to versions that it has read.
                 self._found.pop(min(self._found.keys() - {self._reference.version}))
@@ -166,11 +166,11 @@ class Feed:
         return self._found[version]
 
     def _walk_back(self, version: int) -> None:
-        newer = min(found for found in self._found if found > version)
-        for number in range(newer, version, -1):
-            new, old = self.walk.manifest(number), self.walk.manifest(number - 1)
-            step = Step.of(old, new, self.walk.transaction(number))
-            self._found[number - 1] = before(self._found[number], step)
+        newer = min(number for number in self._found if number > version)
+        for later in range(newer, version, -1):
+            new, old = self.walk.manifest(later), self.walk.manifest(later - 1)
+            step = Step.of(old, new, self.walk.transaction(later))
+            self._found[later - 1] = before(self._found[later], step)
 
 
 class TaskColumns(NamedTuple):
@@ -232,13 +232,13 @@ def pack_changes(
 
 
 def read_changes(
-    partition: InputPartition, asked: st.StructType, columns: TaskColumns, options: ReadOptions
+    partition: InputPartition, projection: st.StructType, columns: TaskColumns, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a partition in the types that Spark takes.
 
     Args:
         partition: a `ChangePartition`; any other has no rows.
-        asked: the schema that Spark expects.
+        projection: the schema that Spark expects.
         columns: what a task has to know of them.
         options: of the read.
 
@@ -247,7 +247,7 @@ def read_changes(
     """
     if not isinstance(partition, ChangePartition):
         return
-    target = arrow_schema(asked)
+    target = arrow_schema(projection)
     for task in partition.tasks:
         convert: BatchConverter | None = None
         tables = task.tables(options.batch_bytes, columns.condition)
@@ -256,13 +256,13 @@ def read_changes(
                 yield rows_without_columns(batch.num_rows)
                 continue
             # Behind the asked columns come those that only the condition needs.
-            wanted = batch.select(range(len(target.names)))
-            parts: Iterable[pa.RecordBatch] = [wanted]
+            visible = batch.select(range(len(target.names)))
+            parts: Iterable[pa.RecordBatch] = [visible]
             if columns.blobs:
                 scan = task.scan
                 bases = scan.bases or Bases(scan.store, scan.root)
                 limit = options.batch_bytes
-                parts = read_blobs(wanted, columns.blobs, asked, scan.message, bases, limit)
+                parts = read_blobs(visible, columns.blobs, projection, scan.message, bases, limit)
             for part in parts:
                 convert = convert or BatchConverter.plan(part.schema, target)
                 yield convert(part)

@@ -54,10 +54,10 @@ def compared(
     system = system_names(field.name for field in schema.fields)
     if len(path) == 1 and path[0] in system and path[0] != ROW_OFFSET:
         return _FILTERS[name](column, value)
-    found = schema.along(path)
-    if found is None or any(field.described() != field for field in found):
+    fields = schema.along(path)
+    if fields is None or any(field.described() != field for field in fields):
         return None
-    field = found[-1]
+    field = fields[-1]
     if name in _NULL_TESTS:
         return _FILTERS[name](column, None)
     if not is_same_in_spark(field) or _has_collation(path, seen):

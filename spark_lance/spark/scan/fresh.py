@@ -106,8 +106,8 @@ class FreshReader(LanceReader):
         """Return the number of rows, if it is known without a filter or little has to be read."""
         if self._condition is None:
             return self._fresh.count()
-        found = self.bounded(most_rows, most_bytes)
-        return None if found is None else sum(batch.num_rows for batch in found)
+        batches = self.bounded(most_rows, most_bytes)
+        return None if batches is None else sum(batch.num_rows for batch in batches)
 
     def size(self) -> tuple[int, int]:
         """Return about how many rows are read at most, and how many bytes they have for Spark."""

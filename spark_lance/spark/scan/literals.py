@@ -56,8 +56,10 @@ def literals_of(node: Mapping[str, Any]) -> list[Any]:
 @lru_cache(64)
 def _reader_of(kind: str) -> Callable[[str], Any] | None:
     """Return what reads the values of a type, given as JSON; lists of literals have thousands of one type."""
-    known = json.loads(kind)
-    return _DECIMAL if isinstance(known, str) and known.startswith("decimal") else _LITERALS.get(str(known))
+    parsed = json.loads(kind)
+    return (
+        _DECIMAL if isinstance(parsed, str) and parsed.startswith("decimal") else _LITERALS.get(str(parsed))
+    )
 
 
 def _moment(text: str) -> datetime:

@@ -112,13 +112,13 @@ class MetadataReader(DataSourceReader):
 
     def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
         """Return all rows, if they are no more than these; None otherwise."""
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         for batch in self.read(self.partitions()[0]):
-            found.append(batch)
+            batches.append(batch)
             most_rows, most_bytes = most_rows - batch.num_rows, most_bytes - batch.nbytes
             if most_rows < 0 or most_bytes < 0:
                 return None
-        return found
+        return batches
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows in small batches."""
@@ -126,9 +126,9 @@ class MetadataReader(DataSourceReader):
             store, _ = open_store(self._options.path, self._options.storage)
             manifest = load_version(store, self.ref.root, self.ref.version)
             snapshot = Snapshot(store, self.ref.root, manifest)
-            found = _table(self._options).batches(snapshot, self._names, self._condition, self._limit)
+            batches = _table(self._options).batches(snapshot, self._names, self._condition, self._limit)
             convert: BatchConverter | None = None
-            for rows in found:
+            for rows in batches:
                 if not self._names:
                     yield rows_without_columns(rows.num_rows)
                     continue

@@ -104,7 +104,8 @@ def pack(
         partitions[-1].append(piece)
         room -= cost
     return [
-        (tuple(item for item, _ in held), _size(sum(rows for _, rows in held), width)) for held in partitions
+        (tuple(item for item, _ in group), _size(sum(rows for _, rows in group), width))
+        for group in partitions
     ]
 
 
@@ -131,7 +132,7 @@ def pack_tasks(
         return replace(task, span=span)
 
     packed = pack(tasks, live_rows, span_of, cut, width, partition_bytes, cores=cores)
-    return [LancePartition(tuple(map(Piece.of, held)), size) for held, size in packed]
+    return [LancePartition(tuple(map(Piece.of, group)), size) for group, size in packed]
 
 
 def share_rows(rows: int, cores: int | None = None) -> list[LancePartition]:
@@ -160,17 +161,17 @@ def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
 
 def rows_within(tasks: Sequence[ScanTask], budget: int) -> tuple[list[ScanTask], bool]:
     """Return tasks that look at about the first `budget` rows, and whether these are all rows there are."""
-    found: list[ScanTask] = []
+    chosen: list[ScanTask] = []
     for task in tasks:
         rows = live_rows(task)
         if rows > budget:
             if task.selection is None and budget > 0:
                 start = task.span[0] if task.span else 0
-                found.append(replace(task, span=(start, start + budget)))
-            return found, False
-        found.append(task)
+                chosen.append(replace(task, span=(start, start + budget)))
+            return chosen, False
+        chosen.append(task)
         budget -= rows
-    return found, True
+    return chosen, True
 
 
 def _cost(rows: int, width: float) -> float:

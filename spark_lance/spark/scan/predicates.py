@@ -58,8 +58,8 @@ def expression_of(node: Node, schema: Schema, seen: st.StructType) -> Expression
         return _candidate(args[0], schema, seen)
     if name in ("AND", "OR", "NOT"):
         parts = [expression_of(arg, schema, seen) for arg in args]
-        known = tuple(part for part in parts if part is not None)
-        return Call(name.lower(), known) if len(known) == len(parts) else None
+        translated = tuple(part for part in parts if part is not None)
+        return Call(name.lower(), translated) if len(translated) == len(parts) else None
     if len(args) == 2 and "path" not in args[0] and name in _MIRRORED:
         name, args = _MIRRORED[name], [args[1], args[0]]
     if name == "<>":
@@ -74,10 +74,10 @@ def _candidate(node: Node, schema: Schema, seen: st.StructType) -> Expression | 
     if name not in ("AND", "OR"):
         return condition_of(node, schema, seen) if name == "DOCUMENT" else expression_of(node, schema, seen)
     parts = [_candidate(arg, schema, seen) for arg in node["args"]]
-    known = tuple(part for part in parts if part is not None)
-    if not known or (name == "OR" and len(known) < len(parts)):
+    translated = tuple(part for part in parts if part is not None)
+    if not translated or (name == "OR" and len(translated) < len(parts)):
         return None
-    return known[0] if len(known) == 1 else Call(name.lower(), known)
+    return translated[0] if len(translated) == 1 else Call(name.lower(), translated)
 
 
 def _tested(name: str, args: list[Node], schema: Schema, seen: st.StructType) -> Expression | None:

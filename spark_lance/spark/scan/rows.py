@@ -70,8 +70,8 @@ def pin(options: ReadOptions) -> VersionRef:
         return VersionRef(line.root, branch, version_at(store, line.root, options.asof))
     if options.branch is None and options.tag is None:
         # The path may lead to a branch, whose versions are numbered on.
-        asked = options.version
-        version = latest_version(store, root) if asked is None else find_version(store, root, asked)
+        number = options.version
+        version = latest_version(store, root) if number is None else find_version(store, root, number)
         return VersionRef(root, None, version.version)
     reference: Reference = options.tag if options.tag is not None else (branch, options.version)
     ref = resolve(store, root, reference)
@@ -117,8 +117,8 @@ def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Sn
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
     """
     store, root = open_store(options.path, options.storage)
-    asked = (options.version, options.tag, options.branch, options.asof)
-    if ref is None and all(value is None for value in asked):
+    selector = (options.version, options.tag, options.branch, options.asof)
+    if ref is None and all(value is None for value in selector):
         # The listing that tells which is the newest version tells of its content, too.
         newest = load_latest(store, root)
         return VersionRef(root, None, newest.version), indexed_snapshot(store, root, newest)
@@ -243,9 +243,11 @@ class LanceReader(DataSourceReader):
     @cached_property
     def _tasks(self) -> list[ScanTask]:
         """The fragments to read; planned when all filters are known."""
-        kept = self._rows_kept
-        found = self._scan.tasks_for(self._condition) if kept is None else self._scan.tasks_of(kept)
-        tasks = [replace(task, fields=self._fields) for task in found]
+        row_set = self._rows_kept
+        scan_tasks = (
+            self._scan.tasks_for(self._condition) if row_set is None else self._scan.tasks_of(row_set)
+        )
+        tasks = [replace(task, fields=self._fields) for task in scan_tasks]
         if self._condition is None and self._limit is not None:
             return list(first_rows(tasks, self._limit + self._skip))
         return tasks
@@ -282,22 +284,22 @@ class LanceReader(DataSourceReader):
 
     def about(self) -> str:
         """Return what EXPLAIN says of the read."""
-        told = [f"version: {self.ref.version}"]
+        lines = [f"version: {self.ref.version}"]
         condition = self._condition or self._met
         if condition is not None:
-            told.append(f"filter: {condition_text(condition)}")
+            lines.append(f"filter: {condition_text(condition)}")
             indices = [use for pruner in self._scan.pruners for use in uses_of(pruner, condition)]
-            told += [f"index: {name} ({kind})" for _, name, kind in indices]
+            lines += [f"index: {name} ({kind})" for _, name, kind in indices]
         if self._limit is not None:
-            told.append(f"limit: {self._limit}")
+            lines.append(f"limit: {self._limit}")
         chosen = sum(task.selection is not None for task in self._tasks)
         rows = f", of {chosen} only rows that an index or their numbers name" if chosen else ""
         amounts = self.amounts()
-        told.append(f"fragments: {amounts.fragments} read{rows}, {amounts.skipped} skipped")
+        lines.append(f"fragments: {amounts.fragments} read{rows}, {amounts.skipped} skipped")
         if self.pages is not None:
-            told.append(f"pages: at most {self.pages[0]} read, {self.pages[1]} skipped")
-        told.append(f"rows: at most {amounts.rows}")
-        return "; ".join(told)
+            lines.append(f"pages: at most {self.pages[0]} read, {self.pages[1]} skipped")
+        lines.append(f"rows: at most {amounts.rows}")
+        return "; ".join(lines)
 
     @property
     def columns(self) -> Sequence[str]:
@@ -355,10 +357,10 @@ class LanceReader(DataSourceReader):
             if self._condition is None or len(self._tasks) > files or not self._is_little(most_bytes):
                 return None
             tasks, is_all = self._tasks, True
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         left, room = most_rows if enough is None else enough, most_bytes
         for batch in self._task_rows().batches(LancePartition(tuple(map(Piece.of, tasks)), "")):
-            found.append(batch.slice(0, left) if enough is not None else batch)
+            batches.append(batch.slice(0, left) if enough is not None else batch)
             left, room = left - batch.num_rows, room - batch.nbytes
             if enough is not None and left <= 0:
                 break
@@ -366,7 +368,7 @@ class LanceReader(DataSourceReader):
                 return None
         if left > 0 and not is_all:
             return None
-        return list(without_first(found, self._skip))
+        return list(without_first(batches, self._skip))
 
     def _is_little(self, most_bytes: int) -> bool:
         """Return whether few bytes are stored of what is looked through, though it is more in memory.

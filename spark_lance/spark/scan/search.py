@@ -64,9 +64,9 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     _check(options, manifest)
     measured = _measured(options)
     names = measured.fieldNames()
-    asked = options.columns
+    columns = options.columns
     # As without Spark, what is measured hides a column of that name.
-    stored = asked
+    stored = columns
     if stored is None:
         left_out = {
             field.name
@@ -76,11 +76,11 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
         stored = tuple(field.name for field in manifest.schema.fields if field.name not in left_out)
     rest = tuple(name for name in stored if name not in names)
     fields = spark_schema_of(manifest.schema, replace(options.projection, columns=rest)).fields
-    shown = {field.name: field for field in (*fields, *measured)}
-    first = [name for name in asked or () if name in shown]
+    available = {field.name: field for field in (*fields, *measured)}
+    first = [name for name in columns or () if name in available]
     # Columns that options add stand between those that are asked for and what is measured.
-    order = [*first, *(name for name in shown if name not in first)]
-    schema = st.StructType([shown[name] for name in order])
+    order = [*first, *(name for name in available if name not in first)]
+    schema = st.StructType([available[name] for name in order])
     return ref, without_places(schema) if options.fresh else schema
 
 
@@ -106,11 +106,11 @@ def _measured(options: ReadOptions) -> st.StructType:
 
 def _words(options: ReadOptions) -> tuple[Mapping[str, Any], int | None]:
     """Return what a text search asks for, and how many rows; all that have a word by default."""
-    asked = dict(options.full_text_query or {})
-    k = asked.pop("k", None)
+    request = dict(options.full_text_query or {})
+    k = request.pop("k", None)
     if k is not None and (isinstance(k, bool) or not isinstance(k, int)):
         raise OptionError(f"k of a text search must be a whole number, not {k!r}")
-    return asked, k
+    return request, k
 
 
 def _check(options: ReadOptions, manifest: Manifest) -> None:
@@ -180,12 +180,12 @@ class SearchReader(DataSourceReader):
         """Yield the rows in batches of at most `batch_size` rows."""
         with one_line():
             keep_worker_ready()
-            found = self._found()
+            table = self._found()
             if not self._names:
-                yield rows_without_columns(found.num_rows)
+                yield rows_without_columns(table.num_rows)
                 return
-            convert = BatchConverter.plan(found.schema, arrow_schema(self._schema))
-            for batch in found.to_batches(self._options.batch_size):
+            convert = BatchConverter.plan(table.schema, arrow_schema(self._schema))
+            for batch in table.to_batches(self._options.batch_size):
                 yield convert(batch)
 
     def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
@@ -205,18 +205,18 @@ class SearchReader(DataSourceReader):
             return None
         if options.nearest is not None:
             query = VectorQuery.parse(options.nearest)
-            column, wanted = query.column, query.k
+            column, k = query.column, query.k
             search = VectorSearch(snapshot, column)
             numbers = {id for task in search.plan(query.fitted(search.kind)) for id in task.fragments}
         else:
             column, words = parse_text_query(snapshot.manifest, *_words(options))
             numbers = {fragment.id for fragment in TextSearch(snapshot, column).unindexed(words)}
-            wanted = most_rows + 1 if words.k is None else words.k
+            k = most_rows + 1 if words.k is None else words.k
         rest = [fragment for fragment in snapshot.fragments if fragment.id in numbers]
         scan = snapshot.scan([top_column(snapshot.schema, column)], fragments=rest)
         tasks = scan.tasks()
         width = row_bytes(snapshot.schema, tasks, scan.names, scan.fields)
-        if wanted > most_rows or sum(map(live_rows, tasks)) * width > most_bytes:
+        if k > most_rows or sum(map(live_rows, tasks)) * width > most_bytes:
             return None
         return list(self.read(self.partitions()[0]))
 
@@ -231,19 +231,19 @@ class SearchReader(DataSourceReader):
         if self._blobs and ROW_ADDRESS not in names:
             names.append(ROW_ADDRESS)
         if options.nearest is not None and options.fresh:
-            found = table.fresh().to_table(names, options.filter, nearest=options.nearest, prefilter=True)
+            result = table.fresh().to_table(names, options.filter, nearest=options.nearest, prefilter=True)
         elif options.nearest is not None:
-            found = table.to_table(names, options.filter, nearest=options.nearest, prefilter=True)
+            result = table.to_table(names, options.filter, nearest=options.nearest, prefilter=True)
         elif options.hybrid_search is not None:
             both = {name: value for name, value in options.hybrid_search.items() if value is not None}
-            found = table.hybrid_search(**both, columns=names, filter=options.filter)
+            result = table.hybrid_search(**both, columns=names, filter=options.filter)
         else:
-            asked, k = _words(options)
-            found = table.to_table(names, options.filter, k, full_text_query=asked, prefilter=True)
+            request, k = _words(options)
+            result = table.to_table(names, options.filter, k, full_text_query=request, prefilter=True)
         if not self._names:
-            return found
-        chosen = found.select(self._names)
+            return result
+        chosen = result.select(self._names)
         if not self._blobs:
             return chosen
-        addresses = found[ROW_ADDRESS].to_numpy().astype(np.uint64)
+        addresses = result[ROW_ADDRESS].to_numpy().astype(np.uint64)
         return taken_with_sources(chosen, addresses, self._schema, manifest, table.snapshot.bases)

@@ -52,21 +52,21 @@ class TaskRead:
 
     reader: DataSourceReader
 
-    def batches(self, given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def batches(self, handed_over: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the partition that Spark hands over: one row with one column, its pickle.
 
         LanceColumns adds the path of a file behind the pickle, in which it looks for what has been read; or
         two lines, the path of memory for batches (`spark.scan.ring`) and its key in hexadecimal digits.
         """
-        for batch in given:
+        for batch in handed_over:
             handed = io.BytesIO(batch.column(0)[0].as_py())
             part, places = pickle.load(handed), handed.read().decode().split("\n")
-            found = iter(self.reader.read(part))
+            batches = iter(self.reader.read(part))
             if len(places) == 2:
-                found = _placed(found, places[0], bytes.fromhex(places[1]))
+                batches = _placed(batches, places[0], bytes.fromhex(places[1]))
             elif places[0]:
-                found = _told(found, places[0])
-            yield from found
+                batches = _told(batches, places[0])
+            yield from batches
 
 
 def _placed(batches: Iterator[pa.RecordBatch], path: str, key: bytes) -> Iterator[pa.RecordBatch]:

@@ -47,8 +47,8 @@ def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Arr
 
     with one_line():
         # Spark reads from the types how it is to call this, and gives the array itself if it is the only one.
-        for given in cast("Iterator[Any]", batches):
-            blobs, *numbers = given if isinstance(given, tuple) else (given,)
+        for columns in cast("Iterator[Any]", batches):
+            blobs, *numbers = columns if isinstance(columns, tuple) else (columns,)
             yield from blob_ranges(blobs, numbers)
 
 
@@ -59,7 +59,7 @@ def bytes_of_row(blob: Any, *numbers: int | None) -> bytes | None:
     with one_line():
         plain = isinstance(blob, bytes | bytearray)
         value = blob.asDict() if isinstance(blob, st.Row) else blob
-        given = pa.array([value], pa.binary() if plain else None)
-        (found,) = blob_ranges(given, [pa.array([number], pa.int64()) for number in numbers])
-        data: bytes | None = found[0].as_py()
+        column = pa.array([value], pa.binary() if plain else None)
+        (result,) = blob_ranges(column, [pa.array([number], pa.int64()) for number in numbers])
+        data: bytes | None = result[0].as_py()
         return data

@@ -46,12 +46,12 @@ def blob_ranges(blobs: pa.Array, numbers: Sequence[pa.Array]) -> Iterator[pa.Arr
         )
     valid = blobs.is_valid()
     counts = []
-    for name, given in zip(("offset", "length"), numbers, strict=False):
-        if not (pa.types.is_integer(given.type) or pa.types.is_null(given.type)):
-            raise OptionTypeError(f"the {name} of lance_blob is a whole number, not {given.type}")
-        valid = pc.and_(valid, given.is_valid())
-        counts.append(pc.fill_null(given.cast(pa.int64()), 0).to_numpy(zero_copy_only=False))
-        if len(given) and counts[-1].min() < 0:
+    for name, array in zip(("offset", "length"), numbers, strict=False):
+        if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
+            raise OptionTypeError(f"the {name} of lance_blob is a whole number, not {array.type}")
+        valid = pc.and_(valid, array.is_valid())
+        counts.append(pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False))
+        if len(array) and counts[-1].min() < 0:
             raise OptionError(f"the {name} of lance_blob is 0 or more, not {counts[-1].min()}")
     references = pc.if_else(valid, _references(blobs), pa.scalar(None, REFERENCE))
     starts = counts[0] if counts else np.zeros(len(blobs), np.int64)
@@ -60,24 +60,24 @@ def blob_ranges(blobs: pa.Array, numbers: Sequence[pa.Array]) -> Iterator[pa.Arr
     if len(counts) > 1:
         sizes = np.minimum(sizes, counts[1])
     for start, stop in runs_of(sizes, _BATCH_BYTES) if len(sizes) else ((0, 0),):
-        found = sources.read(references[start:stop], starts[start:stop], sizes[start:stop])
-        yield found.cast(pa.binary())
+        contents = sources.read(references[start:stop], starts[start:stop], sizes[start:stop])
+        yield contents.cast(pa.binary())
 
 
 def _references(blobs: pa.Array) -> pa.Array:
     """Return what is given as references; plain bytes as those that hold them."""
-    given = {}
+    fields = {}
     if pa.types.is_binary(blobs.type) or pa.types.is_large_binary(blobs.type):
-        given["data"] = blobs
+        fields["data"] = blobs
     elif pa.types.is_struct(blobs.type) and blobs.type.get_field_index(BLOB_SOURCE) >= 0:
-        given = {field.name: pc.struct_field(blobs, field.name) for field in blobs.type}
+        fields = {field.name: pc.struct_field(blobs, field.name) for field in blobs.type}
     elif not pa.types.is_null(blobs.type):
         raise OptionTypeError(
             f"lance_blob takes a blob column, as descriptions with {BLOB_SOURCE} or as bytes, "
             f"not {blobs.type}"
         )
     parts = [
-        given[part.name].cast(part.type) if part.name in given else pa.nulls(len(blobs), part.type)
+        fields[part.name].cast(part.type) if part.name in fields else pa.nulls(len(blobs), part.type)
         for part in REFERENCE
     ]
     return pa.StructArray.from_arrays(parts, fields=list(REFERENCE), mask=blobs.is_null())

@@ -75,16 +75,16 @@ BlobValue = st.StructType(
 )
 
 
-def blob_column_type(field: Field, asked: str | st.DataType) -> st.DataType:
+def blob_column_type(field: Field, target: str | st.DataType) -> st.DataType:
     """Return the Spark type of a column with blobs, at the top or inside; numbers of descriptions are bigint.
 
     Args:
         field: the column.
-        asked: one of the first two values of `blob_handling`; or the type that the column is asked for as,
+        target: one of the first two values of `blob_handling`; or the type that the column is asked for as,
             which has binary where bytes are wanted.
     """
     if field.is_blob:
-        if asked == ALL_BINARY or isinstance(asked, st.BinaryType):
+        if target == ALL_BINARY or isinstance(target, st.BinaryType):
             return st.BinaryType()
         parts = [
             st.StructField(part.name, _number_or(part.type), part.nullable)
@@ -94,14 +94,14 @@ def blob_column_type(field: Field, asked: str | st.DataType) -> st.DataType:
     if not has_blobs(field):
         return spark_type(field.read_field().type)
     if field.kind == "list":
-        inner = asked.elementType if isinstance(asked, st.ArrayType) else asked
+        inner = target.elementType if isinstance(target, st.ArrayType) else target
         (item,) = field.children
         return st.ArrayType(blob_column_type(item, inner), item.nullable or item.is_blob)
     parts = []
     for child in field.children:
-        inner = asked
-        if isinstance(asked, st.StructType):
-            inner = asked[child.name].dataType if child.name in asked.names else DESCRIPTIONS
+        inner = target
+        if isinstance(target, st.StructType):
+            inner = target[child.name].dataType if child.name in target.names else DESCRIPTIONS
         seen = blob_column_type(child, inner)
         if not has_blobs(child):
             parts.append(spark_field(child.read_field()))
@@ -118,10 +118,10 @@ def is_description(kind: st.DataType) -> bool:
     if len(names) < len(kind.names) or not {"position", "size", BLOB_SOURCE} <= names <= _PARTS:
         return False
     return all(
-        isinstance(part.dataType, type(known.dataType))
+        isinstance(part.dataType, type(member.dataType))
         for part in kind
-        for known in BlobValue
-        if known.name == part.name
+        for member in BlobValue
+        if member.name == part.name
     )
 
 
@@ -137,7 +137,7 @@ def holds_descriptions(kind: st.DataType) -> bool:
 def read_blobs(
     batch: pa.RecordBatch,
     blobs: Sequence[Field],
-    asked: st.StructType,
+    projection: st.StructType,
     fragment: table_pb2.DataFragment,
     bases: Bases,
     limit: int,
@@ -147,7 +147,7 @@ def read_blobs(
     Args:
         batch: rows of one fragment, blobs as descriptors.
         blobs: the columns with blobs among its columns.
-        asked: the Spark schema, which has a type for each column of the batch.
+        projection: the Spark schema, which has a type for each column of the batch.
         fragment: the fragment.
         bases: where its files are.
         limit: bytes.
@@ -157,7 +157,7 @@ def read_blobs(
         FormatError, UnsupportedFormatError, FileNotFoundError: a blob is not where its description says.
     """
     places = {field.name: batch.schema.get_field_index(field.name) for field in blobs}
-    kinds = {name: asked.fields[place].dataType for name, place in places.items()}
+    kinds = {name: projection.fields[place].dataType for name, place in places.items()}
     file_of = data_files(fragment, bases)
     total = np.zeros(batch.num_rows, np.int64)
     for field in blobs:
@@ -174,14 +174,18 @@ def read_blobs(
 
 
 def taken_with_sources(
-    rows: pa.Table, addresses: npt.NDArray[np.uint64], asked: st.StructType, manifest: Manifest, bases: Bases
+    rows: pa.Table,
+    addresses: npt.NDArray[np.uint64],
+    projection: st.StructType,
+    manifest: Manifest,
+    bases: Bases,
 ) -> pa.Table:
     """Return rows of several fragments with blob columns as descriptions.
 
     Args:
-        rows: the columns of `asked`, in that order; blobs as descriptors.
+        rows: the columns of `projection`, in that order; blobs as descriptors.
         addresses: the rows' addresses.
-        asked: the Spark schema.
+        projection: the Spark schema.
         manifest: the version.
         bases: where its files are.
     """
@@ -192,11 +196,11 @@ def taken_with_sources(
         homes, which = np.unique(numbers[owners], return_inverse=True)
         first = np.zeros(1, np.int64)
         uris = [files[home](field, first) for home in homes.tolist()]
-        known = pa.concat_arrays(uris) if uris else pa.array([], pa.string())
-        return known.take(pa.array(which.reshape(-1)))
+        external = pa.concat_arrays(uris) if uris else pa.array([], pa.string())
+        return external.take(pa.array(which.reshape(-1)))
 
     blobs = {field.name: field for field in manifest.schema.fields if has_blobs(field)}
-    for place, column in enumerate(asked):
+    for place, column in enumerate(projection):
         field = blobs.get(rows.schema.field(place).name)
         if field is None:
             continue
@@ -212,9 +216,9 @@ class _Reader:
     """Turns the descriptors of one column into what is asked for."""
 
     def __init__(
-        self, asked: st.DataType, fragment: table_pb2.DataFragment | None, bases: Bases, file_of: FileOf
+        self, target: st.DataType, fragment: table_pb2.DataFragment | None, bases: Bases, file_of: FileOf
     ) -> None:
-        self._asked = asked
+        self._asked = target
         self._fragment = fragment
         self._bases = bases
         self._file_of = file_of
@@ -222,10 +226,10 @@ class _Reader:
     def seen(self, array: pa.Array, field: Field, rows: Indices, path: tuple[str, ...]) -> pa.Array:
         """Return the bytes, or the descriptors with what they count from."""
         marked = _with_nulls(array)
-        asked = _inside(self._asked, path)
-        if isinstance(asked, st.BinaryType) and self._fragment is not None:
+        target = _inside(self._asked, path)
+        if isinstance(target, st.BinaryType) and self._fragment is not None:
             return _values(marked, field, self._fragment, self._bases)
-        if isinstance(asked, st.StructType) and BLOB_SOURCE in asked.names:
+        if isinstance(target, st.StructType) and BLOB_SOURCE in target.names:
             return with_source(marked, field, rows, self._file_of, self._bases)
         return marked
 
@@ -242,12 +246,12 @@ def _inside(kind: st.DataType, path: Sequence[str]) -> st.DataType:
     return kind
 
 
-def _bytes_asked(array: pa.Array, field: Field, asked: st.DataType, limit: int) -> Indices:
+def _bytes_asked(array: pa.Array, field: Field, target: st.DataType, limit: int) -> Indices:
     """Return how many bytes of blobs are asked for by row."""
     total = np.zeros(len(array), np.int64)
 
     def count(values: pa.Array, _blob: Field, rows: Indices, path: tuple[str, ...]) -> pa.Array:
-        if isinstance(_inside(asked, path), st.BinaryType):
+        if isinstance(_inside(target, path), st.BinaryType):
             sizes = pc.fill_null(pc.struct_field(values, "size"), 0).to_numpy(zero_copy_only=False)
             sizes = sizes.astype(np.int64)
             if values.type.get_field_index("kind") >= 0:
@@ -271,8 +275,8 @@ def _with_nulls(array: pa.Array) -> pa.Array:
 
 
 def _values(array: pa.Array, field: Field, fragment: table_pb2.DataFragment, bases: Bases) -> pa.Array:
-    found: list[dict[str, Any] | None] = array.to_pylist()
-    files = open_blobs(bases, field, found, [fragment] * len(found))
+    rows: list[dict[str, Any] | None] = array.to_pylist()
+    files = open_blobs(bases, field, rows, [fragment] * len(rows))
     sizes = np.array([0 if file is None else file.size() for file in files], np.int64)
     if len(sizes) and sizes.max() > _MOST_BYTES:
         raise SchemaError(

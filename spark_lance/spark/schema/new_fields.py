@@ -61,52 +61,52 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
         SchemaError: an unknown type, or a setting that does not fit the type.
     """
     here = (*path, field.name)
-    given = field.metadata or {}
-    asked = {
-        **_suiting(column_settings_of(given), field.dataType),
+    field_metadata = field.metadata or {}
+    request = {
+        **_suiting(column_settings_of(field_metadata), field.dataType),
         **column_settings.get(".".join(here).lower(), {}),
     }
     if is_description(field.dataType):
-        asked.setdefault(BLOB, "blob")
+        request.setdefault(BLOB, "blob")
     if is_spatial(field.dataType):
-        asked.setdefault(AS_GEOMETRY, "geoarrow.wkb")
-        given = {GEOMETRY_METADATA: spatial_metadata(field.dataType), **given}
-    metadata = {k: v for k, v in given.items() if is_shared(k) and isinstance(v, str)}
-    metadata.update({ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS})
+        request.setdefault(AS_GEOMETRY, "geoarrow.wkb")
+        field_metadata = {GEOMETRY_METADATA: spatial_metadata(field.dataType), **field_metadata}
+    metadata = {k: v for k, v in field_metadata.items() if is_shared(k) and isinstance(v, str)}
+    metadata.update({ENCODINGS[name]: str(value) for name, value in request.items() if name in ENCODINGS})
     spark: st.DataType = declared_type(field)
     metadata.update(string_metadata(spark))
-    if asked.get(AS_JSON) and isinstance(spark, st.VariantType) and not path:
+    if request.get(AS_JSON) and isinstance(spark, st.VariantType) and not path:
         spark = st.StringType()  # made text by the writer
-    arrow = _chosen_type(_new_type(spark, column_settings, here, given), asked, ".".join(here))
+    arrow = _chosen_type(_new_type(spark, column_settings, here, field_metadata), request, ".".join(here))
     arrow = _with_page_metadata(arrow, metadata)
-    if asked.get(AS_JSON):
+    if request.get(AS_JSON):
         metadata.update(_named(arrow, ".".join(here)))
-    if asked.get(AS_GEOMETRY):
-        arrow = _as_geometry(arrow, asked[AS_GEOMETRY], ".".join(here))
-        metadata[EXTENSION_NAME] = asked[AS_GEOMETRY]
-        metadata[EXTENSION_METADATA] = str(given.get(GEOMETRY_METADATA, "{}"))
-    if asked.get(BLOB) == "blob":
+    if request.get(AS_GEOMETRY):
+        arrow = _as_geometry(arrow, request[AS_GEOMETRY], ".".join(here))
+        metadata[EXTENSION_NAME] = request[AS_GEOMETRY]
+        metadata[EXTENSION_METADATA] = str(field_metadata.get(GEOMETRY_METADATA, "{}"))
+    if request.get(BLOB) == "blob":
         metadata[_BLOB_KEY] = "true"
-    key = asked.get(KEY) or asked.get(KEY_POSITION) is not None
+    key = request.get(KEY) or request.get(KEY_POSITION) is not None
     for name in (KEY, KEY_POSITION):
         metadata.pop(name, None)
-        if asked.get(name):
-            metadata[name] = str(asked[name]).lower()
+        if request.get(name):
+            metadata[name] = str(request[name]).lower()
     if key and KEY_POSITION not in metadata:
         metadata[KEY] = "true"
     nullable = not (key or _holds_key(arrow))
     return pa.field(field.name, arrow, nullable, metadata or None)
 
 
-def _suiting(asked: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
+def _suiting(request: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
     """Return what metadata asks, without the length of vectors of values that no new vector can have.
 
     What was read from a table has such metadata if the table's vectors are of types that Spark lacks.
     """
     item = spark.elementType if isinstance(spark, st.ArrayType) else None
     if isinstance(item, (st.StringType, st.BinaryType, st.ArrayType, st.MapType, st.NullType)):
-        return {name: value for name, value in asked.items() if name != VECTOR_SIZE}
-    return asked
+        return {name: value for name, value in request.items() if name != VECTOR_SIZE}
+    return request
 
 
 def _new_type(
@@ -136,23 +136,23 @@ def _new_type(
     return arrow_type(spark)
 
 
-def _chosen_type(arrow: pa.DataType, asked: Mapping[str, Any], column: str) -> pa.DataType:
+def _chosen_type(arrow: pa.DataType, request: Mapping[str, Any], column: str) -> pa.DataType:
     """Return the type with what is asked of it.
 
     Raises:
         SchemaError: it is asked of another kind of type.
     """
-    if asked.get(FLOAT16):
+    if request.get(FLOAT16):
         arrow = _half(arrow, column)
-    size = asked.get(VECTOR_SIZE)
+    size = request.get(VECTOR_SIZE)
     if size is not None:
         arrow = _vector(arrow, size, column)
-    if asked.get(LARGE):
+    if request.get(LARGE):
         if not (pa.types.is_string(arrow) or pa.types.is_binary(arrow)):
             raise SchemaError(f"column {column!r} is neither text nor binary, so {LARGE} does not fit it")
         arrow = pa.large_string() if pa.types.is_string(arrow) else pa.large_binary()
-    if asked.get(BLOB) and not (pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow)):
-        raise SchemaError(f"column {column!r} is not binary, so it cannot be stored as {_stored_as(asked)}")
+    if request.get(BLOB) and not (pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow)):
+        raise SchemaError(f"column {column!r} is not binary, so it cannot be stored as {_stored_as(request)}")
     return arrow
 
 
@@ -170,8 +170,8 @@ def _as_geometry(arrow: pa.DataType, extension: str, column: str) -> pa.DataType
     return stored_type(extension, arrow)
 
 
-def _stored_as(asked: Mapping[str, Any]) -> str:
-    return "blobs" if asked[BLOB] == "blob" else "plain bytes"
+def _stored_as(request: Mapping[str, Any]) -> str:
+    return "blobs" if request[BLOB] == "blob" else "plain bytes"
 
 
 def _half(arrow: pa.DataType, column: str) -> pa.DataType:

@@ -44,13 +44,13 @@ def spark_schema_of(schema: Schema, projection: Projection) -> st.StructType:
             f"the table has a column {taken[0]!r} of its own: leave out the option that adds it"
         )
     fields, reasons = [], []
-    meant: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for name in [*names, *(name for name in projection.system_columns if name not in names)]:
         if name in system:
             fields.append(system_field(name))
             continue
         field = find_column(schema, name)
-        if (other := meant.setdefault(field.name, name)) != name:
+        if (other := spellings.setdefault(field.name, name)) != name:
             raise SchemaError(f"{other!r} and {name!r} are one column, {field.name!r}: name it once")
         try:
             fields.append(_seen(field, projection))
@@ -87,8 +87,8 @@ def _shown(schema: Schema, blob_handling: BlobHandling) -> list[Field]:
         SchemaError: `blob_handling` names a column that has no blobs.
     """
     blobs = [field.name for field in schema.fields if has_blobs(field)]
-    known = {name.lower() for name in blobs}
-    if wrong := [name for name, _ in blob_handling.columns if name.lower() not in known]:
+    folded = {name.lower() for name in blobs}
+    if wrong := [name for name, _ in blob_handling.columns if name.lower() not in folded]:
         there = f"there are {', '.join(blobs)}" if blobs else "the table has none"
         raise SchemaError(f"option 'blob_handling': {wrong[0]!r} is not a column of blobs; {there}")
     return [f for f in schema.fields if f.name not in blobs or blob_handling.of(f.name) != LEFT_OUT]
@@ -108,19 +108,20 @@ def find_column(schema: Schema, name: str) -> Field:
     raise SchemaError(f"no column {name!r} in the table, which has {there}")
 
 
-def resolve_projection(table: Schema, asked: st.StructType) -> tuple[tuple[str, ...], tuple[Field, ...]]:
+def resolve_projection(table: Schema, projection: st.StructType) -> tuple[tuple[str, ...], tuple[Field, ...]]:
     """Return what a scan has to read for the columns that Spark asks for.
 
     Returns:
         The names of all columns, system columns too, as the table spells them; and the table's fields among
-        them, with only the nested fields that are asked for, blobs described. Both in the order of `asked`.
+        them, with only the nested fields that the projection has, blobs described. Both in the order of
+        `projection`.
 
     Raises:
         SchemaError: columns do not exist, are asked for twice or with types that are not Spark's for them.
     """
     names, fields, reasons, unknown = [], [], [], []
     system = system_names(field.name for field in table.fields)
-    for column in asked:
+    for column in projection:
         if column.name in system:
             names.append(column.name)
             if column.dataType != st.LongType():
@@ -152,27 +153,29 @@ def resolve_projection(table: Schema, asked: st.StructType) -> tuple[tuple[str, 
     return tuple(names), tuple(fields)
 
 
-def _seen_as(field: Field, asked: st.DataType) -> st.DataType:
+def _seen_as(field: Field, target: st.DataType) -> st.DataType:
     """Return the Spark type of a column; of blobs bytes, of JSON variants, ... if asked for."""
     if has_blobs(field):
-        return blob_column_type(field, asked)
-    if field.is_json and isinstance(asked, (st.BinaryType, st.VariantType)):
-        return asked
-    if is_spatial(asked) and is_spatial_field(field.read_field()):
-        return asked
+        return blob_column_type(field, target)
+    if field.is_json and isinstance(target, (st.BinaryType, st.VariantType)):
+        return target
+    if is_spatial(target) and is_spatial_field(field.read_field()):
+        return target
     return spark_type(field.read_field().type)
 
 
-def narrow(field: Field, asked: st.DataType) -> Field:
+def narrow(field: Field, target: st.DataType) -> Field:
     """Return the field with just the struct fields that are asked for, so that no others are fetched."""
-    if field.kind == "struct" and isinstance(asked, st.StructType):
+    if field.kind == "struct" and isinstance(target, st.StructType):
         parts = [
-            narrow(child, asked[child.name].dataType) for child in field.children if child.name in asked.names
+            narrow(child, target[child.name].dataType)
+            for child in field.children
+            if child.name in target.names
         ]
         # A struct of which nothing is asked for still has rows that are null, and a child tells which.
         return replace(field, children=tuple(parts) or field.children[:1])
-    if field.kind == "list" and isinstance(asked, st.ArrayType):
-        return replace(field, children=(narrow(field.children[0], asked.elementType),))
+    if field.kind == "list" and isinstance(target, st.ArrayType):
+        return replace(field, children=(narrow(field.children[0], target.elementType),))
     return field
 
 

@@ -105,10 +105,10 @@ def spatial_type(field: pa.Field) -> st.DataType:
     if name in _WORLD_NAMES:
         return GeometryType(_WORLD)  # type: ignore[call-arg]
     try:
-        found: st.DataType = GeometryType._from_crs(name)  # type: ignore[attr-defined]
+        geometry: st.DataType = GeometryType._from_crs(name)  # type: ignore[attr-defined]
     except IllegalArgumentException:
-        found = GeometryType(_NO_REFERENCE)  # type: ignore[call-arg]
-    return found
+        geometry = GeometryType(_NO_REFERENCE)  # type: ignore[call-arg]
+    return geometry
 
 
 def _name_of(reference: Any) -> str:

@@ -422,24 +422,24 @@ def spark_field(field: pa.Field) -> st.StructField:
 
 
 def _spark_metadata(field: pa.Field) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for raw_key, raw_value in (field.metadata or {}).items():
         key = raw_key.decode("utf-8", "replace")
         if is_shared(key):
-            found[key] = raw_value.decode("utf-8", "replace")
+            metadata[key] = raw_value.decode("utf-8", "replace")
     if pa.types.is_fixed_size_list(field.type):
-        found[VECTOR_SIZE] = field.type.list_size
+        metadata[VECTOR_SIZE] = field.type.list_size
     if is_json_text(field):
-        found[AS_JSON] = True
+        metadata[AS_JSON] = True
     if (extension := extension_of(field)) in GEOMETRY_TYPES:
-        found[AS_GEOMETRY] = extension
+        metadata[AS_GEOMETRY] = extension
         parameters = (field.metadata or {}).get(EXTENSION_METADATA.encode())
         if parameters:
-            found[GEOMETRY_METADATA] = parameters.decode("utf-8", "replace")
+            metadata[GEOMETRY_METADATA] = parameters.decode("utf-8", "replace")
     if pa.types.is_list(field.type):
         inside = _spark_metadata(field.type.value_field)
-        found |= {INNER + key: inside[key] for key in (VECTOR_SIZE, AS_JSON) if key in inside}
-    return found
+        metadata |= {INNER + key: inside[key] for key in (VECTOR_SIZE, AS_JSON) if key in inside}
+    return metadata
 
 
 def is_shared(key: str) -> bool:
@@ -464,22 +464,22 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
     return pa.schema(fields)
 
 
-def covers(actual: st.DataType, asked: st.DataType) -> bool:
+def covers(actual: st.DataType, target: st.DataType) -> bool:
     """Whether data of the actual type can be read as the asked one by leaving out struct fields."""
-    if isinstance(actual, st.StructType) and isinstance(asked, st.StructType):
+    if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
         return all(
             field.name in actual.names
             and (field.nullable or not actual[field.name].nullable)
             and covers(actual[field.name].dataType, field.dataType)
-            for field in asked
+            for field in target
         )
-    if isinstance(actual, st.ArrayType) and isinstance(asked, st.ArrayType):
-        loose = asked.containsNull or not actual.containsNull
-        return loose and covers(actual.elementType, asked.elementType)
-    if isinstance(actual, st.MapType) and isinstance(asked, st.MapType):
-        loose = asked.valueContainsNull or not actual.valueContainsNull
-        return loose and covers(actual.keyType, asked.keyType) and covers(actual.valueType, asked.valueType)
+    if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType):
+        loose = target.containsNull or not actual.containsNull
+        return loose and covers(actual.elementType, target.elementType)
+    if isinstance(actual, st.MapType) and isinstance(target, st.MapType):
+        loose = target.valueContainsNull or not actual.valueContainsNull
+        return loose and covers(actual.keyType, target.keyType) and covers(actual.valueType, target.valueType)
     if isinstance(actual, st.StringType):
         # Any collation: it says how Spark compares the strings.
-        return isinstance(asked, st.StringType)
-    return actual == asked
+        return isinstance(target, st.StringType)
+    return actual == target

@@ -24,8 +24,8 @@ def is_variant(arrow: pa.DataType) -> bool:
 def variants_of_texts(texts: pa.Array, target: pa.DataType) -> pa.Array:
     """Return JSON texts as variants."""
     encoded = texts.dictionary_encode()
-    made = [VariantVal.parseJson(text) for text in encoded.dictionary.to_pylist()]
-    parts = [[value.value for value in made], [value.metadata for value in made]]
+    values = [VariantVal.parseJson(text) for text in encoded.dictionary.to_pylist()]
+    parts = [[value.value for value in values], [value.metadata for value in values]]
     columns = [pa.array(part, pa.binary()).take(encoded.indices).fill_null(b"") for part in parts]
     mask = texts.is_null() if texts.null_count else None
     return pa.StructArray.from_arrays(columns, fields=list(target), mask=mask)
@@ -34,13 +34,13 @@ def variants_of_texts(texts: pa.Array, target: pa.DataType) -> pa.Array:
 def texts_of_variants(array: pa.StructArray) -> pa.Array:
     """Return variants as JSON text: dates and times as texts, binary in base64."""
     parts = [array.field(array.type.get_field_index(name)).to_pylist() for name in ("value", "metadata")]
-    made: dict[tuple[bytes, bytes], str] = {}
+    cache: dict[tuple[bytes, bytes], str] = {}
     texts: list[str | None] = []
     for there, *pair in zip(array.is_valid().to_pylist(), *parts, strict=True):
         key = (pair[0], pair[1])
-        if there and key not in made:
-            made[key] = VariantVal(*key).toJson()
-        texts.append(made[key] if there else None)
+        if there and key not in cache:
+            cache[key] = VariantVal(*key).toJson()
+        texts.append(cache[key] if there else None)
     return pa.array(texts, pa.string())
 
 

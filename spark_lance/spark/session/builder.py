@@ -84,18 +84,18 @@ def session_builder() -> SparkSession.Builder:
 
 def _late_settings(options: Mapping[str, object]) -> dict[str, str]:
     """Return the settings to add to those of a builder."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     running = SparkContext._active_spark_context
     if running is None and REDACTION[0] not in options and _setting_elsewhere(REDACTION[0]) is None:
-        found[REDACTION[0]] = REDACTION[1]
+        settings[REDACTION[0]] = REDACTION[1]
     master = str(options.get("spark.master") or _setting_elsewhere("spark.master") or "local")
     unset = not any(name in options or _setting_elsewhere(name) for name in (_SOCKETS, _SOCKET_FOLDER))
     # Executors of a cluster do not have this folder: they keep the authenticated connections of Spark.
     if running is None and os.name == "posix" and unset and master.startswith("local"):
         folder = _socket_folder(os.getpid())
         if folder is not None:
-            found |= {_SOCKETS: "true", _SOCKET_FOLDER: str(folder)}
-    return found
+            settings |= {_SOCKETS: "true", _SOCKET_FOLDER: str(folder)}
+    return settings
 
 
 def _setting_elsewhere(name: str) -> str | None:

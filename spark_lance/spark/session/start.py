@@ -87,7 +87,7 @@ def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str]
         missing.update(lost)
         if not published:
             missing.update(dict.fromkeys(others, NOT_TAKEN))
-        asked = {
+        request = {
             "parts": [RULE, *(wish.parts if published else ())],
             "vital": list(wish.vital),
             "asked": list(settings),
@@ -100,9 +100,9 @@ def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str]
             ensure: Any = java_gateway.ensure_callback_server_started
             ensure(spark._sc._gateway)
         starting = loader.loadClass(_STARTS).newInstance()
-        told = json.loads(starting.start(spark._jsparkSession, answers, json.dumps(asked)))
+        answer = json.loads(starting.start(spark._jsparkSession, answers, json.dumps(request)))
     except Py4JError as error:
         reason = missing.get(_STARTS) or java_classes.first_line(error)
         return Started({**dict.fromkeys([*others, RULE], reason), **missing}, {})
     # Why a class was not compiled says more than that it is not there.
-    return Started({**told["missing"], **missing}, told["settings"])
+    return Started({**answer["missing"], **missing}, answer["settings"])

@@ -39,8 +39,8 @@ def check_known(column_settings: ColumnSettings, schema: st.StructType) -> None:
         OptionError: there is such a setting.
     """
     paths = [path.lower() for path in _spark_paths(schema)]
-    for column, asked in column_settings.items():
-        name = f"{column}.{next(iter(asked))}"
+    for column, settings in column_settings.items():
+        name = f"{column}.{next(iter(settings))}"
         if column not in paths:
             raise OptionError(
                 f"option {name!r}: there is no column {column!r}; there are {', '.join(schema.names)}"
@@ -80,11 +80,11 @@ def check_columns(table: Schema, column_settings: ColumnSettings, added: Collect
         OptionError: there is such a setting, or one for a column that does not exist.
     """
     stored = {path.lower(): field for path, field in _table_paths(table.fields)}
-    for column, asked in column_settings.items():
+    for column, settings in column_settings.items():
         if column in added:
             continue
         field = stored.get(column)
-        for name, value in asked.items():
+        for name, value in settings.items():
             if field is None:
                 raise OptionError(f"option '{column}.{name}': the table has no column {column!r}")
             fits = _FITS.get(name)
@@ -106,13 +106,13 @@ def _vector_of(field: Field, size: int) -> bool:
     return parts[0] == "fixed_size_list" and parts[-1] == str(size)
 
 
-def _is_half(field: Field, wanted: bool) -> bool:
+def _is_half(field: Field, setting: bool) -> bool:
     kinds = [field.logical_type, *(child.logical_type for child in field.children)]
-    return any("halffloat" in kind for kind in kinds) == wanted
+    return any("halffloat" in kind for kind in kinds) == setting
 
 
-def _is_large(field: Field, wanted: bool) -> bool:
-    return field.logical_type.startswith("large_") == wanted
+def _is_large(field: Field, setting: bool) -> bool:
+    return field.logical_type.startswith("large_") == setting
 
 
 # Option -> whether a column of a table is what a value asks for. The others are about pages.
@@ -120,10 +120,10 @@ _FITS: Mapping[str, Callable[[Field, Any], bool]] = {
     VECTOR_SIZE: _vector_of,
     FLOAT16: _is_half,
     LARGE: _is_large,
-    AS_JSON: lambda field, wanted: field.is_json == wanted,
-    AS_GEOMETRY: lambda field, wanted: extension_of(field.arrow_field()) == wanted,
+    AS_JSON: lambda field, setting: field.is_json == setting,
+    AS_GEOMETRY: lambda field, setting: extension_of(field.arrow_field()) == setting,
     BLOB: lambda field, kind: field.is_blob == (kind == "blob"),
-    KEY: lambda field, wanted: (field.key_position is not None) == wanted,
+    KEY: lambda field, setting: (field.key_position is not None) == setting,
     KEY_POSITION: lambda field, place: field.key_position == place,
 }
 
@@ -147,8 +147,8 @@ def named_children(field: Field) -> tuple[Field, ...]:
 def with_page_settings(schema: Schema, column_settings: ColumnSettings) -> Schema:
     """Return the schema by which files are written, its fields with what options ask of their pages."""
     pages = {
-        column: {ENCODINGS[name]: str(value) for name, value in asked.items() if name in ENCODINGS}
-        for column, asked in column_settings.items()
+        column: {ENCODINGS[name]: str(value) for name, value in settings.items() if name in ENCODINGS}
+        for column, settings in column_settings.items()
     }
     if not any(pages.values()):
         return schema
@@ -160,10 +160,10 @@ def with_page_settings(schema: Schema, column_settings: ColumnSettings) -> Schem
 def _with_settings(
     field: Field, path: str, pages: Mapping[str, Mapping[str, str]], outer: Mapping[str, str]
 ) -> Field:
-    asked = {**outer, **pages.get(path.lower(), {})}
+    settings = {**outer, **pages.get(path.lower(), {})}
     children = field.children
     if field.kind == "list":
-        children = (_with_settings(children[0], f"{path}.element", pages, asked),)
+        children = (_with_settings(children[0], f"{path}.element", pages, settings),)
     elif field.kind == "map":
         entries = children[0]
         parts = tuple(
@@ -173,4 +173,4 @@ def _with_settings(
         children = (replace(entries, children=parts),)
     elif field.kind == "struct":
         children = tuple(_with_settings(child, f"{path}.{child.name}", pages, {}) for child in children)
-    return replace(field, children=children, metadata={**field.metadata, **asked})
+    return replace(field, children=children, metadata={**field.metadata, **settings})

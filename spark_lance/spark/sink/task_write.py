@@ -43,8 +43,8 @@ class TaskWrite:
 
     def batches(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write rows, and yield one row with one column, the pickled message."""
-        found = _unpacked(rows) if self.packed else iter(rows)
-        message = pickle.dumps(self.writer.write(found), protocol=pickle.HIGHEST_PROTOCOL)
+        batches = _unpacked(rows) if self.packed else iter(rows)
+        message = pickle.dumps(self.writer.write(batches), protocol=pickle.HIGHEST_PROTOCOL)
         # `pa.array` would import pandas, see `file.arrays.of_numbers`.
         offsets = pa.py_buffer(np.array([0, len(message)], np.int32))
         column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(message)])

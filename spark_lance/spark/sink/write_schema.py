@@ -73,16 +73,16 @@ def plan_rows(
     _check_mode(options, overwrite)
     table = find_latest(store, root)
     check_names(schema, options.caseSensitive)
-    given = arrow_schema(schema)
+    arrow = arrow_schema(schema)
     replaces = any(getattr(options, name) is not None for name in _REPLACING)
     keeps = not overwrite or replaces or _keeps_schema(options)
     if table is not None and keeps:
         if not overwrite or replaces:
             _check_append_options(table, options)
-        rows = _for_kept_columns(schema, given, options, table.schema)
+        rows = _for_kept_columns(schema, arrow, options, table.schema)
     else:
-        kept = None if table is None or options.overwriteSchema else table.schema
-        rows = _for_new_columns(schema, given, options, kept)
+        table_schema = None if table is None or options.overwriteSchema else table.schema
+        rows = _for_new_columns(schema, arrow, options, table_schema)
     try:
         plan = plan_write(
             store,
@@ -99,10 +99,10 @@ def plan_rows(
             replace_on=None if options.replaceOn is None else (options.replaceOn, options.targetAlias),
         )
     except SchemaError as error:
-        told = _in_sparks_words(error)
+        message = _in_sparks_words(error)
         if rows.new_columns is None or table is None:
-            raise told from None
-        raise SchemaError(f"{told}\nmergeSchema adds columns; it changes no type of a column") from error
+            raise message from None
+        raise SchemaError(f"{message}\nmergeSchema adds columns; it changes no type of a column") from error
     if plan.check is not None and table is not None:
         _check_bytes_are_compared("replaceWhere", plan.check.schema.names, table.schema)
     if plan.match is not None and table is not None:
@@ -112,10 +112,10 @@ def plan_rows(
     plan = replace(plan, schema=compressed(pages, options.compression))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
     # files of this version do not hold.
-    Aligner(rows.given, plan.schema)
+    Aligner(rows.arrow, plan.schema)
     for field in plan.schema.fields:
         PAGE_FORMATS[plan.version].writer(field, 0, plan.version)
-    return rows.given.names, plan
+    return rows.arrow.names, plan
 
 
 def _check_bytes_are_compared(option: str, names: Sequence[str], schema: Schema) -> None:
@@ -137,21 +137,21 @@ class _Rows:
     """The columns of rows, by the names that the table has for them.
 
     Attributes:
-        given: as the rows bring them.
+        arrow: the columns of the rows.
         source: as the table gets them.
         new_columns: see `plan_write`.
     """
 
-    given: pa.Schema
+    arrow: pa.Schema
     source: pa.Schema
     new_columns: pa.Schema | None
 
 
-def _for_kept_columns(schema: st.StructType, given: pa.Schema, options: WriteOptions, table: Schema) -> _Rows:
+def _for_kept_columns(schema: st.StructType, arrow: pa.Schema, options: WriteOptions, table: Schema) -> _Rows:
     """Return the columns of rows for a table whose columns stay."""
-    names = _table_names(table, given.names)
+    names = _table_names(table, arrow.names)
     documents = {field.name for field in table.fields if field.is_json}
-    given = without_variants(_renamed(given, names), documents)
+    arrow = without_variants(_renamed(arrow, names), documents)
     new_columns = None
     added: set[str] = set()
     if options.mergeSchema:
@@ -159,17 +159,17 @@ def _for_kept_columns(schema: st.StructType, given: pa.Schema, options: WriteOpt
         new_columns = _renamed(_new_schema(schema, fresh, None), names)
         added = _added_paths(new_columns, table)
     check_columns(table, options.column_settings, added)
-    return _Rows(given, given, new_columns)
+    return _Rows(arrow, arrow, new_columns)
 
 
 def _for_new_columns(
-    schema: st.StructType, given: pa.Schema, options: WriteOptions, kept: Schema | None
+    schema: st.StructType, arrow: pa.Schema, options: WriteOptions, table_schema: Schema | None
 ) -> _Rows:
-    """Return the columns of rows that become those of the table; of `kept`, types stay."""
-    source = _new_schema(schema, options, kept)
+    """Return the columns of rows that become the columns of the table; types of `table_schema` stay."""
+    source = _new_schema(schema, options, table_schema)
     documents = {field.name for field in source if is_json_text(field) or is_json_field(field)}
-    given = without_variants(_renamed(given, source.names), documents)
-    return _Rows(given, source, source if options.mergeSchema else None)
+    arrow = without_variants(_renamed(arrow, source.names), documents)
+    return _Rows(arrow, source, source if options.mergeSchema else None)
 
 
 def _in_sparks_words(error: SchemaError) -> SchemaError:
@@ -197,15 +197,15 @@ def _told(difference: str | TypeDifference) -> str:
 
 def _check_mode(options: WriteOptions, overwrite: bool) -> None:
     """Refuse options that contradict each other or the mode."""
-    given = [name for name in _REPLACING if getattr(options, name) is not None]
-    if not given:
+    selectors = [name for name in _REPLACING if getattr(options, name) is not None]
+    if not selectors:
         return
-    if len(given) > 1:
+    if len(selectors) > 1:
         raise OptionError(f"give one of the options {', '.join(_REPLACING)}: each names the rows to replace")
     if not overwrite:
-        raise OptionError(f"option {given[0]!r} is for mode overwrite: an append replaces nothing")
+        raise OptionError(f"option {selectors[0]!r} is for mode overwrite: an append replaces nothing")
     if options.overwriteSchema:
-        raise OptionError(f"option {given[0]!r} keeps the other rows, so 'overwriteSchema' cannot go with it")
+        raise OptionError(f"option {selectors[0]!r} keeps the other rows: leave out 'overwriteSchema'")
 
 
 def _keeps_schema(options: WriteOptions) -> bool:
@@ -221,14 +221,16 @@ def _known_settings(column_settings: ColumnSettings, schema: st.StructType) -> C
     """Return the settings for columns of the rows; others are about columns that the table alone has."""
     names = {name.lower() for name in schema.names}
     return {
-        path: asked for path, asked in column_settings.items() if path in names or path.split(".")[0] in names
+        path: settings
+        for path, settings in column_settings.items()
+        if path in names or path.split(".")[0] in names
     }
 
 
-def _added_paths(given: pa.Schema, table: Schema) -> set[str]:
+def _added_paths(arrow: pa.Schema, table: Schema) -> set[str]:
     """Return the lower-cased paths of all that is new in columns which a table is given."""
-    known = {path for field in table.fields for path in _paths(field, "")}
-    return {path for field in Schema.from_arrow(given).fields for path in _paths(field, "")} - known
+    existing = {path for field in table.fields for path in _paths(field, "")}
+    return {path for field in Schema.from_arrow(arrow).fields for path in _paths(field, "")} - existing
 
 
 def _paths(field: Field, path: str) -> Iterator[str]:
@@ -278,19 +280,19 @@ def _table_names(table: Schema, names: list[str]) -> list[str]:
     folded: dict[str, list[str]] = {}
     for field in table.fields:
         folded.setdefault(field.name.lower(), []).append(field.name)
-    found = []
+    matching = []
     for name in names:
         alike = folded.get(name.lower(), [])
-        found.append(alike[0] if name not in exact and len(alike) == 1 else name)
-    return found
+        matching.append(alike[0] if name not in exact and len(alike) == 1 else name)
+    return matching
 
 
 def _check_append_options(table: Manifest, options: WriteOptions) -> None:
     """Refuse options that ask for something else than the table is."""
-    asked = options.data_storage_version
-    if asked is not None and FileVersion.parse(asked) is not table.file_version:
+    version = options.data_storage_version
+    if version is not None and FileVersion.parse(version) is not table.file_version:
         raise OptionError(
-            f"option 'data_storage_version' is {asked}, but the table's is {table.file_version.text}; "
+            f"option 'data_storage_version' is {version}, but the table's is {table.file_version.text}; "
             "only overwrite changes it"
         )
     stable = options.enable_stable_row_ids
@@ -318,8 +320,8 @@ def _is_typed(column: str, column_settings: ColumnSettings) -> bool:
     """Whether options tell the type of a column or of something inside."""
     name = column.lower()
     return any(
-        (path == name or path.startswith(f"{name}.")) and not asked.keys() <= ENCODINGS.keys()
-        for path, asked in column_settings.items()
+        (path == name or path.startswith(f"{name}.")) and not settings.keys() <= ENCODINGS.keys()
+        for path, settings in column_settings.items()
     )
 
 
@@ -334,8 +336,10 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     stored = former.read_field()
     if former.is_blob and (isinstance(column.dataType, st.BinaryType) or is_description(column.dataType)):
         places = {key: value for key, value in former.metadata.items() if key.startswith(f"{BLOB_KEY}-")}
-        asked = {key.decode(): value.decode() for key, value in (new.metadata or {}).items()}
-        return pa.field(new.name, pa.large_binary(), new.nullable, {**places, **asked, BLOB_KEY: "true"})
+        new_metadata = {key.decode(): value.decode() for key, value in (new.metadata or {}).items()}
+        return pa.field(
+            new.name, pa.large_binary(), new.nullable, {**places, **new_metadata, BLOB_KEY: "true"}
+        )
     if pa.types.is_fixed_size_list(new.type) and new.type.list_size != getattr(
         stored.type, "list_size", None
     ):

@@ -54,18 +54,18 @@ def push_aggregates(question: Question) -> dict[str, Any] | None:
     `groups` are the paths of the columns that rows are grouped by, `aggregates` have a `function`, its `path`
     (None for all rows), and whether it is `distinct`. Answers have the groups first.
     """
-    asked = question.asked
-    read = Read(asked["read"])
+    request = question.request
+    read = Read(request["read"])
     if read.options.kind != "rows":
         return None
     check_batch(read.options)
-    facts = _Facts(read, asked)
-    answer = facts.by_group() if asked["groups"] else facts.of_all()
+    facts = _Facts(read, request)
+    answer = facts.by_group() if request["groups"] else facts.of_all()
     if answer is None:
         return None
     schema, columns = answer
-    told = rows_answer([pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))], schema)
-    return {**told, "schema": schema.json(), "ref": version_answer(read.opened[0])}
+    rows = rows_answer([pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))], schema)
+    return {**rows, "schema": schema.json(), "ref": version_answer(read.opened[0])}
 
 
 def column_statistics(question: Question) -> dict[str, Any]:
@@ -74,24 +74,24 @@ def column_statistics(question: Question) -> dict[str, Any]:
     `columns` have `nulls` and `distinct` (None if not known) by name; the two rows are the least and the
     greatest values, null where they are not known.
     """
-    asked = question.asked
-    read = Read(asked["read"])
-    found, fields, ends = {}, [], []
+    request = question.request
+    read = Read(request["read"])
+    statistics, fields, ends = {}, [], []
     if read.options.kind == "rows":
         ref_schema = read.opened[1].schema
-        for column in st.StructType.fromJson(json.loads(asked["columns"])).fields:
+        for column in st.StructType.fromJson(json.loads(request["columns"])).fields:
             path = [column.name]
-            known = bounds_of(read.opened[1], path) if is_same_value(path, ref_schema, read.seen) else None
-            if known is None:
+            bounds = bounds_of(read.opened[1], path) if is_same_value(path, ref_schema, read.seen) else None
+            if bounds is None:
                 continue
-            found[column.name] = {"nulls": known.nulls, "distinct": known.distinct}
+            statistics[column.name] = {"nulls": bounds.nulls, "distinct": bounds.distinct}
             fields.append(st.StructField(column.name, column.dataType, True))
-            ends.append(_ends(known.low, known.high, fields[-1]))
+            ends.append(_ends(bounds.low, bounds.high, fields[-1]))
     schema = st.StructType(fields)
     answer = rows_answer(
         [pa.RecordBatch.from_arrays(ends, schema=arrow_schema(schema))] if ends else [], schema
     )
-    return {**answer, "schema": schema.json(), "columns": found}
+    return {**answer, "schema": schema.json(), "columns": statistics}
 
 
 def _ends(low: pa.Array | None, high: pa.Array | None, field: st.StructField) -> pa.Array:
@@ -115,60 +115,62 @@ class _Facts:
     """What is known of the rows of a read without tasks."""
 
     read: Read
-    asked: Mapping[str, Any] = dataclass_field(repr=False)
+    request: Mapping[str, Any] = dataclass_field(repr=False)
 
     @cached_property
     def _reader(self) -> LanceReader:
-        return reader_of(self.read, st.StructType(), self.asked)
+        return reader_of(self.read, st.StructType(), self.request)
 
     @cached_property
     def _meant(self) -> Meant | None:
         """The rows that are asked about; None if only a look at them tells."""
-        return meant_rows(self.read, self.asked) if local_bounds(self.asked)[0] > 0 else None
+        return meant_rows(self.read, self.request) if local_bounds(self.request)[0] > 0 else None
 
     def of_all(self) -> _Answer | None:
         """Return one row with a value for each aggregate."""
-        asked = self.asked["aggregates"]
-        told = {"count": self._counted, "min": self._extreme, "max": self._extreme}
-        found = [told[one["function"]](one) if one["function"] in told else None for one in asked]
-        unknown = [one for one, known in zip(asked, found, strict=True) if known is None]
+        aggregates = self.request["aggregates"]
+        readers = {"count": self._counted, "min": self._extreme, "max": self._extreme}
+        answers = [
+            readers[one["function"]](one) if one["function"] in readers else None for one in aggregates
+        ]
+        unknown = [one for one, answer in zip(aggregates, answers, strict=True) if answer is None]
         if unknown:
             looked = self._looked(unknown)
             if looked is None:
                 return None
             rest = iter(looked)
-            found = [known or next(rest) for known in found]
+            answers = [answer or next(rest) for answer in answers]
         fields, columns = [], []
-        for number, (one, known) in enumerate(zip(asked, found, strict=True)):
-            assert known is not None  # all were known or looked for
-            fields.append(st.StructField(f"a{number}", known[0], one["function"] != "count"))
-            columns.append(known[1])
+        for number, (one, answer) in enumerate(zip(aggregates, answers, strict=True)):
+            assert answer is not None  # all were known or looked for
+            fields.append(st.StructField(f"a{number}", answer[0], one["function"] != "count"))
+            columns.append(answer[1])
         return st.StructType(fields), columns
 
     def _looked(self, aggregates: Sequence[Mapping[str, Any]]) -> list[_Found] | None:
         """Return aggregates that are found by looking through their columns, if these are few bytes."""
-        most_rows, most_bytes = local_bounds(self.asked)
+        most_rows, most_bytes = local_bounds(self.request)
         seen, schema = self.read.seen, self.read.opened[1].schema
-        wanted: list[Running] = []
+        pending: list[Running] = []
         for one in aggregates:
             path = one["path"]
             kind = None if path is None else spark_type_of(path, seen)
             ordered = path is not None and is_ordered_alike(path, schema, seen)
-            found = running(one, self.asked["aggregates"], kind, ordered=ordered)
-            if found is None or (path is not None and kind is None):
+            accumulator = running(one, self.request["aggregates"], kind, ordered=ordered)
+            if accumulator is None or (path is not None and kind is None):
                 return None
-            wanted.append(found)
+            pending.append(accumulator)
         paths = [one["path"] for one in aggregates]
         columns = _only([path for path in paths if path is not None], seen)
-        batches = reader_of(self.read, columns, self.asked).streamed(most_bytes) if most_rows > 0 else None
+        batches = reader_of(self.read, columns, self.request).streamed(most_bytes) if most_rows > 0 else None
         if batches is None:
             return None
         for batch in batches:
-            for aggregate, path in zip(wanted, paths, strict=True):
+            for aggregate, path in zip(pending, paths, strict=True):
                 values = None if path is None else _inner(batch.column(path[0]), path[1:])
                 aggregate.add(values, batch.num_rows)
-        ends = [(end.kind, values) for end in wanted if (values := end.value()) is not None]
-        return ends if len(ends) == len(wanted) else None
+        ends = [(end.kind, values) for end in pending if (values := end.value()) is not None]
+        return ends if len(ends) == len(pending) else None
 
     def _counted(self, one: Mapping[str, Any]) -> _Found | None:
         path = one["path"]
@@ -195,32 +197,32 @@ class _Facts:
         if chosen is None:
             empty = null_count(snapshot, path)
             return None if empty is None else snapshot.live_rows() - empty
-        without = rows_without(snapshot, path, local_bounds(self.asked)[1])
+        without = rows_without(snapshot, path, local_bounds(self.request)[1])
         return None if without is None else len(chosen) - len(chosen & without)
 
     def _distinct(self, path: Sequence[str]) -> int | None:
-        found = self._groups(path)
-        return None if found is None else len(found[0]) - found[0].null_count
+        groups = self._groups(path)
+        return None if groups is None else len(groups[0]) - groups[0].null_count
 
     def _groups(self, path: Sequence[str]) -> tuple[pa.Array, Any] | None:
         snapshot = self.read.opened[1]
         if self._meant is None or not is_same_value(path, snapshot.schema, self.read.seen):
             return None
-        return value_counts(snapshot, path, *local_bounds(self.asked), within=self._meant.rows)
+        return value_counts(snapshot, path, *local_bounds(self.request), within=self._meant.rows)
 
     def by_group(self) -> _Answer | None:
         """Return a row for each value of the one column that rows are grouped by."""
-        aggregates = self.asked["aggregates"]
-        if len(self.asked["groups"]) != 1 or any(one["function"] != "count" for one in aggregates):
+        aggregates = self.request["aggregates"]
+        if len(self.request["groups"]) != 1 or any(one["function"] != "count" for one in aggregates):
             return None
-        (path,) = self.asked["groups"]
+        (path,) = self.request["groups"]
         kind = spark_type_of(path, self.read.seen)
         if kind is None or any(one["path"] not in (None, path) or one["distinct"] for one in aggregates):
             return None
-        found = self._groups(path)
-        if found is None:
+        groups = self._groups(path)
+        if groups is None:
             return None
-        values, counts = found
+        values, counts = groups
         fields = [st.StructField("g0", kind, True)]
         columns = [_converted(values, arrow_schema(st.StructType(fields)))]
         rows = pa.array(counts, pa.int64())
@@ -240,17 +242,17 @@ class _Facts:
         if rows is None:
             return None
         schema = _only([path], self.read.seen)
-        reader = reader_of(self.read, schema, self.asked)
+        reader = reader_of(self.read, schema, self.request)
         reader.keep(rows)
-        most_rows, most_bytes = local_bounds(self.asked)
+        most_rows, most_bytes = local_bounds(self.request)
         batches = reader.bounded(max(most_rows, _MOST_LOOKED), most_bytes)
         kind = spark_type_of(path, schema)
         if batches is None or kind is None:
             return None
         values = [_inner(batch.column(0), path[1:]) for batch in batches]
         empty = arrow_schema(st.StructType([st.StructField("value", kind)])).types[0]
-        found = least_or_greatest(one_array(pa.chunked_array(values, empty)).drop_null(), is_max)
-        return None if found is None else (kind, found)
+        value = least_or_greatest(one_array(pa.chunked_array(values, empty)).drop_null(), is_max)
+        return None if value is None else (kind, value)
 
 
 def _only(paths: Sequence[Sequence[str]], seen: st.StructType) -> st.StructType:

@@ -92,11 +92,11 @@ class Bridge:
 
     def apply(self, question: str, subject: Any) -> str:
         """Answer a question: `{"answer": ...}`, or `{"error": kind, "message": ..., "name": [...]}`."""
-        asked = json.loads(question)
+        request = json.loads(question)
         try:
-            answer = _answer_to(asked["verb"])(Question(self._spark, asked, subject))
+            answer = _answer_to(request["verb"])(Question(self._spark, request, subject))
         except (errors.LanceError, OSError, PySparkException) as error:
-            return json.dumps(_failure(error, asked))
+            return json.dumps(_failure(error, request))
         return json.dumps({"answer": answer})
 
 
@@ -105,34 +105,34 @@ def _answer_to(verb: str) -> Answer:
     return cast("Answer", getattr(module, verb))
 
 
-def _sentence(error: Exception, asked: Mapping[str, Any]) -> str:
+def _sentence(error: Exception, request: Mapping[str, Any]) -> str:
     """Return what happened, where, and what to do; the system's own errors say only the first."""
     if isinstance(error, errors.LanceError) or not isinstance(error, OSError) or error.strerror is None:
         return str(error)
-    root = asked.get("options", {}).get("root")
+    root = request.get("options", {}).get("root")
     remedy = "name a place that this process may write to"
     if root is not None and str(error.filename).startswith(root.rstrip("/").rpartition("/")[0]):
-        setting = f"spark.sql.catalog.{asked['catalog']}.root"
+        setting = f"spark.sql.catalog.{request['catalog']}.root"
         remedy = f"let {setting}, {root}, be a folder that this process may write to"
     return f"{error.filename or root}: {error.strerror}; {remedy}"
 
 
-def _failure(error: Exception, asked: Mapping[str, Any]) -> dict[str, Any]:
-    kind = next((kind for known, kind in _KINDS if isinstance(error, known)), "Refused")
-    logger.debug("%s failed: %s", asked["verb"], error)
-    if asked["verb"].endswith("_procedure") or not asked.keys().isdisjoint(("read", "write")):
+def _failure(error: Exception, request: Mapping[str, Any]) -> dict[str, Any]:
+    kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), "Refused")
+    logger.debug("%s failed: %s", request["verb"], error)
+    if request["verb"].endswith("_procedure") or not request.keys().isdisjoint(("read", "write")):
         kind = "Refused"  # the name is the procedure's, or there is none
-    if asked["verb"] == "alter_table" and kind == "Refused":
+    if request["verb"] == "alter_table" and kind == "Refused":
         kind = "Unsupported"  # Spark wraps the other one into an error with a stack trace
-    name = list(asked.get("name", []))
-    if "write" in asked:
+    name = list(request.get("name", []))
+    if "write" in request:
         # By its name programs know whether a write may be repeated, as in what tasks raise.
         kind_of_error = f"{type(error).__module__}.{type(error).__qualname__}"
-        return {"error": kind, "message": f"{kind_of_error}: {_sentence(error, asked)}"}
+        return {"error": kind, "message": f"{kind_of_error}: {_sentence(error, request)}"}
     if kind != "NoSuchNamespace":
-        return {"error": kind, "message": _sentence(error, asked), "name": name}
-    if asked["verb"].endswith("_table"):
-        name = name[:-1] or [asked["catalog"]]
+        return {"error": kind, "message": _sentence(error, request), "name": name}
+    if request["verb"].endswith("_table"):
+        name = name[:-1] or [request["catalog"]]
     # A name that is only missing needs no more words than Spark has for it.
-    hint = None if {"root", "impl"} & set(asked.get("options", {})) else _sentence(error, asked)
-    return {"error": kind, "message": _sentence(error, asked), "name": name, "hint": hint}
+    hint = None if {"root", "impl"} & set(request.get("options", {})) else _sentence(error, request)
+    return {"error": kind, "message": _sentence(error, request), "name": name, "hint": hint}

@@ -72,29 +72,29 @@ class OpenCatalog:
         Raises:
             OptionError: one is unknown, or its value cannot be used.
         """
-        given = {key.lower(): value for key, value in options.items()}
+        folded = {key.lower(): value for key, value in options.items()}
         stored = {
             key[len(_STORAGE) :]: value for key, value in options.items() if key.lower().startswith(_STORAGE)
         }
-        if ALLOWED_BASES in given:
-            stored[ALLOWED_BASES] = given[ALLOWED_BASES]
+        if ALLOWED_BASES in folded:
+            stored[ALLOWED_BASES] = folded[ALLOWED_BASES]
         storage = tuple(sorted(stored.items()))
-        unknown = [key for key in given if key not in _SETTINGS and not key.startswith(_STORAGE)]
-        impl = given.get("impl")
-        if impl is not None and "root" in given:
+        unknown = [key for key in folded if key not in _SETTINGS and not key.startswith(_STORAGE)]
+        impl = folded.get("impl")
+        if impl is not None and "root" in folded:
             raise OptionError(f"spark.sql.catalog.{name} has a root or an impl, not both")
         if unknown and impl is None:
             raise OptionError(
                 f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, impl, paths, "
                 "allowed_bases, storage_for, storage.*"
             )
-        paths = given.get("paths", "true").lower()
+        paths = folded.get("paths", "true").lower()
         if paths not in ("true", "false"):
             raise OptionError(f"spark.sql.catalog.{name}.paths is true or false, not {paths!r}")
         settings = tuple(sorted((key, value) for key, value in options.items() if key.lower() in unknown))
         service = None if impl is None else (impl, settings)
-        places = tuple(filter(None, (place.strip() for place in given.get("storage_for", "").split(","))))
-        return cls(name, given.get("root"), storage, paths == "true", service, places)
+        places = tuple(filter(None, (place.strip() for place in folded.get("storage_for", "").split(","))))
+        return cls(name, folded.get("root"), storage, paths == "true", service, places)
 
     @property
     def has_names(self) -> bool:
@@ -124,10 +124,10 @@ class OpenCatalog:
         """
         storage = dict(self.storage)
         if not self._is_meant(uri, name):
-            kept = {key: value for key, value in storage.items() if key == ALLOWED_BASES}
-            if len(kept) < len(storage):
+            bases_only = {key: value for key, value in storage.items() if key == ALLOWED_BASES}
+            if len(bases_only) < len(storage):
                 _tell_of_left_out(self.name, uri)
-            storage = kept
+            storage = bases_only
         return {"path": uri, **{f"{_STORAGE}{key}": value for key, value in storage.items()}}
 
     def _is_meant(self, uri: str, name: Name) -> bool:
@@ -231,10 +231,10 @@ def catalog_name(catalog: OpenCatalog, text: str, current: Name = ()) -> Name:
         return (text.strip("`"),)
     parts: list[str] = []
     at = 0
-    while found := _PART.match(text, at):
-        parts.append(found[1].replace("``", "`") if found[1] else found[2])
-        at = found.end() + 1
-        if text[found.end() : at] != ".":
+    while match := _PART.match(text, at):
+        parts.append(match[1].replace("``", "`") if match[1] else match[2])
+        at = match.end() + 1
+        if text[match.end() : at] != ".":
             break
     if not parts or at <= len(text):
         raise OptionError(f"{text!r} is not a name: write parts with dots between them, such as db.t")
@@ -254,20 +254,20 @@ class Question:
 
     Attributes:
         spark: a session of the driver.
-        asked: the question.
+        request: the decoded question.
         subject: the Java object that it is about, or None.
     """
 
     spark: SparkSession
-    asked: Mapping[str, Any] = field(repr=False)
+    request: Mapping[str, Any] = field(repr=False)
     subject: Any
 
     @property
     def catalog(self) -> OpenCatalog:
         """The catalog that is asked."""
-        return OpenCatalog.of(self.asked["catalog"], self.asked["options"])
+        return OpenCatalog.of(self.request["catalog"], self.request["options"])
 
     @property
     def name(self) -> Name:
         """The name that the question is about."""
-        return tuple(self.asked["name"])
+        return tuple(self.request["name"])

@@ -54,7 +54,7 @@ def create_table(question: Question) -> dict[str, Any]:
 
 def stage_table(question: Question) -> dict[str, Any]:
     """Return a table that is about to be made or replaced, without touching anything."""
-    mode = question.asked["mode"]
+    mode = question.request["mode"]
     exists = _exists(question)
     if mode == "create" and exists:
         raise TableExistsError(f"there is a table {question.name[-1]!r} already")
@@ -62,11 +62,11 @@ def stage_table(question: Question) -> dict[str, Any]:
         raise TableNotFoundError(f"there is no table {question.name[-1]!r} to replace")
     uri = _place(question, replaces=mode != "create")
     _check_partitions(question)
-    options, _ = _split(question.asked["properties"])
-    if key := question.asked["properties"].get(PRIMARY_KEY):
+    options, _ = _split(question.request["properties"])
+    if key := question.request["properties"].get(PRIMARY_KEY):
         options |= key_options(key)
     catalog = question.catalog
-    schema = st.StructType.fromJson(json.loads(question.asked["schema"]))
+    schema = st.StructType.fromJson(json.loads(question.request["schema"]))
     check_known(write_options({**options, "path": uri}).column_settings, schema)
     return {
         "shown": f"{catalog.name}.{'.'.join(question.name)}",
@@ -87,10 +87,10 @@ def stage_table(question: Question) -> dict[str, Any]:
 
 def commit_staged(question: Question) -> None:
     """End a staged statement: make the table if no rows were written, and give it its name."""
-    staged = question.asked["staged"]
-    if not question.asked["written"]:
+    staged = question.request["staged"]
+    if not question.request["written"]:
         _make(question, "create_or_replace" if staged["truncates"] else "create", staged["uri"])
-    elif _split(question.asked["properties"])[1] or question.asked["properties"].get("comment"):
+    elif _split(question.request["properties"])[1] or question.request["properties"].get("comment"):
         _describe(question, staged["uri"])
     if not staged["truncates"]:
         _register(question, staged["uri"])
@@ -109,20 +109,20 @@ def _place(question: Question, *, replaces: bool) -> str:
     """
     catalog, name = question.catalog, question.name
     _check_format(question)
-    given = question.asked["properties"].get("location")
+    location = question.request["properties"].get("location")
     if is_path(name):
-        if given not in (None, name[0]):
-            raise OptionError(f"the table is named by its path {name[0]}: leave out LOCATION {given!r}")
+        if location not in (None, name[0]):
+            raise OptionError(f"the table is named by its path {name[0]}: leave out LOCATION {location!r}")
         if not catalog.paths:
             raise OptionError(
                 f"catalog {catalog.name} takes no paths (spark.sql.catalog.{catalog.name}.paths is false): "
                 "give the table a name"
             )
         return name[0]
-    if given is not None:
+    if location is not None:
         raise OptionError(
             f"tables of catalog {catalog.name} live where the catalog puts them: leave out LOCATION, "
-            f"or name the path itself, {catalog.name}.`{given}`"
+            f"or name the path itself, {catalog.name}.`{location}`"
         )
     if replaces:
         try:
@@ -134,13 +134,15 @@ def _place(question: Question, *, replaces: bool) -> str:
 
 
 def _check_format(question: Question) -> None:
-    asked = question.asked["properties"].get("provider", _FORMAT)
+    provider = question.request["properties"].get("provider", _FORMAT)
     # Spark's writers of DataFrames name the session's default format where the user names none.
-    meant = question.asked["default_format"] and asked == question.spark.conf.get("spark.sql.sources.default")
-    if asked.lower() != _FORMAT and not meant:
+    is_default = question.request["default_format"] and provider == question.spark.conf.get(
+        "spark.sql.sources.default"
+    )
+    if provider.lower() != _FORMAT and not is_default:
         raise OptionError(
-            f"catalog {question.catalog.name} keeps Lance tables, so none USING {asked}: leave it out, write "
-            "USING lance, or name a table of another catalog"
+            f"catalog {question.catalog.name} keeps Lance tables, so none USING {provider}: leave it out, "
+            "write USING lance, or name a table of another catalog"
         )
 
 
@@ -160,7 +162,7 @@ def _register(question: Question, uri: str) -> None:
 def _make(question: Question, mode: str, uri: str) -> None:
     """Make an empty table, or an empty version of one that is replaced."""
     _check_partitions(question)
-    options, settings = _split(question.asked["properties"])
+    options, settings = _split(question.request["properties"])
     catalog: OpenCatalog = question.catalog
     builder: TableBuilder[LanceTable] = getattr(LanceTable, _BUILDERS[mode])(question.spark)
     builder.location(uri)
@@ -170,16 +172,16 @@ def _make(question: Question, mode: str, uri: str) -> None:
     for key in TABLE_OPTIONS & options.keys():
         builder.option(key, options[key])
     column_settings = write_options({**options, "path": uri}).column_settings
-    schema = st.StructType.fromJson(json.loads(question.asked["schema"]))
+    schema = st.StructType.fromJson(json.loads(question.request["schema"]))
     check_known(column_settings, schema)
     for column in schema.fields:
         arrow = new_field(column, column_settings)
         metadata = {key.decode(): value.decode() for key, value in (arrow.metadata or {}).items()}
         comment = column.metadata.get("comment")
         builder.addColumn(column.name, arrow.type, column.nullable, comment, metadata=metadata)
-    if key := question.asked["properties"].get(PRIMARY_KEY):
+    if key := question.request["properties"].get(PRIMARY_KEY):
         builder.primaryKey(*(part.strip() for part in key.split(",")))
-    if comment := question.asked["properties"].get("comment"):
+    if comment := question.request["properties"].get("comment"):
         builder.comment(comment)
     for name, value in settings.items():
         builder.property(name, value)
@@ -190,12 +192,12 @@ _BUILDERS = {"create": "create", "create_or_replace": "createOrReplace"}
 
 
 def _describe(question: Question, uri: str) -> None:
-    _, settings = _split(question.asked["properties"])
+    _, settings = _split(question.request["properties"])
     options = question.catalog.options(uri, question.name)
     table = LanceTable.forPath(question.spark, options.pop("path"), **options)
     if settings:
         table.setConfig(settings)
-    if comment := question.asked["properties"].get("comment"):
+    if comment := question.request["properties"].get("comment"):
         table._dataset().update_schema_metadata({"comment": comment})
 
 
@@ -220,7 +222,7 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
 
 
 def _check_partitions(question: Question) -> None:
-    if question.asked["partitions"]:
+    if question.request["partitions"]:
         raise OptionError(
             "Lance tables have no partitions and no buckets: leave out PARTITIONED BY, CLUSTERED BY and "
             "CLUSTER BY (partitionBy, bucketBy), and cluster the rows by CALL system.sort or system.zorder"

@@ -61,7 +61,7 @@ def stand_ins(
     reads: Mapping[str, str],
     arguments: Mapping[str, Any],
     each: Collection[str],
-    given: Collection[str],
+    argument_names: Collection[str],
 ) -> dict[str, Any]:
     """Return values that stand in for those of the rows.
 
@@ -70,25 +70,25 @@ def stand_ins(
         reads: options that lead to the table.
         arguments: the other arguments of the search.
         each: the arguments that every row brings: `vector`, `query`, or both.
-        given: the options that the search was given.
+        argument_names: the options that the user set.
 
     Raises:
         OptionError: one has no meaning for many searches at once.
         SchemaError: there is no such column.
     """
     keys = _OF_VECTORS if function == "vector_search" else SEARCH_FUNCTIONS[function].keys
-    known = (*keys, *_OF_READS)
-    strange = [name for name in given if name not in known and not name.startswith("storage.")]
+    allowed = (*keys, *_OF_READS)
+    strange = [name for name in argument_names if name not in allowed and not name.startswith("storage.")]
     if strange:
         raise OptionError(
-            f"{function} for each row has no option {strange[0]!r}: there are {', '.join(known)}"
+            f"{function} for each row has no option {strange[0]!r}: there are {', '.join(allowed)}"
         )
-    found: dict[str, Any] = {"query": ""} if "query" in each else {}
+    values: dict[str, Any] = {"query": ""} if "query" in each else {}
     if "vector" in each:
         options = read_options(reads)
         column = arguments["column" if "column" in arguments else "vector_column"]
-        found["vector"] = any_vector(opened(options, pin(options)).manifest, column)
-    return found
+        values["vector"] = any_vector(opened(options, pin(options)).manifest, column)
+    return values
 
 
 def search_each(question: Question) -> None:
@@ -97,21 +97,21 @@ def search_each(question: Question) -> None:
     Its columns are those of the rows but the last, which are `given` to the search, and `columns` of what is
     found.
     """
-    asked, subject = question.asked, question.subject
+    request, subject = question.request, question.subject
     spark = SparkSession(question.spark._sc, subject["session"])
     rows = dataframe.DataFrame(subject["rows"], spark)
-    options = read_options(asked["search"])
+    options = read_options(request["search"])
     dataset = opened(options, pin(options))
-    along = rows.schema.fields[: -len(asked["given"])]
+    along = rows.schema.fields[: -len(request["given"])]
     if options.nearest is not None:
-        found = _nearest(dataset, options, rows, asked["columns"])
+        results = _nearest(dataset, options, rows, request["columns"])
     else:
-        found = _answers(dataset, options, rows, asked["columns"], tuple(asked["given"]))
-    shown: Any = found.select(
+        results = _answers(dataset, options, rows, request["columns"], tuple(request["given"]))
+    frame: Any = results.select(
         *(F.col(f"{_ROW}.{field.name}") for field in along),
-        *(F.col(quoted(name)) for name in asked["columns"]),
+        *(F.col(quoted(name)) for name in request["columns"]),
     )
-    subject["found"] = shown._jdf
+    subject["found"] = frame._jdf
 
 
 def _nearest(dataset: LanceDataset, options: ReadOptions, rows: DataFrame, columns: list[str]) -> DataFrame:
@@ -128,27 +128,31 @@ def _nearest(dataset: LanceDataset, options: ReadOptions, rows: DataFrame, colum
 
 
 def _answers(
-    dataset: LanceDataset, options: ReadOptions, rows: DataFrame, columns: list[str], given: tuple[str, ...]
+    dataset: LanceDataset,
+    options: ReadOptions,
+    rows: DataFrame,
+    columns: list[str],
+    query_columns: tuple[str, ...],
 ) -> DataFrame:
     """Return what answers the words, the vector or both in the last columns of each row; see `_nearest`."""
     text, both = options.full_text_query, options.hybrid_search
     k = text["k"] if text is not None else HybridQuery.parse(dataset.manifest, both or {}).k
     words = None if text is None else {name: value for name, value in text.items() if name != "k"}
-    plan = WordsPlan(dataset.snapshot.ref(), words, both, k, options.filter, given)
-    along, values = rows.schema.fields[: -len(given)], rows.schema.fields[-len(given) :]
+    plan = WordsPlan(dataset.snapshot.ref(), words, both, k, options.filter, query_columns)
+    along, values = rows.schema.fields[: -len(query_columns)], rows.schema.fields[-len(query_columns) :]
     # A struct has fields, also where nothing comes along.
     row = F.struct(F.lit(0).alias(_NUMBER), *(F.col(field.name) for field in along)).alias(_ROW)
     queries = rows.select(row, *(_as_doubles(field) for field in values))
     return answers_to_each(plan, shown_columns(dataset.manifest, columns, *plan.measures), queries)
 
 
-def _as_doubles(given: st.StructField) -> Any:
+def _as_doubles(field: st.StructField) -> Any:
     """Return a vector, or a list of vectors, as numbers that Python compares with; text as it is."""
-    kind = given.dataType
+    kind = field.dataType
     if not isinstance(kind, st.ArrayType):
-        return F.col(given.name)
+        return F.col(field.name)
     many = isinstance(kind.elementType, st.ArrayType)
-    return F.col(given.name).cast("array<array<double>>" if many else "array<double>").alias(given.name)
+    return F.col(field.name).cast("array<array<double>>" if many else "array<double>").alias(field.name)
 
 
 def _has_order(kind: st.DataType) -> bool:

@@ -27,6 +27,6 @@ def make_format(question: Question) -> None:
 
 def make_blob_function(question: Question) -> None:
     """Put the function `lance_blob`, in Spark's form, into the question's subject."""
-    made = blob_function()
-    function = UserDefinedFunction(made.func, made.returnType, BLOB_FUNCTION, made.evalType)
+    blob = blob_function()
+    function = UserDefinedFunction(blob.func, blob.returnType, BLOB_FUNCTION, blob.evalType)
     question.subject.set(function._judf)

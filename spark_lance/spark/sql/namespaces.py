@@ -23,7 +23,7 @@ _SYSTEM = ("system",)
 
 def open_catalog(question: Question) -> None:
     """Check the settings of a catalog."""
-    OpenCatalog.of(question.asked["catalog"], question.asked["options"])
+    OpenCatalog.of(question.request["catalog"], question.request["options"])
 
 
 def list_namespaces(question: Question) -> list[list[str]]:
@@ -42,19 +42,21 @@ def load_namespace(question: Question) -> dict[str, str]:
 
 def create_namespace(question: Question) -> None:
     """Make a namespace."""
-    properties = {key: value for key, value in question.asked["properties"].items() if key != "owner"}
+    properties = {key: value for key, value in question.request["properties"].items() if key != "owner"}
     question.catalog.names.create_namespace(question.name, properties)
 
 
 def alter_namespace(question: Question) -> None:
     """Set and remove properties of a namespace."""
-    question.catalog.names.alter_namespace(question.name, question.asked["set"], question.asked["removed"])
+    question.catalog.names.alter_namespace(
+        question.name, question.request["set"], question.request["removed"]
+    )
 
 
 def drop_namespace(question: Question) -> None:
     """Remove a namespace; with CASCADE what is in it, too."""
     names = question.catalog.names
-    if question.asked["cascade"]:
+    if question.request["cascade"]:
         _drop_content(question, question.name)
     names.drop_namespace(question.name)
 

@@ -149,8 +149,8 @@ def _verify(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
     if a["repair"]:
         table.repair()
     dataset = table._dataset()
-    found = verify(dataset.snapshot)
-    rows = [(finding.level, finding.where, finding.message) for finding in found.findings]
+    report = verify(dataset.snapshot)
+    rows = [(finding.level, finding.where, finding.message) for finding in report.findings]
     return question.spark.createDataFrame(rows, "level string, place string, message string")
 
 
@@ -173,7 +173,7 @@ def _compact_wal(question: Question, table: LanceTable, a: Mapping[str, Any]) ->
 
 
 def _last_change(question: Question, _: None, __: Mapping[str, Any]) -> Any:
-    change = last_change(question.asked["session"])
+    change = last_change(question.request["session"])
     return question.spark.createDataFrame([] if change is None else [change.row()], _LAST_CHANGE)
 
 
@@ -361,15 +361,15 @@ def call_procedure(question: Question) -> dict[str, Any]:
     procedure = PROCEDURES[question.name[-1].lower()]
     question = replace(question, spark=SparkSession(question.spark._sc, question.subject))
     names = [one.name for one in procedure.all_parameters]
-    given = dict(zip(names, question.asked["arguments"], strict=True))
+    arguments = dict(zip(names, question.request["arguments"], strict=True))
     if not procedure.on_table:
-        return _rows(procedure.run(question, None, given))
-    text = given.pop("table")
+        return _rows(procedure.run(question, None, arguments))
+    text = arguments.pop("table")
     if text is None:
         raise OptionError(f"{question.name[-1]} needs the name of a table")
     name = catalog_name(question.catalog, str(text), _current_namespace(question))
-    found = _rows(procedure.run(question, table_at(question, name), given))
-    return {**found, "changed": [question.catalog.name, *name]}
+    rows = _rows(procedure.run(question, table_at(question, name), arguments))
+    return {**rows, "changed": [question.catalog.name, *name]}
 
 
 def _current_namespace(question: Question) -> tuple[str, ...]:

@@ -36,22 +36,22 @@ def key_options(names: str) -> dict[str, str]:
 def fixed_properties(dataset: LanceDataset) -> dict[str, str]:
     """Return what a table says of itself by the names that CREATE TABLE takes."""
     manifest = dataset.manifest
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     if manifest.uses_stable_row_ids:
-        found["enable_stable_row_ids"] = "true"
+        properties["enable_stable_row_ids"] = "true"
     version = manifest.file_version
     if version.writable and version is not DEFAULT_VERSION:
-        found["data_storage_version"] = version.text
+        properties["data_storage_version"] = version.text
     schema = dataset.schema
     key = sorted((_place(field), field.name) for field in schema if _is_key(field))
     whole = bool(key) and all("," not in name for _, name in key)
     if whole:
-        found[PRIMARY_KEY] = ", ".join(name for _, name in key)
+        properties[PRIMARY_KEY] = ", ".join(name for _, name in key)
     for field in schema:
         for path, option, value in _options(field, (field.name,)):
             if not (whole and len(path) == 1 and option == KEY_POSITION):
-                found[f"{'.'.join(path)}.{option}"] = value
-    return found
+                properties[f"{'.'.join(path)}.{option}"] = value
+    return properties
 
 
 def _options(field: pa.Field, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:

@@ -57,17 +57,17 @@ def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
     return Wish(PARTS, VITAL, LateBridge(spark), arguments)
 
 
-def tell_of_missing(missing: Mapping[str, str], *, asked: bool) -> None:
+def tell_of_missing(missing: Mapping[str, str], *, is_explicit: bool) -> None:
     """Say what SQL lacks here, and why.
 
     Args:
         missing: reasons by class.
-        asked: whether somebody asked for tables by name.
+        is_explicit: whether the user asked for tables by name.
     """
     for part in VITAL:
         if part in missing:
             reason = missing[part]
-            _tell_of_no_catalog(reason, asked=asked or not reason.endswith(NOT_TAKEN))
+            _tell_of_no_catalog(reason, is_explicit=is_explicit or not reason.endswith(NOT_TAKEN))
             return
     if _PARSER in missing:
         logger.debug("Errors of parsing say nothing of Lance: %s", missing[_PARSER])
@@ -97,9 +97,9 @@ def _tell_of_no_modes(reason: str) -> None:
 
 
 @cache
-def _tell_of_no_catalog(reason: str, *, asked: bool) -> None:
-    """Say once that tables have no names here; it is no more than a note to those who asked for none."""
-    level = logging.WARNING if asked else logging.INFO
+def _tell_of_no_catalog(reason: str, *, is_explicit: bool) -> None:
+    """Say once that tables have no names here; an info message unless the user asked for a catalog."""
+    level = logging.WARNING if is_explicit else logging.INFO
     logger.log(level, "Lance has no SQL catalog here, only paths: %s", reason)
 
 

@@ -110,20 +110,20 @@ def change_rows(question: Question) -> None:
         LanceError: as the method of `LanceTable` that does it.
         PySparkException: what Spark said of an expression or a job.
     """
-    asked, subject = question.asked, question.subject
+    request, subject = question.request, question.subject
     began = time.monotonic()
     spark = SparkSession(question.spark._sc, subject["session"])
-    statement = _Statement(asked, subject, _table(spark, asked))
+    statement = _Statement(request, subject, _table(spark, request))
     try:
-        done = getattr(statement, asked["kind"])()
+        done = getattr(statement, request["kind"])()
     except CapturedException as error:
         # Java throws it again as it is, with Spark's name for it.
         subject["thrown"] = error._origin
         raise
-    name = asked["shown"]
-    shown = statement.table.path if name.lower() == "lance" else name
-    change = LastChange(asked["kind"].upper(), shown, done, round(time.monotonic() - began, 3))
-    _CHANGES.put(asked["session"], change)
+    name = request["shown"]
+    title = statement.table.path if name.lower() == "lance" else name
+    change = LastChange(request["kind"].upper(), title, done, round(time.monotonic() - began, 3))
+    _CHANGES.put(request["session"], change)
     logger.info(
         "%s %s: %d rows updated, %d deleted, %d inserted, version %d, %.2f s",
         *(change.statement, change.table, done.updated, done.deleted, done.inserted, done.version),
@@ -135,22 +135,22 @@ def change_rows(question: Question) -> None:
 class _Statement:
     """A statement, its expressions and its table. The methods are named like kinds of statements."""
 
-    asked: Mapping[str, Any] = field(repr=False)
+    request: Mapping[str, Any] = field(repr=False)
     subject: Any
     table: LanceTable
 
     def delete(self) -> Changed:
-        return delete_rows(self.table, self._some("condition", self.asked), _reruns(), self._wider)
+        return delete_rows(self.table, self._some("condition", self.request), _reruns(), self._wider)
 
     def update(self) -> Changed:
-        condition = self._some("condition", self.asked)
-        return update_rows(self.table, condition, self._values(self.asked), _reruns(), self._wider)
+        condition = self._some("condition", self.request)
+        return update_rows(self.table, condition, self._values(self.request), _reruns(), self._wider)
 
     def merge(self) -> Changed:
-        names = self.asked["source"]
+        names = self.request["source"]
         source = dataframe.DataFrame(self.subject["source"], self.table.spark).toDF(*names)
         rows = self._attached(source, "source").alias(_SOURCE)
-        condition = self._expression(self.asked["condition"], self.asked["equal"])
+        condition = self._expression(self.request["condition"], self.request["equal"])
         merge = MergeBuilder(self.table, rows, condition, self._wider)
         add = {
             ("matched", "update"): merge.whenMatchedUpdate,
@@ -161,7 +161,7 @@ class _Statement:
             "matched": merge.whenMatchedDelete,
             "not matched by source": merge.whenNotMatchedBySourceDelete,
         }
-        for clause in self.asked["clauses"]:
+        for clause in self.request["clauses"]:
             only = self._some("condition", clause)
             if clause["kind"] == "delete":
                 drop[clause["rows"]](only)
@@ -180,42 +180,42 @@ class _Statement:
         classic: Any = frame
         return dataframe.DataFrame(self.subject["change"].attach(classic._jdf, rows), self.table.spark)
 
-    def _values(self, told: Mapping[str, Any]) -> dict[str, Resolved]:
+    def _values(self, part: Mapping[str, Any]) -> dict[str, Resolved]:
         values: dict[str, Resolved] = {}
-        for path, value in told["values"]:
-            if values.setdefault(quoted(*path), found := self._expression(value)) is not found:
+        for path, value in part["values"]:
+            if values.setdefault(quoted(*path), resolved := self._expression(value)) is not resolved:
                 raise OptionError(f"{'.'.join(path)} is set twice")
         return values
 
-    def _some(self, part: str, told: Mapping[str, Any]) -> Resolved | None:
-        return None if told[part] is None else self._expression(told[part])
+    def _some(self, part: str, clause: Mapping[str, Any]) -> Resolved | None:
+        return None if clause[part] is None else self._expression(clause[part])
 
-    def _expression(self, told: Mapping[str, Any], equal: list[list[str]] | None = None) -> Resolved:
-        column = Column(self.subject["columns"][told["column"]])
+    def _expression(self, text: Mapping[str, Any], equal: list[list[str]] | None = None) -> Resolved:
+        column = Column(self.subject["columns"][text["column"]])
         pairs = tuple((mine.lower(), theirs) for mine, theirs in equal or ())
-        return Resolved(column, frozenset(told["needs"]), told["text"], told["of_source"], pairs)
+        return Resolved(column, frozenset(text["needs"]), text["text"], text["of_source"], pairs)
 
 
 def _reruns() -> Any:
     return policy(RETRIES, RETRY_TIMEOUT)
 
 
-def _table(spark: SparkSession, asked: Mapping[str, Any]) -> LanceTable:
+def _table(spark: SparkSession, request: Mapping[str, Any]) -> LanceTable:
     """Return the table that a statement is about.
 
     Raises:
         UnsupportedFormatError: what leads to it shows other rows than those of the newest version.
     """
-    options = read_options(asked["options"])
+    options = read_options(request["options"])
     for name in _OTHER_ROWS:
         if getattr(options, name) != OPTIONS[name].default:
             raise UnsupportedFormatError(
-                f"{asked['kind'].upper()} changes the newest version of a whole table, and this view shows "
+                f"{request['kind'].upper()} changes the newest version of a whole table, and this view shows "
                 f"something else by its option {name!r}: name the table itself"
             )
     place = {
         key: value
-        for key, value in asked["options"].items()
+        for key, value in request["options"].items()
         if key.lower() in _PLACE or key.lower().startswith(STORAGE_PREFIX) or key.lower() in STORAGE_NAMES
     }
     place = {key.lower() if key.lower() in _PLACE else key: value for key, value in place.items()}

@@ -44,18 +44,22 @@ class Running(Protocol):
 
 
 def running(
-    asked: Mapping[str, Any], others: Sequence[Mapping[str, Any]], kind: st.DataType | None, *, ordered: bool
+    aggregate: Mapping[str, Any],
+    others: Sequence[Mapping[str, Any]],
+    kind: st.DataType | None,
+    *,
+    ordered: bool,
 ) -> Running | None:
     """Return what finds an aggregate, from no rows on; None if it is left to Spark.
 
     Args:
-        asked: `function`, `path` and `distinct`.
+        aggregate: `function`, `path` and `distinct`.
         others: all that are asked together.
         kind: Spark's type of the column; None for all rows.
         ordered: whether the values are Spark's and have its order.
     """
-    function = asked["function"]
-    if asked["distinct"]:
+    function = aggregate["function"]
+    if aggregate["distinct"]:
         return None
     if function == "count":
         return _Count()
@@ -63,7 +67,7 @@ def running(
         return None
     if function != "sum":
         return _Extreme(kind, function == "max")
-    averaged = any(one["function"] == "count" and one["path"] == asked["path"] for one in others)
+    averaged = any(one["function"] == "count" and one["path"] == aggregate["path"] for one in others)
     if isinstance(kind, st.IntegralType):
         return _Sum(_EXACT_DOUBLE if averaged else _LONG)
     if isinstance(kind, st.DecimalType) and kind.precision <= _SUM_DIGITS and not averaged:
@@ -126,8 +130,8 @@ class _DecimalSum:
     def value(self) -> pa.Array | None:
         if self._rows >= _MOST_ROWS:
             return None
-        found = pc.sum(one_array(pa.chunked_array(self._sums, self._wide))).as_py()
-        return pa.array([found], pa.decimal128(self.kind.precision, self.kind.scale))
+        total = pc.sum(one_array(pa.chunked_array(self._sums, self._wide))).as_py()
+        return pa.array([total], pa.decimal128(self.kind.precision, self.kind.scale))
 
 
 class _Extreme:
@@ -161,7 +165,7 @@ def least_or_greatest(values: pa.Array, is_max: bool) -> pa.Array | None:
         elif len(values):
             return values.filter(pc.invert(is_number)).slice(0, 1)
     both = pc.min_max(values)
-    found = both["max" if is_max else "min"]
-    if pa.types.is_floating(values.type) and found.is_valid and found.as_py() == 0:
+    value = both["max" if is_max else "min"]
+    if pa.types.is_floating(values.type) and value.is_valid and value.as_py() == 0:
         return None
-    return pa.repeat(found, 1) if found.is_valid else pa.nulls(1, values.type)
+    return pa.repeat(value, 1) if value.is_valid else pa.nulls(1, values.type)

@@ -91,31 +91,31 @@ class _Bounded(Protocol):
 class Read:
     """What the questions about one table have in common."""
 
-    asked: dict[str, Any] = field(repr=False)
+    request: dict[str, Any] = field(repr=False)
 
     @cached_property
     def options(self) -> ReadOptions:
         """What the read was asked for."""
-        return read_options(CaseInsensitiveDict(self.asked["options"]))
+        return read_options(CaseInsensitiveDict(self.request["options"]))
 
     @cached_property
     def seen(self) -> st.StructType:
         """The columns as Spark was told of them."""
-        return st.StructType.fromJson(json.loads(self.asked["schema"]))
+        return st.StructType.fromJson(json.loads(self.request["schema"]))
 
     @cached_property
     def ref(self) -> VersionRef | None:
         """The version, if it is known."""
-        return VersionRef(*self.asked["ref"]) if self.asked.get("ref") else None
+        return VersionRef(*self.request["ref"]) if self.request.get("ref") else None
 
     @cached_property
     def opened(self) -> tuple[VersionRef, Snapshot]:
         """The version that is read; kept for the next question."""
-        key = (self.asked["token"], str(self.ref), *sorted(self.asked["options"].items()))
+        key = (self.request["token"], str(self.ref), *sorted(self.request["options"].items()))
         return _OPEN.get(
             key,
             lambda: rows.opened(self.options, self.ref),
-            lambda found: found[1].manifest.message.ByteSize(),
+            lambda entry: entry[1].manifest.message.ByteSize(),
         )
 
     def expressions(self, predicates: Iterable[Any]) -> list[Expression | None]:
@@ -132,7 +132,7 @@ class Read:
 
 def describe_read(question: Question) -> dict[str, Any]:
     """Return the Spark schema of a read, and the version that is pinned."""
-    read = Read(question.asked["read"])
+    read = Read(question.request["read"])
     if read.options.kind == "rows":
         ref, snapshot = read.opened
         schema = rows.described(snapshot, read.options)
@@ -147,32 +147,32 @@ def pin_read(question: Question) -> list[Any]:
     Raises:
         SchemaError: the columns are `given` by the user, and do not fit the table.
     """
-    read = Read(question.asked["read"])
+    read = Read(question.request["read"])
     if read.options.kind == "rows":
         ref, snapshot = read.opened
-        if question.asked["given"]:
+        if question.request["given"]:
             resolve_projection(snapshot.schema, read.seen)
         return version_answer(ref)
     kind = read_kind(read.options)
-    if question.asked["given"]:
+    if question.request["given"]:
         return version_answer(kind.reader(read.options, read.seen, None, False).ref)
     return version_answer(kind.describe(read.options, None)[0])
 
 
 def push_predicates(question: Question) -> list[bool]:
     """Return which predicates are applied exactly as Spark would; the others stay with Spark."""
-    read = Read(question.asked["read"])
-    return [tree is not None for tree in read.expressions(question.asked["predicates"])]
+    read = Read(question.request["read"])
+    return [tree is not None for tree in read.expressions(question.request["predicates"])]
 
 
 def push_top(question: Question) -> bool:
     """Return whether an index tells where the first rows of an order are; Spark still orders what is read."""
-    asked = question.asked
-    read = Read(asked["read"])
-    if read.options.kind != "rows" or asked["top"]["rows"] > _MOST_TOP:
+    request = question.request
+    read = Read(request["read"])
+    if read.options.kind != "rows" or request["top"]["rows"] > _MOST_TOP:
         return False
-    meant = meant_rows(read, asked)
-    return meant is not None and first_of(read, asked["top"], meant.rows) is not None
+    rows = meant_rows(read, request)
+    return rows is not None and first_of(read, request["top"], rows.rows) is not None
 
 
 @dataclass(frozen=True)
@@ -182,31 +182,31 @@ class Meant:
     rows: RowsOfVersion | None
 
 
-def meant_rows(read: Read, asked: Mapping[str, Any]) -> Meant | None:
+def meant_rows(read: Read, request: Mapping[str, Any]) -> Meant | None:
     """Return the rows that a read of a version is about; None if only a look at them tells.
 
     Raises:
         FormatError: an index is damaged.
     """
-    _, most_bytes = local_bounds(asked)
-    if read.options.fragments is not None or asked.get("limit") is not None:
+    _, most_bytes = local_bounds(request)
+    if read.options.fragments is not None or request.get("limit") is not None:
         return None
-    condition = reader_of(read, st.StructType(), {**asked, "top": None}).condition
+    condition = reader_of(read, st.StructType(), {**request, "top": None}).condition
     if condition is None:
         return Meant(None)
-    found = _told_by_indices(condition, read.opened[1], most_bytes)
-    return None if found is None else Meant(found)
+    row_set = _told_by_indices(condition, read.opened[1], most_bytes)
+    return None if row_set is None else Meant(row_set)
 
 
 def _told_by_indices(condition: Condition, snapshot: Snapshot, most_bytes: int) -> RowsOfVersion | None:
     """Return exactly the rows that meet a condition; None if only a look at them tells."""
-    found = None
+    row_set = None
     for tree in condition.trees() if condition.is_told else []:
         rows = exact_rows(snapshot, tree, most_bytes) if can_tell(snapshot, tree) else None
         if rows is None:
             return None
-        found = rows if found is None else found & rows
-    return found
+        row_set = rows if row_set is None else row_set & rows
+    return row_set
 
 
 def first_of(read: Read, top: Mapping[str, Any], within: RowsOfVersion | None) -> RowSelection | None:
@@ -226,10 +226,10 @@ def first_of(read: Read, top: Mapping[str, Any], within: RowsOfVersion | None) -
 
 def push_limit(question: Question) -> bool:
     """Return whether a limit is met here, so that Spark has nothing left to cut off."""
-    read = Read(question.asked["read"])
-    if read.options.kind != "rows" or question.asked["limit"] > _ALONE_ROWS:
+    read = Read(question.request["read"])
+    if read.options.kind != "rows" or question.request["limit"] > _ALONE_ROWS:
         return False
-    reader = reader_of(read, read.seen, question.asked)
+    reader = reader_of(read, read.seen, question.request)
     return reader.condition is None or reader.size()[1] <= _ALONE_BYTES
 
 
@@ -243,33 +243,33 @@ def plan_scan(question: Question) -> dict[str, Any]:
     Columns are for more rows than Spark's local scans are made for, where the question says that they can be
     read (`columnar`).
     """
-    asked = question.asked
-    read = Read(asked["read"])
+    request = question.request
+    read = Read(request["read"])
     check_batch(read.options)
-    all_columns = asked["columns"] == asked["read"]["schema"]
-    schema = read.seen if all_columns else st.StructType.fromJson(json.loads(asked["columns"]))
-    most_rows, most_bytes = local_bounds(asked)
+    all_columns = request["columns"] == request["read"]["schema"]
+    schema = read.seen if all_columns else st.StructType.fromJson(json.loads(request["columns"]))
+    most_rows, most_bytes = local_bounds(request)
     reader: DataSourceReader
     if read.options.kind == "rows":
-        reader = planned = reader_of(read, schema, asked)
+        reader = planned = reader_of(read, schema, request)
         ref = planned.ref
-        if planned.condition is not None and asked.get("limit") is None and read.options.fragments is None:
-            told = _told_by_indices(planned.condition, read.opened[1], most_bytes)
-            if told is not None and len(told) <= most_rows:
-                planned.keep({number: rows for number, rows in told.by_fragment.items() if rows})
-        held = (
+        if planned.condition is not None and request.get("limit") is None and read.options.fragments is None:
+            row_set = _told_by_indices(planned.condition, read.opened[1], most_bytes)
+            if row_set is not None and len(row_set) <= most_rows:
+                planned.keep({number: rows for number, rows in row_set.by_fragment.items() if rows})
+        local_rows = (
             max(most_rows, _MOST_HELD_ROWS)
-            if asked.get("columnar") and most_rows and planned.columns
+            if request.get("columnar") and most_rows and planned.columns
             else most_rows
         )
-        few = None if asked.get("runtime") else planned.bounded(held, most_bytes)
+        few = None if request.get("runtime") else planned.bounded(local_rows, most_bytes)
         size: tuple[int, int] | None = None if few is not None else planned.size()
     else:
         placed = read_kind(read.options).reader(read.options, schema, read.ref, False)
         reader, ref = placed, placed.ref  # type: ignore[assignment]
         few, size = None, None
         if isinstance(reader, MetadataReader):
-            reader.narrow(_taken(read, asked))
+            reader.narrow(_taken(read, request))
         if isinstance(reader, _Bounded):
             few = reader.bounded(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
@@ -277,7 +277,7 @@ def plan_scan(question: Question) -> dict[str, Any]:
         about = _account(reader, "")
         return {**answer, **about, **columns_answer(few, schema)}
     if few is not None:
-        return {**answer, **rows_answer(few, schema, in_file=bool(asked.get("files")))}
+        return {**answer, **rows_answer(few, schema, in_file=bool(request.get("files")))}
     function, partitions = pickled_read(reader, schema)
     return {
         **answer,
@@ -302,37 +302,40 @@ def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
     if not isinstance(reader, LanceReader):
         return {"about": otherwise, "amounts": [], "taskAmounts": []}
     fragments, skipped, rows, size = reader.amounts()
-    shown = [
+    lines = [
         ("lanceFragments", "fragments read", fragments),
         ("lanceSkipped", "fragments skipped", skipped),
         ("lanceRows", "rows looked at, at most", rows),
         ("lanceBytes", "bytes of these rows, about", size),
     ]
-    return {"about": reader.about(), "amounts": shown, "taskAmounts": TASK_AMOUNTS}
+    return {"about": reader.about(), "amounts": lines, "taskAmounts": TASK_AMOUNTS}
 
 
-def reader_of(read: Read, schema: st.StructType, asked: Any) -> LanceReader:
+def reader_of(read: Read, schema: st.StructType, request: Any) -> LanceReader:
     """Return the reader of some columns, with all that was taken over so far."""
     ref, snapshot = read.opened
-    marks = PlannerMarks(True, asked["cores"])
+    marks = PlannerMarks(True, request["cores"])
     reader = LanceReader(read.options, schema, ref, snapshot, marks)
     reader.narrow(
-        _taken(read, asked), asked.get("limit"), alone=bool(asked.get("alone")), skip=asked.get("offset") or 0
+        _taken(read, request),
+        request.get("limit"),
+        alone=bool(request.get("alone")),
+        skip=request.get("offset") or 0,
     )
-    if asked.get("top"):
-        meant = meant_rows(read, asked)
-        rows = None if meant is None else first_of(read, asked["top"], meant.rows)
+    if request.get("top"):
+        row_set = meant_rows(read, request)
+        rows = None if row_set is None else first_of(read, request["top"], row_set.rows)
         assert rows is not None  # only what was accepted comes back
         reader.keep(rows)
     return reader
 
 
-def _taken(read: Read, asked: Any) -> list[Expression]:
+def _taken(read: Read, request: Any) -> list[Expression]:
     """Return the conditions that rows are read by: those that were taken over, and what a join has found."""
-    taken = read.expressions(asked["predicates"])
+    taken = read.expressions(request["predicates"])
     assert None not in taken  # only what was accepted comes back
-    found = read.expressions(asked.get("runtime") or [])
-    return [tree for tree in (*taken, *found) if tree is not None]
+    runtime = read.expressions(request.get("runtime") or [])
+    return [tree for tree in (*taken, *runtime) if tree is not None]
 
 
 def rows_answer(
@@ -380,15 +383,15 @@ def columns_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> 
     return {"kind": "columns", "rows": rows.num_rows, "bytes": rows.nbytes, "file": name, "parts": parts}
 
 
-def local_bounds(asked: Any) -> tuple[int, int]:
+def local_bounds(request: Any) -> tuple[int, int]:
     """Return how many rows, and bytes, the driver reads itself."""
-    found = []
+    bounds = []
     for name in ("localRows", "localBytes"):
         try:
-            found.append(int(asked[name]))
+            bounds.append(int(request[name]))
         except ValueError:
-            raise OptionError(f"spark.lance.{name} is a whole number, not {asked[name]!r}") from None
-    return found[0], found[1]
+            raise OptionError(f"spark.lance.{name} is a whole number, not {request[name]!r}") from None
+    return bounds[0], bounds[1]
 
 
 def version_answer(ref: VersionRef) -> list[Any]:

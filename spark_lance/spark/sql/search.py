@@ -35,37 +35,42 @@ _TRAVEL = ("tag", "asof", "version")
 
 def search(question: Question) -> dict[str, Any]:
     """Return the relation of what a search finds: name, schema, options of the read, how it is done."""
-    asked = question.asked
-    arguments = _arguments(asked["function"], asked["arguments"][1:], asked["named"], asked["each"])
+    request = question.request
+    arguments = _arguments(request["function"], request["arguments"][1:], request["named"], request["each"])
     always, metadata = resolve_table(question.catalog, question.name)
     if metadata:
         raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be searched")
-    keys, reads = _split(asked["function"], arguments.get("options") or {})
-    if each := asked["each"]:
-        arguments |= stand_ins(asked["function"], {**always, **reads}, arguments, each, {*keys, *reads})
-    wanted = {**always, **reads, **_SEARCHES[asked["function"]](arguments, keys)}
-    return _relation(f"{question.catalog.name}.{shown(question.name)}", wanted, arguments["k"])
+    keys, reads = _split(request["function"], arguments.get("options") or {})
+    if each := request["each"]:
+        arguments |= stand_ins(request["function"], {**always, **reads}, arguments, each, {*keys, *reads})
+    options = {**always, **reads, **_SEARCHES[request["function"]](arguments, keys)}
+    return _relation(f"{question.catalog.name}.{shown(question.name)}", options, arguments["k"])
 
 
 def nearest(question: Question) -> dict[str, Any] | None:
     """Return the relation of what an index finds nearest to a vector; None if none has the metric."""
-    asked = question.asked
-    near = {"column": asked["column"], "q": asked["vector"], "k": asked["k"], "metric": asked["metric"]}
-    reads = {**asked["reads"], "version": asked["version"], "columns": json.dumps(asked["columns"])}
-    wanted = {**reads, "nearest": json.dumps({**near, "refine_factor": _REFINE})}
-    options = read_options(wanted)
+    request = question.request
+    near = {
+        "column": request["column"],
+        "q": request["vector"],
+        "k": request["k"],
+        "metric": request["metric"],
+    }
+    reads = {**request["reads"], "version": request["version"], "columns": json.dumps(request["columns"])}
+    texts = {**reads, "nearest": json.dumps({**near, "refine_factor": _REFINE})}
+    options = read_options(texts)
     ref, _ = searches.describe(options, None)
     dataset = opened(options, ref)
     query = VectorQuery.parse(near)
     if VectorSearch(dataset.snapshot, query.column).index_name(query) is None:
         return None
-    return _relation(asked["shown"], wanted, asked["k"])
+    return _relation(request["shown"], texts, request["k"])
 
 
-def _relation(name: str, wanted: dict[str, str], rows: int) -> dict[str, Any]:
-    options = read_options(wanted)
+def _relation(name: str, texts: dict[str, str], rows: int) -> dict[str, Any]:
+    options = read_options(texts)
     ref, schema = searches.describe(options, None)
-    pinned = {name: value for name, value in wanted.items() if name not in _TRAVEL}
+    pinned = {name: value for name, value in texts.items() if name not in _TRAVEL}
     pinned["version"] = str(ref.version)
     return {
         "shown": name,
@@ -77,7 +82,7 @@ def _relation(name: str, wanted: dict[str, str], rows: int) -> dict[str, Any]:
 
 
 def _arguments(
-    function: str, given: Sequence[Any], named: Mapping[str, Any], each: Sequence[str]
+    function: str, positional: Sequence[Any], named: Mapping[str, Any], each: Sequence[str]
 ) -> dict[str, Any]:
     """Return the arguments by name; those of `each` are values of every row, and come later.
 
@@ -85,31 +90,33 @@ def _arguments(
         OptionError: one is missing, or there are too many.
     """
     about = SEARCH_FUNCTIONS[function]
-    found = dict(zip(about.parameters, given, strict=False)) | {key.lower(): v for key, v in named.items()}
-    found |= {name: [] for name in each}
-    missing = [name for name in about.parameters[: -about.optional] if found.get(name) is None]
-    strange = sorted(set(found) - set(about.parameters))
-    if len(given) > len(about.parameters) or missing or strange:
+    arguments = dict(zip(about.parameters, positional, strict=False)) | {
+        key.lower(): v for key, v in named.items()
+    }
+    arguments |= {name: [] for name in each}
+    missing = [name for name in about.parameters[: -about.optional] if arguments.get(name) is None]
+    strange = sorted(set(arguments) - set(about.parameters))
+    if len(positional) > len(about.parameters) or missing or strange:
         raise OptionError(
             f"{function} takes (table, {', '.join(about.parameters)}), the last of which may be left out; "
             f"missing: {', '.join(missing) or 'none'}, not known: {', '.join(strange) or 'none'}"
         )
-    if not isinstance(found["k"], int) or isinstance(found["k"], bool) or found["k"] < 1:
-        raise OptionError(f"k of {function} must be a whole number of 1 or more, not {found['k']!r}")
-    options = found.get("options")
+    if not isinstance(arguments["k"], int) or isinstance(arguments["k"], bool) or arguments["k"] < 1:
+        raise OptionError(f"k of {function} must be a whole number of 1 or more, not {arguments['k']!r}")
+    options = arguments.get("options")
     if isinstance(options, str):
         try:
             options = json.loads(options)
         except ValueError:
             options = None
-        found["options"] = options
-    if "options" in found and not isinstance(options, Mapping):
+        arguments["options"] = options
+    if "options" in arguments and not isinstance(options, Mapping):
         raise OptionError(f"options of {function} are a map, such as map('filter', 'id > 7')")
     for name in ("vector",):
-        value = found.get(name)
+        value = arguments.get(name)
         if name in about.parameters and (not isinstance(value, list) or None in value):
             raise OptionError(f"the vector of {function} is an array of numbers, such as array(0.1, 0.2)")
-    return found
+    return arguments
 
 
 def _split(function: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -140,25 +147,25 @@ def _value(text: Any) -> Any:
 
 
 def _vector(arguments: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, str]:
-    asked = {"column": arguments["column"], "q": arguments["vector"], "k": arguments["k"], **keys}
-    return {"nearest": json.dumps(asked)}
+    request = {"column": arguments["column"], "q": arguments["vector"], "k": arguments["k"], **keys}
+    return {"nearest": json.dumps(request)}
 
 
 def _text(arguments: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, str]:
-    asked = {"column": arguments["column"], "query": arguments["query"], "k": arguments["k"], **keys}
-    return {"full_text_query": json.dumps(asked)}
+    request = {"column": arguments["column"], "query": arguments["query"], "k": arguments["k"], **keys}
+    return {"full_text_query": json.dumps(request)}
 
 
 def _hybrid(arguments: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, str]:
     near = {key: value for key, value in keys.items() if key in VECTOR_KEYS}
     words = {key: value for key, value in keys.items() if key in TEXT_KEYS}
-    asked = {
+    request = {
         "nearest": {"column": arguments["vector_column"], "q": arguments["vector"], **near},
         "full_text_query": {"column": arguments["text_column"], "query": arguments["query"], **words},
         "k": arguments["k"],
         **{key: value for key, value in keys.items() if key in HYBRID_KEYS},
     }
-    return {"hybrid_search": json.dumps(asked)}
+    return {"hybrid_search": json.dumps(request)}
 
 
 _SEARCHES = {"vector_search": _vector, "text_search": _text, "hybrid_search": _hybrid}
@@ -177,9 +184,9 @@ def _explained(options: ReadOptions, dataset: LanceDataset) -> str:
     elif options.nearest is not None:
         parts = [_by_vector(dataset, VectorQuery.parse(options.nearest))]
     else:
-        asked = dict(options.full_text_query or {})
-        k = asked.pop("k", None)
-        column, _ = parse_text_query(dataset.manifest, asked, k)
+        request = dict(options.full_text_query or {})
+        k = request.pop("k", None)
+        column, _ = parse_text_query(dataset.manifest, request, k)
         parts = [f"{_by_words(dataset, column)} k={k}"]
     filtered = f", filter: {options.filter}" if options.filter else ""
     return "; ".join(parts) + filtered

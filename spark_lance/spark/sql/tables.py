@@ -82,13 +82,13 @@ def load_table(question: Question) -> dict[str, Any]:
     catalog, name = question.catalog, question.name
     options, table = resolve_table(catalog, name)
     travel: dict[str, str] = {}
-    if "version" in question.asked:
-        text = str(question.asked["version"])
+    if "version" in question.request:
+        text = str(question.request["version"])
         travel = {"version": text} if text.isdigit() else {"tag": text}
         if "tag" in travel and "branch" not in options and _is_branch(question, text):
             options, travel = {**options, "branch": text}, {}
-    elif "asof" in question.asked:
-        moment = datetime.fromtimestamp(question.asked["asof"] / 1e6, timezone.utc)
+    elif "asof" in question.request:
+        moment = datetime.fromtimestamp(question.request["asof"] / 1e6, timezone.utc)
         travel = {"asof": moment.isoformat()}
     return answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
 
@@ -107,15 +107,15 @@ def load_changes(question: Question) -> dict[str, Any]:
         UnsupportedFormatError: the name is that of a metadata table.
     """
     catalog, name = question.catalog, question.name
-    given = {key: text for key, text in question.asked["given"].items() if not key.startswith("__")}
-    check_known(given)
+    user_options = {key: text for key, text in question.request["given"].items() if not key.startswith("__")}
+    check_known(user_options)
     always, table = resolve_table(catalog, name)
     if table:
         raise UnsupportedFormatError(f"{shown(name)} is a metadata table: it has no change feed")
-    options = read_options(CaseInsensitiveDict({**always, **given}))
+    options = read_options(CaseInsensitiveDict({**always, **user_options}))
     place, schema = read_kind(options).describe(options, None)
     # A stream goes on with later versions; a DataFrame always has the changes up to the same version.
-    ends = question.asked["streams"] or options.endingVersion or options.endingTimestamp
+    ends = question.request["streams"] or options.endingVersion or options.endingTimestamp
     return {
         "shown": f"{catalog.name}.{shown(name)}",
         "schema": schema.json(),
@@ -136,41 +136,43 @@ def check_options(question: Question) -> None:
     Raises:
         OptionError: one is not known, or leads to another table than the named one.
     """
-    given = {key: text for key, text in question.asked["given"].items() if not key.startswith("__")}
-    for key, text in given.items():
+    user_options = {key: text for key, text in question.request["given"].items() if not key.startswith("__")}
+    for key, text in user_options.items():
         if key.lower() not in ("path", "paths"):
             continue
         if is_path(question.name) and str(Path(text).absolute()) == question.name[0]:
             return  # a write by path, whose options are those of a format
-        if text != question.asked["path"]:
+        if text != question.request["path"]:
             name = f"{question.catalog.name}.{shown(question.name)}"
             raise OptionError(f"option {key!r} leads to another table than {name}: name that table itself")
-    check_known(given)
-    if question.asked["use"] == "read":
-        check_by_name({key: text for key, text in given.items() if key.lower() != "path"})
+    check_known(user_options)
+    if question.request["use"] == "read":
+        check_by_name({key: text for key, text in user_options.items() if key.lower() != "path"})
 
 
-def answer(catalog: OpenCatalog, name: Name, always: dict[str, str], asked: dict[str, str]) -> dict[str, Any]:
+def answer(
+    catalog: OpenCatalog, name: Name, always: dict[str, str], user_options: dict[str, str]
+) -> dict[str, Any]:
     """Return the Java side's view of a table.
 
     Args:
         catalog: the catalog.
         name: the table's name, or its path.
         always: options of every read and write.
-        asked: options of reads: the version by number, tag or time, and the metadata table if it is one.
+        user_options: options of reads: the version by number, tag or time, and the metadata table, if any.
     """
-    options = read_options({**always, **asked})
+    options = read_options({**always, **user_options})
     properties: dict[str, str] = {}
     if options.table:
         place, schema = metadata.describe(options, None)
     else:
         place, snapshot = read.opened(options, None)
         schema = read.described(snapshot, options)
-        newest = _newest(catalog, always, None if asked else snapshot)
+        newest = _newest(catalog, always, None if user_options else snapshot)
         properties = _properties(newest, always["path"])
-    pinned = {key: value for key, value in asked.items() if key == "table"}
+    pinned = {key: value for key, value in user_options.items() if key == "table"}
     pinned["version"] = str(place.version)
-    plain = not asked and not options.table
+    plain = not user_options and not options.table
     return {
         "shown": f"{catalog.name}.{shown(name)}",
         "schema": schema.json(),
@@ -220,7 +222,7 @@ def rename_table(question: Question) -> None:
 
     Spark leaves the new name as it was written, so the catalog's name may be its first part.
     """
-    catalog, old, new = question.catalog, question.name, tuple(question.asked["to"])
+    catalog, old, new = question.catalog, question.name, tuple(question.request["to"])
     if is_path(old) or is_path(new):
         raise UnsupportedFormatError("a path cannot be renamed: move its folder")
     catalog.names.rename(old, (*old[:-1], *new) if len(new) == 1 else inside(catalog, new))
@@ -234,24 +236,24 @@ def truncate_table(question: Question) -> bool:
 
 def delete_where(question: Question) -> None:
     """Delete the rows that meet all of Spark's predicates, which come as SQL."""
-    predicates = [f"({text})" for text in question.asked["predicates"]]
+    predicates = [f"({text})" for text in question.request["predicates"]]
     table_at(question).delete(" AND ".join(predicates) or None)
 
 
 def alter_table(question: Question) -> dict[str, Any]:
     """Carry out the changes of an ALTER TABLE, one after the other, and return the table as it is then."""
     table = table_at(question)
-    if question.asked["evolves"]:
-        check_evolution(table._dataset().manifest, question.asked["changes"])
-    _check_changes(table, question.asked["changes"])
-    for change in question.asked["changes"]:
+    if question.request["evolves"]:
+        check_evolution(table._dataset().manifest, question.request["changes"])
+    _check_changes(table, question.request["changes"])
+    for change in question.request["changes"]:
         _CHANGES[change["kind"]](table, change)
     return load_table(question)
 
 
 def supports_change(question: Question) -> bool:
     """Return whether a statement WITH SCHEMA EVOLUTION may make a change of the schema."""
-    return is_supported(table_at(question)._dataset().manifest, question.asked["change"])
+    return is_supported(table_at(question)._dataset().manifest, question.request["change"])
 
 
 def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> None:
@@ -383,10 +385,10 @@ def _options(catalog: OpenCatalog, name: Name) -> dict[str, str]:
     try:
         return catalog.reads(name)
     except (TableNotFoundError, OptionError):
-        found = _branch(name)
-        if found is None:
+        selector = _branch(name)
+        if selector is None:
             raise
-    table, branch = found
+    table, branch = selector
     return {**catalog.reads(table), "branch": branch}
 
 
@@ -407,14 +409,14 @@ def check_no_branch(catalog: OpenCatalog, name: Name, verb: str) -> None:
     Raises:
         UnsupportedFormatError: what stands before the @ is a table.
     """
-    found = _branch(name)
-    if found is None:
+    selector = _branch(name)
+    if selector is None:
         return
     try:
-        catalog.reads(found[0])
+        catalog.reads(selector[0])
     except (TableNotFoundError, NamespaceNotFoundError, OptionError):
         return
-    table, branch = shown(found[0]), found[1]
+    table, branch = shown(selector[0]), selector[1]
     raise UnsupportedFormatError(
         f"{shown(name)} is the name of branch {branch!r} of table {table}: write "
         f"CALL {catalog.name}.system.{verb}_branch('{table}', '{branch}')"
@@ -431,12 +433,12 @@ def _hidden() -> st.StructType:
     )
 
 
-def _newest(catalog: OpenCatalog, always: Mapping[str, str], known: Snapshot | None) -> LanceDataset:
+def _newest(catalog: OpenCatalog, always: Mapping[str, str], snapshot: Snapshot | None) -> LanceDataset:
     """Return the newest version of a table, which may be known."""
     path, branch = always["path"], always.get("branch")
-    if known is None or branch:
+    if snapshot is None or branch:
         return dataset(path, (branch, None) if branch else None, _storage_of(always))
-    return LanceDataset(path, known.store, known.root, known.manifest)
+    return LanceDataset(path, snapshot.store, snapshot.root, snapshot.manifest)
 
 
 def _storage_of(options: Mapping[str, str]) -> dict[str, Any]:
@@ -444,9 +446,9 @@ def _storage_of(options: Mapping[str, str]) -> dict[str, Any]:
     return dict(read_options(CaseInsensitiveDict(options)).storage)
 
 
-def _properties(found: LanceDataset, path: str) -> dict[str, str]:
+def _properties(dataset: LanceDataset, path: str) -> dict[str, str]:
     # Spark takes a location for one that CREATE TABLE named, unless the catalog is said to have chosen it.
     properties = {"provider": "lance", "location": path, "is_managed_location": "true"}
-    comment = (found.schema.metadata or {}).get(b"comment", b"").decode()
-    told = {"comment": comment} if comment else {}
-    return {**fixed_properties(found), **found.config(), **properties, **told}
+    comment = (dataset.schema.metadata or {}).get(b"comment", b"").decode()
+    result = {"comment": comment} if comment else {}
+    return {**fixed_properties(dataset), **dataset.config(), **properties, **result}

@@ -36,11 +36,11 @@ __all__ = ["finish_write", "plan_upserts", "plan_write", "write_rows"]
 def plan_write(question: Question) -> dict[str, str] | None:
     """Return what the tasks of a write run, and the writer that commits, pickled and in base64."""
     try:
-        writer = _writer(question.asked["write"], streams=question.asked["streams"])
+        writer = _writer(question.request["write"], streams=question.request["streams"])
     except (LanceError, OSError):
         return None
     tasks = writer.task_rows() if isinstance(writer, LanceWriter) else writer
-    function = pickled_write(tasks, batches=question.asked["batches"])
+    function = pickled_write(tasks, batches=question.request["batches"])
     return {"writer": _text(pickle.dumps(writer)), "function": _text(function)}
 
 
@@ -50,10 +50,10 @@ def plan_upserts(question: Question) -> dict[str, Any] | None:
     `epoch` is the number of the micro-batch, `partitions` the tasks that it may have. Without a route any
     task may have any row.
     """
-    asked = question.asked
+    request = question.request
     try:
-        writer = _writer(asked["write"], streams=True)
-        route = writer.by_route(asked["epoch"], asked["partitions"])  # type: ignore[union-attr]
+        writer = _writer(request["write"], streams=True)
+        route = writer.by_route(request["epoch"], request["partitions"])  # type: ignore[union-attr]
     except (LanceError, OSError):
         return None
     return {
@@ -73,14 +73,14 @@ def finish_write(question: Question) -> None:
         CommitOutcomeUnknownError: the version may exist; no file was deleted.
         CommitError, SchemaError, OSError: nothing was committed; the files were deleted.
     """
-    asked = question.asked
-    writer = pickle.loads(_bytes(asked["writer"]))
-    messages = [None if message is None else pickle.loads(_bytes(message)) for message in asked["messages"]]
-    epoch = () if asked["epoch"] is None else (asked["epoch"],)
-    if not asked["aborts"]:
+    request = question.request
+    writer = pickle.loads(_bytes(request["writer"]))
+    messages = [None if message is None else pickle.loads(_bytes(message)) for message in request["messages"]]
+    epoch = () if request["epoch"] is None else (request["epoch"],)
+    if not request["aborts"]:
         writer.commit(messages, *epoch)
         return
-    wait_for_tasks(question.spark, lambda: _stages(question.spark, asked["execution"]))
+    wait_for_tasks(question.spark, lambda: _stages(question.spark, request["execution"]))
     writer.abort(messages, *epoch)
 
 
@@ -88,10 +88,10 @@ def _stages(spark: Any, execution: str | None) -> list[int]:
     """Return the ids of the stages of a query."""
     if execution is None:
         return []
-    found = spark._jsparkSession.sharedState().statusStore().execution(int(execution))
-    if found.isEmpty():
+    execution_data = spark._jsparkSession.sharedState().statusStore().execution(int(execution))
+    if execution_data.isEmpty():
         return []
-    ids = found.get().stages().toSeq()
+    ids = execution_data.get().stages().toSeq()
     return [ids.apply(place) for place in range(ids.size())]
 
 
@@ -103,21 +103,21 @@ def write_rows(question: Question) -> dict[str, int] | None:
         CommitError: as `finish_write`.
     """
     try:
-        writer = _writer(question.asked["write"], streams=False)
+        writer = _writer(question.request["write"], streams=False)
     except (LanceError, OSError):
         return None
     assert isinstance(writer, LanceWriter)  # no stream
-    with pa.ipc.open_stream(pa.py_buffer(_bytes(question.asked["arrow"]))) as stream:
+    with pa.ipc.open_stream(pa.py_buffer(_bytes(question.request["arrow"]))) as stream:
         message = writer.write(iter(stream))
     writer.commit([message])
     return {"rows": message.rows}
 
 
-def _writer(asked: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:
-    schema = st.StructType.fromJson(json.loads(asked["schema"]))
-    options = write_options(CaseInsensitiveDict(asked["options"]), asked["overwrite"])
+def _writer(request: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:
+    schema = st.StructType.fromJson(json.loads(request["schema"]))
+    options = write_options(CaseInsensitiveDict(request["options"]), request["overwrite"])
     make = stream_writer if streams else LanceWriter
-    return make(options, schema, asked["overwrite"])
+    return make(options, schema, request["overwrite"])
 
 
 def _text(data: bytes) -> str:

@@ -102,8 +102,8 @@ def _numbers(count: int) -> list[int]:
     tried = 32 * count + 256
     while True:
         partitions = _partitions(pa.array(np.arange(tried, dtype=np.int32)), count)
-        found, firsts = np.unique(partitions, return_index=True)
-        if len(found) == count:
+        numbers, firsts = np.unique(partitions, return_index=True)
+        if len(numbers) == count:
             return [int(first) for first in firsts]
         tried *= 2
 
@@ -111,8 +111,8 @@ def _numbers(count: int) -> list[int]:
 def _partitions(values: pa.Array, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the partition of every value, of so many, that Spark sends it to."""
     signed = hashes(values, _SEED).view(np.int32).astype(np.int64)
-    found: np.ndarray[Any, np.dtype[np.int64]] = signed % count
-    return found
+    numbers: np.ndarray[Any, np.dtype[np.int64]] = signed % count
+    return numbers
 
 
 def check_partition(route: Route, router: Router, rows: pa.Table, partition: int) -> None:

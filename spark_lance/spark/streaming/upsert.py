@@ -100,9 +100,9 @@ class Staging:
             SchemaError: the table has no such column.
         """
         router = Router.of(check_loggable(snapshot), snapshot.schema)
-        known = {field.name.lower(): field.name for field in snapshot.schema.fields}
+        spellings = {field.name.lower(): field.name for field in snapshot.schema.fields}
         exact = {field.name for field in snapshot.schema.fields}
-        names = [name if name in exact else known.get(name.lower(), name) for name in columns]
+        names = [name if name in exact else spellings.get(name.lower(), name) for name in columns]
         if strange := [name for name in names if name not in exact] if not deletes else []:
             raise SchemaError(f"column {strange[0]!r} is not in the table")
         return cls(snapshot, router, tuple(names), secrets.token_hex(8), deletes)

@@ -120,7 +120,12 @@ def test_replace_where_through_a_view(spark: SparkSession, path: str) -> None:
     ("options", "overwrite", "error", "message"),
     [
         ({"replaceWhere": "id > 1"}, False, OptionError, "for mode overwrite"),
-        ({"replaceWhere": "id > 1", "overwriteSchema": "true"}, True, OptionError, "cannot go with it"),
+        (
+            {"replaceWhere": "id > 1", "overwriteSchema": "true"},
+            True,
+            OptionError,
+            "leave out .overwriteSchema.",
+        ),
         ({"replaceWhere": "id >"}, True, ExpressionError, "id >"),
         ({"replaceWhere": "other > 1"}, True, ExpressionError, "other"),
         ({"partitionOverwriteMode": "dynamic"}, True, OptionError, "not supported"),

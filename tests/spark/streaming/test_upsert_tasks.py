@@ -305,7 +305,7 @@ def test_spark_sends_rows_of_a_shard_to_one_task(
 
     def kept(question: Any) -> Any:
         found = plan(question)
-        plans[question.asked["epoch"]].append(found)
+        plans[question.request["epoch"]].append(found)
         return found
 
     monkeypatch.setattr(writes, "plan_upserts", kept)
