@@ -163,7 +163,7 @@ def test_keys_that_two_updates_insert() -> None:
 
 def test_a_deferred_rewrite_needs_indices_that_cover_its_groups_wholly() -> None:
     def index(covered: list[int] | None, kind: str = "BTree") -> Transaction:
-        entry = table_pb2.IndexMetadata(name="i", fields=[0])
+        entry = table_pb2.IndexMetadata(name="i", fields=[0], uuid=table_pb2.UUID(uuid=bytes(16)))
         entry.index_details.type_url = f"/lance.table.{kind}IndexDetails"
         if covered is not None:
             entry.fragment_bitmap = BitMap(covered).serialize()
