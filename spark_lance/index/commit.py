@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from spark_lance.file.limits import decoding
 from spark_lance.index.entries import index_directory
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
@@ -31,7 +32,8 @@ def new_segment(store: Store, root: str, number: uuid.UUID | None = None) -> Ite
         Exception: whatever the block raises.
     """
     segment = number or uuid.uuid4()
-    with discarding(partial(_empty, store, root, index_directory(root, segment)), Exception):
+    directory = index_directory(root, segment)
+    with discarding(partial(_empty, store, root, directory), Exception), decoding(directory):
         yield segment
 
 

@@ -13,11 +13,13 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from pyroaring import BitMap
 
 from spark_lance.errors import IndexExistsError, OptionError, UnsupportedFormatError
+from spark_lance.file.limits import decoding
 from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
@@ -62,6 +64,10 @@ class Segment:
     def name(self) -> str:
         """The name of the index."""
         return str(self.entry.name)
+
+    def decoding(self) -> AbstractContextManager[None]:
+        """Return a context that turns a lack of memory in a search into a `FormatError`."""
+        return decoding(self.directory)
 
     def file(self, name: str) -> IndexFile:
         """Return one of its files, not opened yet."""

@@ -6,6 +6,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
+from spark_lance.table.bitmaps import parse_bitmap
 
 __all__ = ["covered_fragments", "covered_ids"]
 
@@ -24,10 +25,7 @@ def covered_fragments(entry: table_pb2.IndexMetadata) -> BitMap | None:
     if not entry.fragment_bitmap:
         # Present but without a byte is not a bitmap: pylance takes it for absent.
         return None
-    try:
-        return BitMap.deserialize(entry.fragment_bitmap)
-    except (ValueError, IndexError) as error:
-        raise FormatError(f"undecodable fragment bitmap of index {entry.name!r}: {error}") from error
+    return parse_bitmap(entry.fragment_bitmap, f"fragment bitmap of index {entry.name!r}")
 
 
 def covered_ids(entry: table_pb2.IndexMetadata) -> set[int] | None:

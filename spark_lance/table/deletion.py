@@ -24,14 +24,13 @@ from spark_lance.file.limits import check_arrow_file
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.bitmaps import parse_offsets
 
 __all__ = ["MAX_ARROW_ROWS", "keep_mask", "pack_deletions", "read_deletions"]
 
 UInt32Array = npt.NDArray[np.uint32]
 
 MAX_ARROW_ROWS = 5000
-# A bitmap of a few bytes can hold 2^32 rows, which take 16 GiB as numbers.
-_MAX_ROWS = 1 << 27
 _MAX_U32 = 2**32 - 1
 _COLUMN = pa.field("row_id", pa.uint32(), nullable=False)
 
@@ -54,7 +53,7 @@ def read_deletions(
 
     Raises:
         FormatError: the file is missing, damaged, or does not fit the fragment.
-        UnsupportedFormatError: the file is of an unknown type.
+        UnsupportedFormatError: the file is of an unknown type, or has more rows than `MAX_OFFSETS`.
     """
     if not fragment.HasField("deletion_file"):
         return np.empty(0, np.uint32)
@@ -71,7 +70,7 @@ def read_deletions(
             offsets = np.unique(raw)
             counts = {len(raw), len(offsets)}  # writers may repeat offsets, and count them either way
         elif deletion.file_type == table_pb2.DeletionFile.BITMAP:
-            offsets = _parse_bitmap(data, rows)
+            offsets = parse_offsets(data, rows, "deletions")
             counts = {len(offsets)}
         else:
             raise UnsupportedFormatError(f"deletion file type {deletion.file_type}")
@@ -147,15 +146,3 @@ def _parse_arrow(data: bytes) -> UInt32Array:
         raise FormatError("a deletion file holds nulls")
     offsets: UInt32Array = column.to_numpy()
     return offsets
-
-
-def _parse_bitmap(data: bytes, rows: int) -> UInt32Array:
-    try:
-        bitmap = BitMap.deserialize(data)
-    except (ValueError, IndexError) as error:
-        raise FormatError(f"undecodable deletion bitmap: {error}") from error
-    if len(bitmap) > rows:
-        raise FormatError(f"{len(bitmap)} deleted rows in a fragment of {rows}")
-    if len(bitmap) > _MAX_ROWS:
-        raise FormatError(f"{len(bitmap)} deleted rows of one fragment, and {_MAX_ROWS} at most are read")
-    return np.asarray(bitmap.to_array(), np.uint32)

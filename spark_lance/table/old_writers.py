@@ -27,6 +27,7 @@ from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.data_files import physical_rows
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.features import MIXED_FILE_VERSIONS
@@ -250,10 +251,7 @@ def _overlapping(segments: Sequence[table_pb2.IndexMetadata]) -> Iterator[bytes]
     doubled = BitMap()
     parsed = []
     for segment in segments:
-        try:
-            mine = BitMap.deserialize(segment.fragment_bitmap)
-        except (ValueError, IndexError) as error:
-            raise FormatError(f"undecodable fragment bitmap of index {segment.name!r}: {error}") from error
+        mine = covered_fragments(segment) or BitMap()
         parsed.append((segment, mine))
         doubled |= covered & mine
         covered |= mine

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,20 +16,32 @@ from pyroaring import BitMap, BitMap64
 
 import spark_lance
 from spark_lance.cli.html_page import html_page
-from spark_lance.errors import FormatError
+from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.limits import check_arrow_file, check_arrow_stream, check_fixed_size, decoding
 from spark_lance.file.v2_0.compression import decompress as decompress_20
 from spark_lance.file.v2_1.chunks import Ranges
 from spark_lance.file.v2_1.encodings.general import decompress
+from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import pack_rows, row_numbers, treemap_numbers, unpack_rows
+from spark_lance.index.scalar.btree import BTree
+from spark_lance.index.scalar.create import merge_segments, part_segment
+from spark_lance.index.scalar.rtree import _NULLS_SCHEMA as NULLS_SCHEMA
+from spark_lance.index.scalar.rtree import NULLS_FILE
+from spark_lance.index.text.inverted import TextPart
 from spark_lance.index.text.postings import FIXED_TAIL, unpack_list
+from spark_lance.index.vector.create import merge_vector_segments
+from spark_lance.index.vector.segment_search import SegmentSearch
 from spark_lance.proto import encodings21_pb2, table_pb2
+from spark_lance.table.bitmaps import parse_offsets
+from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.coverage import covered_fragments, covered_ids
 from spark_lance.table.manifest import pack_manifest
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import load_latest
 from tests.fuzz.worker import resident
+from tests.index.test_damage import answer
+from tests.index.test_damage import made as index_table
 
 ZEROS = 1 << 29
 
@@ -135,7 +149,7 @@ def test_a_deletion_bitmap_of_every_row(tmp_path: Path) -> None:
         fragment.deletion_file.num_deleted_rows = 0  # not recorded
 
     replace_manifest(path, change)
-    with pytest.raises(FormatError, match="4294967296 deleted rows"):
+    with pytest.raises(UnsupportedFormatError, match="4294967296 rows of one fragment; a limit"):
         spark_lance.dataset(path).to_table()
 
 
@@ -208,3 +222,76 @@ def test_fixed_sizes_that_no_file_holds(tmp_path: Path, kind: str) -> None:
 def test_a_lack_of_memory_names_the_file() -> None:
     with pytest.raises(FormatError, match=r"more memory than there is.*\(x\.lance\)"), decoding("x.lance"):
         np.empty(1 << 50, np.uint8)
+
+
+def test_offsets_of_updated_rows() -> None:
+    with pytest.raises(FormatError, match="name row 4294967295 in a fragment of 100 rows"):
+        parse_offsets(every_row().serialize(), 100, "updated rows")
+    with pytest.raises(UnsupportedFormatError, match="a limit of this reader"):
+        parse_offsets(every_row().serialize(), 1 << 32, "updated rows")
+    for data in (b"", b"no bitmap"):
+        with pytest.raises(FormatError, match="undecodable updated rows"):
+            parse_offsets(data, 100, "updated rows")
+    assert parse_offsets(BitMap([3, 99]).serialize(), 100, "updated rows").tolist() == [3, 99]
+
+
+def test_segments_with_a_damaged_bitmap_are_not_merged(tmp_path: Path) -> None:
+    dataset = spark_lance.dataset(made(tmp_path / "t"))
+    entry = table_pb2.IndexMetadata.FromString(dataset.manifest.indices[0].SerializeToString())
+    entry.fragment_bitmap = b"no bitmap"
+    for merge in (merge_segments, merge_vector_segments):
+        with pytest.raises(FormatError, match="undecodable fragment bitmap of index 'a_idx'"):
+            merge(dataset.snapshot, [entry])
+
+
+@pytest.mark.parametrize("field", ["deleted", "offsets"])
+@pytest.mark.parametrize("data", [b"", b"no bitmap"])
+def test_records_of_jobs_with_a_damaged_bitmap(tmp_path: Path, field: str, data: bytes) -> None:
+    dataset = spark_lance.dataset(made(tmp_path / "t"))
+    fragment = dataset.manifest.fragments[0]
+    records = JobRecords(dataset.store, dataset.root, "job", "update a")
+    records.add(
+        Finished.of(fragment, [], (0,), fragment.files[0], np.array([7], np.uint32), offsets=BitMap([1]))
+    )
+    assert len(records.load()) == 1
+    (file,) = Path(records.folder).iterdir()
+    record = json.loads(file.read_text())
+    record[field] = base64.b64encode(data).decode()
+    file.write_text(json.dumps(record))
+    with pytest.raises(FormatError, match=r"undecodable .* \(.*\.json\)"):
+        records.load()
+
+
+def test_an_rtree_whose_rows_without_a_geometry_are_all_rows_there_can_be(tmp_path: Path) -> None:
+    points = pa.table({"p": [None, *(f"POINT({x} {x})" for x in range(99))]})
+    dataset = spark_lance.write_dataset(points, tmp_path / "t", max_rows_per_file=50)
+    dataset.create_scalar_index("p", "RTREE")
+    dataset = spark_lance.dataset(tmp_path / "t")
+    entry = dataset.manifest.indices[0]
+    segment = part_segment(dataset.snapshot, entry)
+    with IndexFileWriter(
+        dataset.store, segment.file(NULLS_FILE).path, NULLS_SCHEMA, dataset.manifest.file_version
+    ) as file:
+        file.write([pa.array([pack_rows({0: every_row()})], pa.binary())])
+        file.finish({})
+    entry.ClearField("files")
+    with pytest.raises(FormatError, match="which has fewer"):
+        merge_segments(dataset.snapshot, [entry])
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("BTREE", (BTree, "find")),
+        ("IVF_FLAT", (SegmentSearch, "_of_one")),
+        ("INVERTED", (TextPart, "postings")),
+    ],
+)
+def test_a_lack_of_memory_in_a_search_names_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: tuple[type, str]
+) -> None:
+    path = index_table(tmp_path / "t", kind, "ours")
+    assert answer(path, kind)
+    monkeypatch.setattr(*place, lambda *_: np.empty(1 << 50, np.uint8))
+    with pytest.raises(FormatError, match=r"more memory than there is.*\(.*_indices/"):
+        answer(path, kind)

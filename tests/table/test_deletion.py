@@ -168,7 +168,7 @@ def test_more_rows_than_there_are_bytes_are_not_read() -> None:
 def test_a_bitmap_of_more_rows_than_there_are_is_not_unpacked(tmp_path: Path) -> None:
     many = BitMap(range(2**24))
     many.run_optimize()
-    with pytest.raises(FormatError, match="16777216 deleted rows in a fragment of 100"):
+    with pytest.raises(FormatError, match="deletions name row 16777215 in a fragment of 100 rows"):
         read(tmp_path, BITMAP, many.serialize(), 100)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -99,7 +99,11 @@ class ScalarIndex(ABC):
 
     @classmethod
     def merge(
-        cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget
+        cls,
+        segments: Sequence[Segment],
+        kind: pa.DataType,
+        target: SegmentTarget,
+        bounded: Callable[[RowSet], RowSet],
     ) -> dict[str, int] | None:
         """Write one segment with the rows of several, which cover different fragments.
 
@@ -107,6 +111,7 @@ class ScalarIndex(ABC):
             segments: built with the same options, just now: all their rows count.
             kind: type of the values.
             target: where the segment goes.
+            bounded: returns the rows of a stored set that the table can have.
 
         Returns:
             File name -> bytes; None if the values are to be read from the table again.

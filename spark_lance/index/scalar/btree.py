@@ -12,7 +12,7 @@ page that begins with nulls has none. Rows are named by address. Exact. (Lance i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -231,7 +231,13 @@ class BTree(ScalarIndex):
         )
 
     @classmethod
-    def merge(cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget) -> dict[str, int]:
+    def merge(
+        cls,
+        segments: Sequence[Segment],
+        kind: pa.DataType,
+        target: SegmentTarget,
+        bounded: Callable[[RowSet], RowSet],
+    ) -> dict[str, int]:
         """Sort the values of all segments."""
 
         def pieces() -> Iterator[Run]:

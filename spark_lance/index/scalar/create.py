@@ -36,10 +36,12 @@ from spark_lance.index.entries import (
     new_entry,
     segments_of,
 )
+from spark_lance.index.resolve import RowResolver
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.index_kinds import INDEX_KINDS, label_of
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.geometries import extension_of
@@ -275,9 +277,11 @@ def merge_parts(snapshot: Snapshot, number: uuid.UUID) -> table_pb2.IndexMetadat
     for path in sorted(path for path in objects if path.endswith(f"/{_ENTRY}")):
         try:
             entry = table_pb2.IndexMetadata.FromString(snapshot.store.read(path))
-            covered = BitMap.deserialize(entry.fragment_bitmap)
-        except (DecodeError, ValueError, IndexError) as error:
+            covered = covered_fragments(entry) or BitMap()
+        except DecodeError as error:
             raise FormatError(f"undecodable part of an index: {error}", path) from error
+        except FormatError as error:
+            raise error.at(path=path) from error
         segments.append(Segment(entry, covered, snapshot.store, path.rpartition("/")[0]))
     if not segments:
         raise IndexNotFoundError(f"there are no parts of an index {number} to merge")
@@ -307,7 +311,7 @@ def fill_entry(snapshot: Snapshot, entry: table_pb2.IndexMetadata) -> None:
 def part_segment(snapshot: Snapshot, entry: table_pb2.IndexMetadata) -> Segment:
     """Return a segment that is written and not committed."""
     store, directory = snapshot.bases.index_dir(entry)
-    return Segment(entry, BitMap.deserialize(entry.fragment_bitmap), store, directory)
+    return Segment(entry, covered_fragments(entry) or BitMap(), store, directory)
 
 
 def merge_segments(snapshot: Snapshot, entries: Sequence[table_pb2.IndexMetadata]) -> table_pb2.IndexMetadata:
@@ -346,7 +350,9 @@ def _merged(
         directory = index_directory(snapshot.root, new_part)
         version = snapshot.manifest.file_version
         target = SegmentTarget(snapshot.store, directory, version, options)
-        files = index.merge(segments, kind, target)
+        by_address = opened[0].has_addresses or not snapshot.manifest.uses_stable_row_ids
+        bounded = partial(RowResolver(snapshot).bounded, are_addresses=by_address)
+        files = index.merge(segments, kind, target, bounded)
         if files is None:
             fragments = [each for each in snapshot.fragments if each.id in covered]
             if len(fragments) < len(covered):

@@ -137,7 +137,8 @@ def _found(index: Covering, probe: Probe, most_bytes: int) -> RowsOfVersion | No
     for segment in index.segments:
         try:
             size = segment.find_bytes(probe)
-            rows = None if size is None or size > most_bytes else segment.find(probe)
+            with segment.segment.decoding():
+                rows = None if size is None or size > most_bytes else segment.find(probe)
         except ExpressionError:
             return None  # the scan says what is wrong with the condition
         if rows is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -117,7 +117,11 @@ class Inverted(ScalarIndex):
 
     @classmethod
     def merge(
-        cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget
+        cls,
+        segments: Sequence[Segment],
+        kind: pa.DataType,
+        target: SegmentTarget,
+        bounded: Callable[[RowSet], RowSet],
     ) -> dict[str, int] | None:
         """Let the parts of all segments be parts of one, which counts words across its parts."""
         return merge_inverted(segments, target)

@@ -145,7 +145,8 @@ class ScalarPruner:
         unindexed = BitMap(present)
         for index in indices:
             try:
-                rows = index.find(probe)
+                with index.segment.decoding():
+                    rows = index.find(probe)
             except ExpressionError:
                 # The scan says what is wrong with the condition, if it ever computes that part.
                 return None

@@ -18,7 +18,7 @@ index format, R-tree.)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -232,13 +232,20 @@ class RTree(ScalarIndex):
         return _write(np.concatenate(boxes), np.concatenate(numbers), np.concatenate(nulls), target)
 
     @classmethod
-    def merge(cls, segments: Sequence[Segment], kind: pa.DataType, target: SegmentTarget) -> dict[str, int]:
+    def merge(
+        cls,
+        segments: Sequence[Segment],
+        kind: pa.DataType,
+        target: SegmentTarget,
+        bounded: Callable[[RowSet], RowSet],
+    ) -> dict[str, int]:
         """Write the boxes of all segments in one tree."""
         trees = [cls(segment, kind) for segment in segments]
         leaves = [leaf for tree in trees for leaf in tree._leaves()]
         boxes = np.concatenate([np.empty((0, 4)), *(some for some, _ in leaves)])
         numbers = np.concatenate([np.empty(0, np.uint64), *(ids for _, ids in leaves)])
-        nulls = np.concatenate([np.empty(0, np.uint64), *(row_numbers(tree._nulls()) for tree in trees)])
+        stored = (row_numbers(tree._nulls(), bounded) for tree in trees)
+        nulls = np.concatenate([np.empty(0, np.uint64), *stored])
         return _write(boxes, numbers, nulls, target)
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:

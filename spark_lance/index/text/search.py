@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import ColumnTypeError, OptionError
+from spark_lance.file.limits import decoding
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.entries import first_index, segments_of
 from spark_lance.index.resolve import RowResolver
@@ -223,6 +224,10 @@ class TextSearch:
         Raises:
             FormatError, UnsupportedFormatError: files of the index or the table are damaged or not supported.
         """
+        with decoding(self._segments[0].directory if self._segments else self._scan.root):
+            return self._run(query, allowed)
+
+    def _run(self, query: TextQuery, allowed: Addresses | None) -> TextTopK:
         cut = self._tokenizer.cut_query(query.text)
         # What stands twice at one place, as runs of letters do, is asked for once.
         pairs = dict.fromkeys(zip(cut.word.tolist(), cut.position.tolist(), strict=True))

@@ -51,6 +51,7 @@ from spark_lance.index.vector.storage import (
 )
 from spark_lance.io.progress import report
 from spark_lance.proto import index_pb2, table_pb2
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ID
@@ -163,7 +164,7 @@ def merge_vector_segments(
         OptionError: they have different centroids, or two of them cover one fragment.
     """
     segments = [
-        Segment(entry, BitMap.deserialize(entry.fragment_bitmap), *snapshot.bases.index_dir(entry))
+        Segment(entry, covered_fragments(entry) or BitMap(), *snapshot.bases.index_dir(entry))
         for entry in entries
     ]
     opened = [open_segment(segment) for segment in segments]

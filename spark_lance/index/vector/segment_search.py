@@ -80,6 +80,10 @@ class SegmentSearch:
 
     def run(self) -> list[TopK]:
         """Return the best candidates of the segment for each vector of the query."""
+        with self.segment.decoding():
+            return self._run()
+
+    def _run(self) -> list[TopK]:
         query, queries, stored = self.query, self._queries, self.stored
         most = len(stored.ivf) if query.maximum_nprobes is None else query.maximum_nprobes
         first = min(query.minimum_nprobes, most)
@@ -111,9 +115,10 @@ class SegmentSearch:
 
     def in_partition(self, number: int) -> list[TopK]:
         """Return the best candidates of one partition for each vector of the query."""
-        if len(self._queries) == 1:
-            return [self._of_one(self._queries, [number])]
-        return self._of_many(np.full((len(self._queries), 1), number))
+        with self.segment.decoding():
+            if len(self._queries) == 1:
+                return [self._of_one(self._queries, [number])]
+            return self._of_many(np.full((len(self._queries), 1), number))
 
     def _compare(self, best: BatchTopK, askers: npt.NDArray[np.int64], number: int) -> None:
         """Compare the queries numbered `askers` with all rows of a partition."""

@@ -49,6 +49,7 @@ from spark_lance.spark.jobs import spread
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.progress import operation, step
 from spark_lance.table.commits.discard import discarding
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class Indexing(TableBase):
         entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
         removed = [entry for entry in table.manifest.indices if entry.name == name]
         commit_segments(table.snapshot, entries, removed)
-        covered = BitMap().union(*(BitMap.deserialize(e.fragment_bitmap) for e in entries))
+        covered = BitMap().union(*(covered_fragments(entry) or BitMap() for entry in entries))
         return self.spark.createDataFrame([(len(covered), name)], _RESULT)
 
 
@@ -304,7 +305,7 @@ def _trained(table: Snapshot, recipe: Recipe, written: bytes) -> Trained:
 
 def _segment(table: Snapshot, written: bytes) -> Segment:
     entry = table_pb2.IndexMetadata.FromString(written)
-    covered = BitMap.deserialize(entry.fragment_bitmap)
+    covered = covered_fragments(entry) or BitMap()
     return Segment(entry, covered, table.store, index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid)))
 
 

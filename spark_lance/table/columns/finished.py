@@ -34,6 +34,7 @@ from spark_lance.io.store import Store, StoredObject, join
 from spark_lance.io.stored_names import check_message, check_path
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.bitmaps import parse_bitmap
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.paths import COLUMN_JOBS_DIR, DATA_DIR
 
@@ -116,7 +117,7 @@ class Finished:
         if self.deletion == now:
             return True
         deleted = read_deletions(store, root, fragment, fragment.physical_rows or None, bases)
-        return BitMap.deserialize(self.deleted).issubset(BitMap(deleted))
+        return parse_bitmap(self.deleted, "deleted rows of a job").issubset(BitMap(deleted))
 
     def renumbered(self, ids: tuple[int, ...]) -> Finished:
         """Return it for the ids that the same fields have now."""
@@ -191,7 +192,7 @@ class JobRecords:
         try:
             record = json.loads(self.store.read(path))
             done, request = _finished(record), record["request"]
-        except (ValueError, KeyError, TypeError, AttributeError, DecodeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, DecodeError, OverflowError) as error:
             raise FormatError(f"a record of a job cannot be read: {error}", path) from error
         if request != self.request:
             raise OptionError(
@@ -221,14 +222,19 @@ class JobRecords:
 def _finished(record: dict[str, Any]) -> Finished:
     file = base64.b64decode(record["file"])
     check_message(table_pb2.DataFile.FromString(file))
+    deleted = base64.b64decode(record["deleted"])
+    offsets = None if record["offsets"] is None else base64.b64decode(record["offsets"])
+    for bitmap in (deleted, offsets):
+        if bitmap is not None:
+            parse_bitmap(bitmap, "rows of a fragment")
     return Finished(
         int(record["fragment"]),
         base64.b64decode(record["deletion"]),
-        base64.b64decode(record["deleted"]),
+        deleted,
         {int(number): check_path(path, "data file path") for number, path in record["homes"].items()},
         tuple(int(number) for number in record["ids"]),
         file,
-        None if record["offsets"] is None else base64.b64decode(record["offsets"]),
+        offsets,
         int(record["values"]),
     )
 

@@ -29,6 +29,7 @@ from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.schema import Field
 from spark_lance.io.store import join
 from spark_lance.proto import table_pb2
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.data_files import known_size
 from spark_lance.table.deletion import keep_mask
 from spark_lance.table.indices.describe import describe_indices
@@ -310,12 +311,12 @@ class _Line:
                 )
 
     def _coverage(self, entry: table_pb2.IndexMetadata, where: str) -> Iterator[Finding]:
-        if not entry.fragment_bitmap:
-            return
         try:
-            covered = BitMap.deserialize(entry.fragment_bitmap)
-        except (ValueError, IndexError) as error:
-            yield _damage(where, f"undecodable fragment bitmap: {error}")
+            covered = covered_fragments(entry)
+        except FormatError as error:
+            yield _damage(where, str(error))
+            return
+        if covered is None:
             return
         message = self._manifest.message
         if len(covered) and message.HasField("max_fragment_id") and covered.max() > message.max_fragment_id:

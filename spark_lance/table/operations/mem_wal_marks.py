@@ -19,6 +19,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, IncompatibleConflictError
 from spark_lance.proto import index_pb2, table_pb2
+from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.operations.next_version import Stamp
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
@@ -174,8 +175,5 @@ def _covering(parsed: table_pb2.IndexSection, fragments: Iterable[table_pb2.Data
     for index in parsed.indices:
         if index.name in (FRAGMENT_REUSE, MEM_WAL) or not index.fragment_bitmap:
             continue
-        try:
-            covered[index.name] |= BitMap.deserialize(index.fragment_bitmap)
-        except (ValueError, IndexError) as error:
-            raise FormatError(f"undecodable fragment bitmap of index {index.name!r}: {error}") from error
+        covered[index.name] |= covered_fragments(index) or BitMap()
     return [name for name, fragments_of in covered.items() if there <= fragments_of]

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
+from spark_lance.table.bitmaps import parse_offsets
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import keep_relevant, remove_fragments_from_bitmaps
 from spark_lance.table.operations.mem_wal_marks import mark_compacted
@@ -134,12 +134,7 @@ def _mark_rows(
         # What a data file holds is not known here: then the versions are those that the operation brings.
         return
     rows = fragment.physical_rows
-    try:
-        offsets = np.array(BitMap.deserialize(data), np.int64)
-    except ValueError as error:
-        raise FormatError(f"undecodable offsets of rows in fragment {fragment.id}: {error}") from error
-    if len(offsets) and int(offsets[-1]) >= rows:
-        raise FormatError(f"an updated row {int(offsets[-1])} in a fragment of {rows} rows")
+    offsets = parse_offsets(data, rows, f"updated rows of fragment {fragment.id}")
     versions = _versions(before.inline_last_updated_at_versions, rows)
     versions[offsets] = version
     fragment.inline_last_updated_at_versions = pack_row_versions(versions)

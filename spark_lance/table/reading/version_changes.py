@@ -25,10 +25,11 @@ import numpy as np
 from google.protobuf.message import Message
 from pyroaring import BitMap
 
-from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.errors import UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.bases import Bases
+from spark_lance.table.bitmaps import parse_offsets
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.row_effects import effect_of
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
@@ -249,10 +250,8 @@ def _named_rows(operation: Message, fragment: Fragment) -> Rows | None:
     data = operation.updated_fragment_offset_bitmaps.get(fragment.id)
     if not data:
         return None
-    try:
-        return np.asarray(BitMap.deserialize(data).to_array(), np.int64)
-    except (ValueError, IndexError) as error:
-        raise FormatError(f"undecodable offsets of rows in fragment {fragment.id}: {error}") from error
+    offsets = parse_offsets(data, fragment.physical_rows, f"updated rows of fragment {fragment.id}")
+    return offsets.astype(np.int64)
 
 
 def _identified(part: _Part, view: FragmentView) -> IdentifiedRows:
