@@ -1,6 +1,6 @@
-"""A folder for what this user's processes keep for the next one, and what nobody else can put anything into.
+"""A cache folder that processes of one user share, and that nobody else can write.
 
-What is kept there is loaded as code or unmarshalled, so a folder that others can write is not used.
+Its content is loaded as code or unmarshalled, so a folder that others can write is not used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Manifests: one file per table version, which holds everything the version is made of.
+"""Manifests: one file per table version, with everything that the version consists of.
 
 All integers are little-endian. The first two sections are optional; a section is a length and a protobuf
 message, and is found by the absolute offset of its length:
@@ -8,14 +8,17 @@ message, and is found by the absolute offset of its length:
     manifest             u32 length | Manifest              at the offset named by the footer
     footer               i64 manifest offset | u16 0 | u16 2 | "LANC"          16 bytes, the end of the file
 
-The two numbers of the footer say nothing: writers before Lance 1.0 put (0, 1) there, and readers do not look
-at them. What a reader must know, the feature flags tell.
+The two numbers of the footer have no meaning: writers before Lance 1.0 wrote (0, 1), and readers ignore them.
+The feature flags contain the requirements for readers.
 
-Example, the first commit of a small table: `b3 00 00 00` and 179 bytes of transaction, `e9 00 00 00` and
-233 bytes of manifest, `b7 00 00 00 00 00 00 00  00 00  02 00  4c 41 4e 43`. Offset 0 is a legal position:
-only the presence of the offset fields tells whether a section exists.
+Example, the first commit of a small table:
 
-The protobuf message itself is the carrier of a version, so that fields unknown here survive a commit.
+    `b3 00 00 00` and 179 bytes of transaction, `e9 00 00 00` and 233 bytes of manifest,
+    `b7 00 00 00 00 00 00 00  00 00  02 00  4c 41 4e 43`
+
+Offset 0 is a legal position: a section exists if its offset field is present.
+
+The protobuf message itself represents a version, so that fields unknown here survive a commit.
 """
 
 from __future__ import annotations
@@ -97,7 +100,7 @@ class Manifest:
 
     @cached_property
     def facts(self) -> FragmentFacts:
-        """What is asked of all fragments."""
+        """Facts about all fragments."""
         return FragmentFacts.of(self.message.fragments)
 
     def as_read(self, transaction: bytes) -> Manifest:
@@ -322,7 +325,7 @@ def _section_end(message: table_pb2.Manifest, position: int, manifest_position: 
 
 
 class _Window:
-    """A manifest file of which the end is in memory; sections before it are read when asked for."""
+    """A manifest file with its end in memory; the sections before it are read on request."""
 
     def __init__(self, store: Store, path: str, size: int, data: bytes | None = None) -> None:
         self._store = store

@@ -1,15 +1,15 @@
-"""What old writers left out of manifests or got wrong, put right when a version is loaded.
+"""Correct omissions and mistakes of old writers in manifests when a version is loaded.
 
     no writer_version              `physical_rows` and `num_deleted_rows` may be wrong: both are counted
     physical_rows = 0              not recorded: counted in a data file
     num_deleted_rows = 0           not recorded: counted in the deletion file
     no data_format, or "0.1"       the version that all data files have, if that is 2.0 or newer
-    index entry without details    its kind is told from the files of the index
+    index entry without details    its kind is derived from the files of the index
 
-What is put right goes into the next version, as with other engines; only the kinds of indices do not.
-Coverage that cannot be believed is put right by the next writer if the rows of the index tell it (see
-`indices.old_coverage`). If they do not, and where two files of a fragment provide one field, nothing may be
-built on such a version. (Lance table format, writer version.)
+Corrections go into the next version, as in other engines; only the kinds of indices do not. The next writer
+corrects unreliable coverage if the rows of the index show it (see `indices.old_coverage`). If they do not, no
+version may be built on such a version. The same holds if two files of a fragment provide one field. (Lance
+table format, writer version.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["check_successor", "completed", "doubtful_indices"]
 _PARALLEL = 16
 _LEGACY = FileVersion.V0_1.text
 _PARENTS = ("struct", "list", "large_list", "map", "fixed_size_list:struct")
-# Until this version of Lance, index entries could lack fragments of which the index has rows.
+# Until this version of Lance, index entries could lack fragments although the index has rows of them.
 _LIBRARY, _SOUND_COVERAGE = "lance", (0, 8, 15)
 # Until this one, compaction could leave segments of one index that say that they cover the same fragment.
 _SEPARATE_SEGMENTS = (1, 0, 0)
@@ -49,9 +49,9 @@ _BITMAP, _LABEL_LIST = INDEX_KINDS["bitmapindexdetails"], INDEX_KINDS["labellist
 
 
 def completed(store: Store, root: str, manifest: Manifest) -> Manifest:
-    """Return a version with everything that its writer should have said; the same object if it said all.
+    """Return a version with everything that its writer should have recorded; the same object if all is there.
 
-    What can only be learned from a data file that is missing stays as it is: reading its rows tells.
+    A value that only a missing data file contains stays as it is: reading its rows raises the error.
 
     Args:
         store, root: the table.

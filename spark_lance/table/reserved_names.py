@@ -8,7 +8,7 @@ from spark_lance.errors import OptionError
 
 __all__ = ["APPLIED_WRITES", "FRAGMENT_REUSE", "MEM_WAL", "check_settings", "visible_settings"]
 
-# Where rows went that compactions moved without writing indices anew.
+# Moves of rows by compactions that did not rewrite indices.
 FRAGMENT_REUSE = "__lance_frag_reuse"
 # Rows that writers keep in memory, with a log.
 MEM_WAL = "__lance_mem_wal"

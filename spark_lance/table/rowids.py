@@ -76,7 +76,7 @@ def fragment_row_ids(fragment: table_pb2.DataFragment) -> UInt64Array:
 
 
 def spilled_fields(fragment: table_pb2.DataFragment) -> set[int]:
-    """Return the field ids by which a fragment's data files hold its row lineage; none if they do not."""
+    """Return the field ids of the row lineage in a fragment's data files; none if it is not there."""
     arms = {
         ROW_ID_FIELD: fragment.HasField("column_row_ids"),
         CREATED_AT_FIELD: fragment.HasField("column_created_at_versions"),

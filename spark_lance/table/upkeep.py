@@ -1,6 +1,6 @@
-"""Upkeep after a commit: whatever fails in it is logged, because the commit has landed.
+"""Upkeep after a commit: its failures are logged and not raised, because the commit has landed.
 
-A job that is told of a failure repeats its commit, and then the table has the rows twice.
+A job that sees an error repeats its commit, and then the table has the rows twice.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> 
 
 
 def _fitted(commit: PendingCommit, latest: Manifest) -> Transaction:
-    """Return the transaction, rebased onto the newest version; one that merges rows is then based on it."""
+    """Return the transaction, rebased; if it merges rows, the newest version becomes its read version."""
     transaction = commit.transaction
     rebase = REBASES.get(transaction.name or "")
     if rebase is None:

@@ -1,8 +1,8 @@
-"""Replacing the rows for which a condition is true by new ones: one transaction deletes and adds.
+"""Replace the rows that match a condition with new ones: one transaction deletes and adds.
 
-The transaction is an Update, so what other writers do to other rows meanwhile stays: deletions of both are
-merged, appends go on. Where they changed the same rows, the rows to delete are looked for again in the newest
-version; the new rows are there already and are not written a second time.
+The transaction is an Update, so concurrent changes of other writers to other rows stay: deletions of both are
+merged, and appends are kept. If another writer changed the same rows, the rows to delete are looked up again
+in the newest version. The new rows are written already and are not written a second time.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def replace_matches(
 ) -> Manifest:
     """Delete the rows that match a new row, add the new rows; return the new version.
 
-    Of two writers that add one key at the same time, the later one looks for its rows again. Arguments and
-    errors are as for `replace_rows`.
+    If two writers add one key at the same time, the later one looks up its rows again. Arguments and errors
+    are as for `replace_rows`.
     """
 
     def attempt(at: Snapshot) -> Manifest:

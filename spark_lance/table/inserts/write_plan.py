@@ -44,21 +44,21 @@ MODES = ("create", "append", "overwrite")
 
 @dataclass(frozen=True)
 class WritePlan:
-    """What a write will do.
+    """The plan of a write.
 
     Attributes:
-        operation: "create", "append", "replace" or "overwrite", after looking at what is there.
-        read_version: the version that the plan was made from; 0 if there is no table yet.
+        operation: "create", "append", "replace" or "overwrite", decided after a look at the location.
+        read_version: the version that the plan is based on; 0 if there is no table yet.
         schema: the fields that files are written with, ids included; for append a subset of the table's.
         version: version of the data files.
-        stable_row_ids: whether a table to be created keeps row ids stable.
-        fallback: what the plan becomes if another writer creates the table first: "append", "replace",
-            "overwrite", or "" for an error.
-        merges: whether the table is given columns that it lacks.
-        check: operation "replace": the condition of the rows that are replaced, which the new rows fulfil.
-        match: operation "replace": which rows of the table a new row replaces.
-        whole: operation "overwrite": the table's schema to be, if the files hold not all of it.
-        bases: operation "create": more places for the table's files.
+        stable_row_ids: whether a new table gets stable row ids.
+        fallback: the operation if another writer creates the table first: "append", "replace", "overwrite",
+            or "" for an error.
+        merges: whether the table gets columns that it lacks.
+        check: operation "replace": the condition of the replaced rows, which the new rows must fulfil.
+        match: operation "replace": the rule that finds the rows that a new row replaces.
+        whole: operation "overwrite": the new schema of the table, if the files contain only a part of it.
+        bases: operation "create": more locations for the table's files.
     """
 
     operation: str

@@ -1,15 +1,15 @@
 """Clustering: the rows of some fragments in another order, in new fragments in place of the old ones.
 
-The order is somebody else's business. A writer gets rows in their new order with the system columns that came
-with them, and makes fragments of them; all fragments together are committed as one Rewrite with one group.
-Before that the rows are counted, and their addresses added up: each row is there once, whatever happened to
-them on the way.
+The caller sorts the rows. A writer gets rows in their new order, together with their system columns, and
+writes fragments. All fragments are committed together as one Rewrite with one group. Before the commit, the
+number of rows and the sum of their addresses are checked: each row must be there once, whatever the shuffle
+did.
 
 Rows keep their stable ids and versions. In another order these take up to a hundred bytes a row in the
-manifest of every later version, so they are kept in columns of the new data files if the table's config says
-so (`lance.row_lineage.spill`), or if it says nothing and the rows are many. Without stable ids an index knows
-rows by addresses, and no record of moved rows can say that the order has changed (fragment-reuse entries keep
-it), so indices lose the rewritten rows. (Lance table format, rewrite.)
+manifest of every later version. So they go into columns of the new data files if the table's config says so
+(`lance.row_lineage.spill`), or by default if there are many rows. Without stable ids an index contains row
+addresses. Fragment-reuse entries preserve the order of rows, so they cannot record a new order. Therefore
+indices lose the rewritten rows. (Lance table format, rewrite.)
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ UInt64Array = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class ClusterPart:
-    """What one writer has written. Can be pickled.
+    """The output of one writer. Can be pickled.
 
     Attributes:
         new: serialized DataFragments of id 0, in the order of their rows.
-        rows: the rows that it was given.
-        mark: what `_mark` makes of the addresses of these rows.
+        rows: the number of its rows.
+        mark: the result of `_mark` for the addresses of these rows.
     """
 
     new: tuple[bytes, ...]

@@ -1,14 +1,14 @@
 """Compaction: the rows of many small fragments, without those that were deleted, in few larger ones.
 
-A plan is made of tasks that can be pickled and run anywhere; each rewrites one group of fragments and commits
-nothing. All results are committed together as one Rewrite. Rows keep their order inside a group, their stable
-ids and their versions. The new fragments stand behind those that were not rewritten, because a version lists
-its fragments by id. (Lance table format, compaction.)
+A plan consists of tasks that can be pickled and run anywhere. Each task rewrites one group of fragments and
+commits nothing. All results are committed together as one Rewrite. Rows keep their order inside a group,
+their stable ids and their versions. The new fragments come after those that were not rewritten, because a
+version lists its fragments by id. (Lance table format, compaction.)
 
-Indices of a table without stable row ids know rows by their addresses, which change. Their segments are
-written anew with the new addresses, after the data files and before the commit, by the `IndexRemap` that the
-caller gives. With `defer_index_remap` their files stay and a fragment-reuse entry tells where the rows went.
-Without either, rewritten rows are no longer covered, and readers of the index look through them one by one.
+Without stable row ids, indices contain row addresses, which change. The `IndexRemap` of the caller rewrites
+their segments with the new addresses, after the data files and before the commit. With `defer_index_remap`
+their files stay, and a fragment-reuse entry records the moves. Without either, rewritten rows are no longer
+covered, and readers of the index scan them.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ Digest = table_pb2.FragmentReuseIndexDetails.FragmentDigest
 
 @dataclass(frozen=True)
 class CompactionPlan:
-    """What a compaction rewrites.
+    """The tasks of a compaction.
 
     Attributes:
-        read_version: the version that was looked at.
+        read_version: the version that the plan is based on.
         tasks: one per group of fragments; they can run in any order and place.
     """
 
@@ -94,22 +94,22 @@ def compact_table(
 ) -> CompactionMetrics:
     """Compact a table: plan on `manifest`, rewrite and commit.
 
-    Groups that another writer got into meanwhile are left out, and what there is to do in their fragments is
-    planned anew from the newest version, up to ten times. The other groups are not rewritten again.
+    Groups that another writer changed meanwhile are left out, and their fragments are planned again from the
+    newest version, up to ten times. The other groups are not rewritten again.
 
     Args:
         snapshot: the version to begin with.
         options: how it is compacted.
         only: ids of the fragments to consider; all by default.
-        execute: runs tasks and returns their results in the same order; if it raises, their files are its
-            business. By default they run in threads of this process.
+        execute: runs tasks and returns their results in the same order. If it raises, it has to remove their
+            files. By default they run in threads of this process.
         remap: gives indices the new addresses; without it they lose the rewritten rows.
         env: clock, sleep and random numbers.
 
     Raises:
-        RetryableConflictError: other writers were in the way each time; what was committed stays.
+        RetryableConflictError: other writers were in the way each time; groups that were committed stay.
         CommitError: the commit failed; see its other subclasses.
-        UnsupportedFormatError: the table uses what is not rewritten here.
+        UnsupportedFormatError: the table uses a feature that cannot be rewritten here.
         FormatError: stored bytes are damaged.
     """
     total = CompactionMetrics()

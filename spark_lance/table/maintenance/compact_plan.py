@@ -1,9 +1,9 @@
-"""What a compaction rewrites: bins of neighbouring fragments, cut into groups that become one task each.
+"""Plan a compaction: bins of neighbouring fragments, cut into groups that become one task each.
 
-A fragment is rewritten on its own account if more of its rows are deleted than the threshold allows; one with
-fewer rows than the target is rewritten if it has a neighbour to go with. Neighbours are next to each other in
-the table and are covered by the same indices, for rows that an index covers are never mixed with rows that it
-does not cover. A bin is cut where a group has the target's rows, as long as what is left has them too.
+A fragment is rewritten if more of its rows are deleted than the threshold allows. A fragment with fewer rows
+than the target is rewritten if it has a neighbour to merge with. Neighbours are next to each other in the
+table and are covered by the same indices, because indexed rows are never mixed with rows that are not
+indexed. A bin is cut where a group has the target number of rows, as long as the rest has as many too.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Group:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A fragment that may be rewritten, alone or with neighbours, and by which indices it is covered."""
+    """A fragment that may be rewritten, with or without neighbours, and the indices that cover it."""
 
     fragment: table_pb2.DataFragment
     rows: int

@@ -53,11 +53,11 @@ _BATCH_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class CompactionMetrics:
-    """What a compaction did.
+    """The metrics of a compaction.
 
     Attributes:
-        fragments_removed, fragments_added: fragments rewritten and made.
-        files_removed: data files and deletion files that the table no longer names.
+        fragments_removed, fragments_added: old fragments that were rewritten, and new ones.
+        files_removed: data files and deletion files that the table no longer uses.
         files_added: new data files.
     """
 
@@ -77,13 +77,13 @@ class CompactionMetrics:
 
 @dataclass(frozen=True)
 class RewriteResult:
-    """What a task has written. Can be pickled.
+    """The output of a task. Can be pickled.
 
     Attributes:
         read_version: the version that was read.
-        old, new: the serialized DataFragments that go and those, of id 0, that come.
-        moved: the treemap of the old addresses of all rows; empty if it was not asked for.
-        deferred: whether the moves are recorded in the table; otherwise indices are written anew.
+        old, new: the serialized DataFragments that are removed, and those that are added, of id 0.
+        moved: the treemap of the old addresses of all rows; empty if the plan does not need it.
+        deferred: whether the moves are recorded in the table; otherwise indices are rewritten.
     """
 
     read_version: int
@@ -104,7 +104,7 @@ class RewriteResult:
 
     @property
     def metrics(self) -> CompactionMetrics:
-        """What the result adds and removes."""
+        """The metrics of this result."""
         old, new = self.old_fragments, self.new_fragments
         gone = sum(len(f.files) + f.HasField("deletion_file") for f in old)
         return CompactionMetrics(len(old), len(new), gone, sum(len(f.files) for f in new))

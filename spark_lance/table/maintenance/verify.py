@@ -1,6 +1,6 @@
-"""Checking a table: everything that a version names is there, can be read, and agrees with everything else.
+"""Check a table: all files of a version exist, can be read, and agree with each other.
 
-What is looked at, in this order:
+The checks, in this order:
 
     versions     every manifest of the line can be read; tags and branches name versions that exist
     fragments    ids are in use once and below the mark; data files have the size that the manifest tells
@@ -10,8 +10,8 @@ What is looked at, in this order:
                  no fragment is covered twice, and no two indices are of one kind on one column
     orphans      files that no version of any line names
 
-A finding of level "damage" means that rows, or a promise of the format, are lost. A "warning" costs something
-else, such as the record of what a commit did. A "note" is not a fault.
+A finding of level "damage" means that rows are lost, or a guarantee of the format. A "warning" is about a
+smaller loss, such as the record of a commit. A "note" is not a fault.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was looked at, and found.
+    """The result of a check.
 
     Attributes:
         version: the version whose rows were read.
-        versions, fragments, data_files, rows, bytes, indices: how much was looked at.
-        findings: what was found.
+        versions, fragments, data_files, rows, bytes, indices: the amounts that were checked.
+        findings: the problems and notes.
     """
 
     version: int
@@ -284,7 +284,7 @@ class _Line:
         yield from self._doubled()
 
     def _doubled(self) -> Iterator[Finding]:
-        """Look for indices of one kind on one column, of which a search uses one, and for double coverage."""
+        """Report indices of one kind on one column, because a search uses only one, and double coverage."""
         try:
             indices = describe_indices(self._snapshot)
         except (LanceError, OSError) as error:

@@ -22,14 +22,14 @@ _READERS = 16
 
 @dataclass(frozen=True)
 class ColumnSize:
-    """What a top-level column takes.
+    """The size of a top-level column.
 
     Attributes:
         name: the column.
-        type: its Arrow type; None if it is not known here.
+        type: its Arrow type; None if this release does not support it.
         bytes: of its pages, in all data files.
         pages: their number; None if there are legacy files, whose pages have no description.
-        encodings: how many pages have which encodings, the most frequent first.
+        encodings: the number of pages per encoding, the most frequent first.
     """
 
     name: str

@@ -69,7 +69,7 @@ def _fragment_bytes(row: _Fragment) -> int | None:
 
 
 def _provided(row: _Fragment) -> list[str]:
-    """Return the top-level columns of which the fragment has values; the others are null in it."""
+    """Return the top-level columns that have values in the fragment; the others are null in it."""
     tops = row.names.tops
     names = {tops[number] for file in row.message.files for number in file.fields if number in tops}
     return [column.name for column in row.names.snapshot.manifest.schema.fields if column.name in names]

@@ -18,18 +18,19 @@ __all__ = ["TableDetail", "table_detail"]
 
 @dataclass(frozen=True)
 class TableDetail:
-    """What is known of a version without reading data.
+    """The facts about a version that need no read of data.
 
     Attributes:
         location: its URI.
         branch: its line; None for the main one.
         version: its number.
         description: the table's comment (schema metadata `comment`).
-        created_at: when version 1 was made; None if it is gone, or the line is a branch or clone.
-        last_modified: when this version was made.
-        num_versions: versions of the line that are there.
-        num_rows, num_deleted_rows: rows that are there, and rows that are marked as deleted.
-        num_fragments, num_files, size_bytes: fragments, data files and their bytes (None: not all known).
+        created_at: the time of version 1; None if it is gone, or the line is a branch or clone.
+        last_modified: the time of this version.
+        num_versions: versions of the line that exist.
+        num_rows, num_deleted_rows: live rows, and rows that are marked as deleted.
+        num_fragments, num_files, size_bytes: fragments, data files and their bytes (None if a size is
+            missing).
         data_storage_version: version of the data files.
         stable_row_ids: whether rows keep their ids.
         primary_key: columns of the primary key.

@@ -1,4 +1,4 @@
-"""The metadata tables of what has a name beside columns and versions: tags, branches, indices."""
+"""The metadata tables of things with names: tags, branches, indices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the history says of an operation: its parameters, and how many files and rows it added and removed.
+"""The history's columns about an operation: its parameters, and the files and rows that it added and removed.
 
-Counts come from the manifests before and after, never from what a writer claims. A count that these do not
-tell is left out. Fragments keep their ids from version to version, but for an overwrite, which counts them
-anew, and for a restore, which may bring back others of the same ids.
+Counts come from the manifests before and after, never from the claims of a writer. A count that is not in the
+manifests is left out. Fragments keep their ids from version to version, with two exceptions. An overwrite may
+number them from 0 again, and a restore may bring back other fragments with the same ids.
 """
 
 from __future__ import annotations

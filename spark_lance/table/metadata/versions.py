@@ -47,7 +47,7 @@ class _Tags:
 
 
 class _Version:
-    """A version of the history. What is read for it is read once, whichever thread asks first."""
+    """A version of the history. Its files are read once, by the thread that needs them first."""
 
     def __init__(self, snapshot: Snapshot, tags: _Tags, file: VersionFile) -> None:
         self.snapshot = snapshot
@@ -74,7 +74,7 @@ class _Version:
 
     @property
     def transaction(self) -> Transaction | None:
-        """What made the version; None if no record of it is left that can be read."""
+        """The transaction of the version; None if no readable record of it is left."""
         manifest = self.manifest
         with self._lock:
             if not self._transaction:

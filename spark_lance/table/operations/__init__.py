@@ -1,4 +1,4 @@
-"""What a transaction does to a manifest: one pure function per operation, and the table of all of them.
+"""Apply a transaction to a manifest: one pure function per operation, and the table of all of them.
 
 Each function takes the newest manifest, the operation's message and a `Stamp`, and returns the manifest of
 the next version. Nothing is read or written here.

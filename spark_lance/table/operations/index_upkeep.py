@@ -1,10 +1,10 @@
-"""What an operation does to the index entries of a table: pure functions on a serialized IndexSection.
+"""Update the index entries of a table after an operation: pure functions on a serialized IndexSection.
 
-The same bytes come back when nothing changes. When something does, fields unknown here are kept.
+They return the same bytes if nothing changes. Otherwise they keep fields that are unknown here.
 
-Several entries of one name are the segments of one index. A segment's bitmap (Roaring, 32 bit) names the
-fragments that it covers, and may name fragments that are gone: it covers those that exist. Without a bitmap
-the coverage is not known, and such a segment is never dropped for covering nothing.
+Several entries of one name are the segments of one index. A segment's bitmap (Roaring, 32 bit) contains the
+fragments that it covers. It may contain fragments that are gone: it covers those that exist. Without a bitmap
+the coverage is unknown, and such a segment is never dropped for covering nothing.
 (Lance table format, index metadata.)
 """
 

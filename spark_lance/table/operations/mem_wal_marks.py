@@ -1,11 +1,11 @@
-"""What an operation does to the MemWAL entry of a table: how far the SSTables of each shard have come.
+"""Update the MemWAL entry of a table after an operation: the compacted SSTables of each shard.
 
-The entry `__lance_mem_wal` holds, for every shard of which SSTables were compacted into the table, the
-highest generation that was (`compacted_sstables`), and for every index the generations whose rows it has
-(`index_catchup`). Both are changed in the same commit as the rows or the index. An entry that changes gets
-another uuid, the version that is made and its time; its place in the list stays. (MemWAL, compaction.)
+The entry `__lance_mem_wal` has two lists. For every shard with SSTables that were compacted into the table,
+it has the highest of these generations (`compacted_sstables`). For every index, it has the generations whose
+rows are in the index (`index_catchup`). Both change in the same commit as the rows or the index. A changed
+entry gets another uuid, the new version and its time; its place in the list stays. (MemWAL, compaction.)
 
-Pure functions on a serialized IndexSection; the same bytes come back when nothing changes.
+Pure functions on a serialized IndexSection; they return the same bytes if nothing changes.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _changed(
     stamp: Stamp,
 ) -> bytes:
     entry.index_details.value = details.SerializeToString(deterministic=True)
-    # Of the commit, so that the same commit makes the same bytes when it is built again.
+    # Derived from the commit, so that the same commit gives the same bytes when it is built again.
     entry.uuid.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"{stamp.transaction_file}/{MEM_WAL}").bytes
     entry.dataset_version = version
     entry.created_at = stamp.time_ns // _MILLIS

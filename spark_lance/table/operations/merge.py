@@ -1,8 +1,8 @@
-"""Merge: another schema and more columns for the same fragments; adding columns and changing their types.
+"""Merge: another schema and more columns for the same fragments; it adds columns and changes their types.
 
-The operation lists every fragment as it is to be. What it does to the rows can be seen in the files alone: a
-fragment with other files than before has updated rows, and an index no longer covers it if the values of an
-indexed field now come from elsewhere. (Lance table format, merge.)
+The operation lists every fragment in its new form. Only the files show its effect on rows: a fragment with
+other files than before has updated rows. An index no longer covers a fragment if the values of an indexed
+field are now in another file. (Lance table format, merge.)
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _in_order(
 
 
 def drop_dead_files(fragment: table_pb2.DataFragment) -> None:
-    """Take away the data files of which every column has been replaced."""
+    """Remove the data files whose columns have all been replaced."""
     live = [file for file in fragment.files if any(field != TOMBSTONE for field in file.fields)]
     if len(live) < len(fragment.files):
         copies = table_pb2.DataFragment(files=live)

@@ -1,4 +1,4 @@
-"""What all operations share: starting the next version from the newest one, and numbering fragments and rows.
+"""Common parts of all operations: start the next version from the newest one, number fragments and rows.
 
 Fragment ids and row ids come from counters that never go down, whatever happens to the fragments: not on
 overwrite, not when the last fragment is deleted. (Lance table format, fragments and stable row ids.)
@@ -59,15 +59,15 @@ class ReuseEntry:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a commit adds to every version it makes.
+    """The values of a commit that go into every version it creates.
 
     Attributes:
         root: the table's root path.
         transaction_file: name of the transaction's file.
         time_ns: the time of the commit in nanoseconds since the epoch, UTC.
         restored: the older version that a Restore brings back.
-        reuse: where a Rewrite that leaves the indices as they are says where rows went.
-        config: settings that the version gets whatever the operation does to the others.
+        reuse: the fragment-reuse entry of a Rewrite that does not touch the indices.
+        config: settings that the version gets whatever the operation does to other settings.
         number: the number of the version; by default the one after the version that it is built on.
     """
 

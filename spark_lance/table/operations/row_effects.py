@@ -1,7 +1,7 @@
-"""What each operation does to the rows that are there, as far as its name tells.
+"""The effect of each operation on existing rows, as far as its name determines it.
 
-Change feeds look here first: what changes no rows need not be read, and where rows stay at their addresses
-these tell which row is which.
+Change feeds look here first: operations that change no rows need not be read. If rows stay at their
+addresses, the address identifies a row.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ __all__ = ["ROW_EFFECTS", "RowEffect", "effect_of"]
 
 @dataclass(frozen=True)
 class RowEffect:
-    """What an operation may do.
+    """The possible effects of an operation.
 
     Attributes:
-        changes: rows come, go, or get other values. If not, they may still be elsewhere, or lack a column.
-        keeps_addresses: what is at an address stays there as it is, or goes.
+        changes: rows are added, deleted or updated. If not, they may still move, or lose a column.
+        keeps_addresses: the row at an address stays there unchanged, or is deleted.
         carries_ids: a row may get the stable id that another row had in the version before.
         renumbers: a fragment may be another one than the fragment of the same number before.
     """

@@ -4,14 +4,14 @@
                       `removed_fragment_ids`); changed rows and then inserted ones come in `new_fragments`
     REWRITE_COLUMNS   the rows stay; `updated_fragments` have other data files for `fields_modified`
 
-With stable row ids a new fragment brings the ids of its changed rows, which come first; the rest are inserted
-rows and get ids here. A changed row was created when the row of its id was (looked up in the manifest, unless
-the new fragment says so for its changed rows), and updated by this version; of a fragment with rewritten
-columns that holds for the rows in `updated_fragment_offset_bitmaps` alone.
+With stable row ids a new fragment contains the ids of its changed rows, which come first. The rest are
+inserted rows and get ids here. A changed row keeps the creation version of its id. It is looked up in the
+manifest, unless the new fragment has it for its changed rows. The row's update version is this version. In a
+fragment with rewritten columns, only the rows in `updated_fragment_offset_bitmaps` get it.
 
-Indices keep covering fragments whose rows were only deleted. Those on a modified field stop covering the
-updated fragments. `fields_for_preserving_frag_bitmap` and `inserted_rows` change nothing here: they speak to
-the commits of others. (Lance table format, update and stable row ids.)
+Indices still cover fragments whose rows were only deleted. Indices on a modified field stop covering the
+updated fragments. `fields_for_preserving_frag_bitmap` and `inserted_rows` change nothing here: they are for
+the commits of other writers. (Lance table format, update and stable row ids.)
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _mark_rows(
     """Give the rows whose columns were rewritten the new version as that of their last update."""
     data = operation.updated_fragment_offset_bitmaps.get(fragment.id)
     if not data or before.HasField("column_last_updated_at_versions"):
-        # What a data file holds is not known here: then the versions are those that the operation brings.
+        # The versions are in a data file, which cannot be read here: the operation brings them itself.
         return
     rows = fragment.physical_rows
     offsets = parse_offsets(data, rows, f"updated rows of fragment {fragment.id}")

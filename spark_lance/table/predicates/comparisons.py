@@ -1,8 +1,8 @@
 """Comparisons, for every type that has an order or equality.
 
-Floats compare in total order: NaN is greater than infinity, NaN with its sign bit set below minus infinity,
-each equals itself, and -0.0 is below 0.0; but a zero in the text of a condition stands for both. Lists are
-equal if they have as many elements, each equal or null in both.
+Floats compare in total order: NaN is greater than infinity, NaN with its sign bit set is below minus
+infinity, and each equals itself. -0.0 is below 0.0, but a zero in the text of a condition matches both. Lists
+are equal if they have as many elements, each equal or null in both.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every part is an int32, but nanoseconds are an int64 and `epoch`, the seconds since 1970, a double. Seconds
 have no fraction; milliseconds, microseconds and nanoseconds are those of the minute. Weeks are ISO's; dow
-counts days from Sunday, 0; isodow from Monday, 1. Times with a zone are told in their zone.
+counts days from Sunday, 0; isodow from Monday, 1. Times with a zone give the parts in their zone.
 """
 
 from __future__ import annotations

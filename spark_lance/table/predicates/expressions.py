@@ -1,7 +1,7 @@
 """Expressions over the columns of a table: a small tree, computed with Arrow.
 
-Four kinds of nodes are enough: columns, literals, casts and calls. What a call computes is looked up in
-`FUNCTIONS` (functions.py). Parsers of other notations (SQL, the filters of an engine) build this tree.
+There are four kinds of nodes: columns, literals, casts and calls. `FUNCTIONS` (functions.py) has the function
+of each call. Parsers of other notations (SQL, the filters of an engine) build this tree.
 
 A column is a path: ("st", "x") is the field x of the struct column st. A literal has no type of its own
 until it meets a typed value; it then takes that value's type if nothing is lost (values.py).
@@ -182,9 +182,9 @@ def type_of(column: Column, schema: pa.Schema) -> pa.DataType:
 
 
 def is_constant(node: Expression) -> bool:
-    """Whether bounds of values may be compared with a node: a literal, or one in a type such as a date.
+    """Whether a node can be compared with bounds of values: a literal, or one with a type such as a date.
 
-    Floats of a type are none: among them zeros and NaN are told apart, which bounds need not do.
+    Typed floats cannot: they distinguish zeros and NaN, and bounds need not.
     """
     if isinstance(node, Cast):
         return not node.or_null and not pa.types.is_floating(node.type) and is_constant(node.argument)
@@ -237,7 +237,7 @@ def _compute(node: Expression, table: pa.Table) -> Value:
         for argument in node.arguments
     ]
     if node.function in _COMPARISONS and not any(isinstance(part, Column) for part in node.arguments):
-        # Only beside a column itself does a number take the precision of that.
+        # A number takes the precision of a column only if it is compared with the column itself.
         values = [_precise(value) for value in values]
     return function(*values)
 

@@ -137,7 +137,7 @@ def _predicate(forth: str, back: str) -> Callable[[Value, Value], Value]:
 
 
 def _box_beside(column: Value, constant: Value) -> npt.NDArray[np.float64] | None:
-    """Return the box of a constant beside a column of coordinates; None for anything else."""
+    """Return the box of a constant that is compared with coordinates of a column; None for anything else."""
     is_native = isinstance(column, pa.ChunkedArray) and isinstance(column.type, _Marked)
     if (
         not is_native

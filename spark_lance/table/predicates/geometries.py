@@ -44,7 +44,7 @@ Ints = npt.NDArray[np.int64]
 
 _NAME = b"ARROW:extension:name"
 _MOST_ORDINATES = 4
-# What is in the lists of a type, the innermost first.
+# The kinds of elements in the lists of a type, the innermost first.
 _CHILDREN = {
     "geoarrow.linestring": ("vertices",),
     "geoarrow.multipoint": ("points",),
@@ -202,7 +202,7 @@ def _coordinates(values: pa.Array) -> npt.NDArray[np.float64]:
         names = [field.name for field in values.type if field.name in ("x", "y", "z")]
         return np.column_stack([_doubles(pc.struct_field(values, name)) for name in names])
     size = values.type.list_size
-    # What lies under nulls keeps its place, so that the rows are as many.
+    # Values under nulls keep their place, so that the number of rows stays the same.
     flat = _doubles(values.values.slice(values.offset * size, len(values) * size)).reshape(-1, size)
     return np.ascontiguousarray(flat[:, : 3 if size > 2 and values.type.value_field.name != "xym" else 2])
 

@@ -1,8 +1,8 @@
-"""Documents in which what stands at a path may meet a comparison that another engine makes.
+"""Documents whose value at a path may pass a comparison that another engine makes.
 
-Engines differ in how they turn JSON into types of their own: which texts are numbers, how numbers are
-written, what becomes null, what is an error. `json_candidate(j, path, kind, test, values...)` leaves out only
-those documents of which it is plain, so whoever asks has to apply its own comparison to the others.
+Engines differ in how they turn JSON into their own types: which texts are numbers, how numbers are written,
+which values become null, which are errors. `json_candidate(j, path, kind, test, values...)` leaves out only
+documents that fail in every engine. So the caller has to apply its own comparison to the others.
 
     kind      what the engine compares           what is left out
     any       whether there is something    documents without anything at the path
@@ -10,8 +10,9 @@ those documents of which it is plain, so whoever asks has to apply its own compa
     int8, int16, int32, int64               other whole numbers that are in the range of the type
     double    numbers                       other numbers
 
-`test` is =, <, <=, > or >=; of several values (of = only) any may be met. JSON's null meets no comparison but
-of text: Spark's `get_json_object` makes null of members that are null, and the text "null" of items.
+`test` is =, <, <=, > or >=. With =, there may be several values, and one of them has to match. JSON's null
+passes only comparisons of text: Spark's `get_json_object` returns null for null members, and the text "null"
+for items.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What expressions compute from list columns."""
+"""Functions of expressions on list columns."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ Predicate = Union[str, pc.Expression]  # noqa: UP007 (pyarrow's class has no ope
 # Comparisons, and what they are with their sides exchanged.
 _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
-# Operators by which a number beside a column takes the column's type, if a computed column is nothing else.
+# Operators that give a number the type of the column, if a computed column consists of only the two.
 _IN_OWN_TYPE = frozenset({"+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^"})
 
 _FAILURES = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, pa.ArrowTypeError)
@@ -208,7 +208,7 @@ def compile_expression(sql: str, schema: pa.Schema) -> Computed:
 
 
 def _with_own_type(tree: Expression, schema: pa.Schema) -> Expression:
-    """Return an expression of which `column + number`, if it is all there is, has the column's type."""
+    """Return the expression; if it is only `column + number`, it gets the column's type."""
     if not isinstance(tree, Call) or tree.function not in _IN_OWN_TYPE:
         return tree
     left, right = tree.arguments

@@ -1,7 +1,12 @@
-"""SQL text to expressions. sqlglot parses; here its tree becomes ours, or is refused by name.
+"""SQL text to expressions. sqlglot parses; here its tree becomes ours, or an error names the node.
 
-The dialect is the reference's: `Big Name` in backticks is a column, 'text' and "text" are strings, X'00' are
-bytes, st.x or st['x'] is a field of a struct, l[1] the first element of a list.
+The dialect is the reference's:
+
+    `Big Name`          a column
+    'text' and "text"   strings
+    X'00'               bytes
+    st.x or st['x']     a field of a struct
+    l[1]                the first element of a list
 """
 
 from __future__ import annotations
@@ -72,8 +77,8 @@ _OPERATORS: dict[type[exp.Expression], str] = {
     exp.BitwiseNot: "~",
 }
 
-# What sqlglot notes beside a node's operands, and which changes nothing here or is looked at. Any other mark
-# (symmetric, distinct, ...) would be lost silently, so it is refused.
+# Marks of sqlglot on a node, besides its operands, that have no effect here or are checked. Any other mark
+# (symmetric, distinct, ...) would be lost silently, so it is an error.
 _MARKS = frozenset({"this", "is_string", "quoted", "nested", "safe", "coalesce", "typed", "ignore_nulls"})
 _MARKS |= {"negate", "position", "big_int", "value_constructor", "zero_is_first_position"}
 
@@ -107,7 +112,7 @@ _ALIASES = {
     "day_of_month": "day",
 }
 
-# What no text can ask for.
+# Functions that SQL text cannot call.
 _INTERNAL = frozenset({"unsigned_nan", "element", "geometry", "json_candidate"})
 _CONNECTIVES = frozenset({"and", "or", "not"})
 _CASTS = {"to_timestamp": pa.timestamp("us"), "to_date": pa.date32()}

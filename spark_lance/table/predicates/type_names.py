@@ -61,7 +61,7 @@ _UNITS = {"Second": "s", "Millisecond": "ms", "Microsecond": "us", "Nanosecond":
 _UNITS |= {unit: unit for unit in ("s", "ms", "us", "ns")}
 _TOKEN = re.compile(r"\s*(?:(\w+)|\"([^\"]*)\"|([(),]))")
 
-# What stands between parentheses: types, numbers and words.
+# The parameters in parentheses: types, numbers and words.
 _MAKERS: dict[str, Callable[..., pa.DataType]] = {
     "Timestamp": lambda unit, zone=None: pa.timestamp(_UNITS[unit], None if zone == "None" else zone),
     "Time32": lambda unit: pa.time32(_UNITS[unit]),

@@ -1,7 +1,8 @@
 """The values that expressions compute with: columns, typed scalars, and literals that have no type yet.
 
-A literal that is compared with a column takes the column's type if it fits, otherwise both become a type that
-holds both exactly; arithmetic has rules of its own (numbers.py). How floats compare: comparisons.py.
+A literal that is compared with a column takes the column's type if it fits. Otherwise both become a type that
+can represent both exactly. Arithmetic has rules of its own (numbers.py). For comparisons of floats, see
+comparisons.py.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 # A ChunkedArray, Array or Scalar; or a literal: None, bool, int, float, str, bytes, Decimal, date, datetime,
 # or a list of literals.
 Value = Any
-# What a value with an Arrow type is.
+# The classes of values with an Arrow type.
 TYPED = (pa.ChunkedArray, pa.Array, pa.Scalar)
 
 

@@ -1,10 +1,10 @@
-"""Where blobs came from: descriptors that name their data file, and the bytes that such references name.
+"""Sources of blobs: descriptors with the URI of their data file, and the bytes that such references point to.
 
-A descriptor counts from the data file of its row (see `blobs`). `with_source` puts the file's URI beside it,
-so that the descriptor can travel: through filters, joins and unions of several tables, to a process that
-copies the blob. `BlobSources` finds the bytes there. Data files never change, so the file stands for the
-version that was read, wherever the version keeps it (base paths, branches). URIs hold no credentials: who
-copies opens the file with storage options of its own.
+A descriptor is relative to the data file of its row (see `blobs`). `with_source` adds the file's URI, so that
+the descriptor survives filters, joins and unions of several tables, up to a process that copies the blob.
+`BlobSources` finds the bytes there. Data files never change, so the file identifies the version that was
+read, wherever the version keeps it (base paths, branches). URIs contain no credentials: the copying process
+opens the file with its own storage options.
 """
 
 from __future__ import annotations
@@ -157,12 +157,12 @@ class _Object:
 class BlobSources:
     """Finds the bytes of references.
 
-    A reference is a claim: any row may hold one. So only bytes of Lance files are read, and external blobs
-    where the table that they are copied to, or the one that they are from, may use them (see
-    `bases.open_place`). The storage options of the table that they are copied to are used in its own store.
+    A reference is not trusted: any row may contain one. So only bytes of Lance files are read. External blobs
+    are read only if the target table or the source table may use their location (see `bases.open_place`). The
+    storage options of the target table are used in its own store.
 
     Args:
-        store, root: the table that bytes are copied to; without a root there is none.
+        store, root: the target table of a copy; without a root there is none.
     """
 
     def __init__(self, store: Store, root: str | None = None) -> None:
@@ -267,7 +267,7 @@ class BlobSources:
 
     def _open_data_file(self, source: str) -> _Object:
         data_file = self._opened(self._for_data_files(source), self._root or "/", source, "the data file")
-        # What a value names is a claim, not a fact: only bytes of Lance files are copied.
+        # The URI in a value is not trusted: only bytes of Lance files are copied.
         is_lance = data_file.path.endswith(".lance") and data_file.size > len(MAGIC)
         if (
             not is_lance
@@ -303,7 +303,7 @@ class BlobSources:
             raise BlobSourceError(
                 f"a value describes an external blob, and its {BLOB_SOURCE} is null: {_ADVICE}"
             )
-        # What is near the table that the value was read from may be copied, too: {root}/data/{file}.
+        # Objects near the source table may be copied, too: {root}/data/{file}.
         self._data_file(source)
         store, path = open_store(source)
         root = path.rpartition("/")[0].rpartition("/")[0] or "/"

@@ -53,7 +53,7 @@ class BlobFile(io.RawIOBase):
 
     @property
     def place(self) -> tuple[int, str]:
-        """What is the same for blobs in one object of one store."""
+        """The key of the object with the blob: equal for blobs in one object of one store."""
         return id(self._store), self._path
 
     def read_together(self, blobs: Sequence[BlobFile]) -> list[bytes]:

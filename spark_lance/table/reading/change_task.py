@@ -1,7 +1,7 @@
 """The changed rows of one fragment, as a task that can be pickled and runs anywhere.
 
-It yields columns as a newer version has them, whatever they were when the rows were stored, and tells of each
-row what happened to it:
+It yields columns as a newer version has them, whatever they were when the rows were stored. Three more
+columns describe the change of each row:
 
     _change_type         `insert`, `update_preimage`, `update_postimage` or `delete`
     _commit_version      the version that did it

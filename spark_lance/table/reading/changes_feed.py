@@ -1,15 +1,15 @@
-"""What lies between two versions of a table: the rows inserted, updated and deleted.
+"""The differences between two versions of a table: the rows inserted, updated and deleted.
 
-With stable row ids, a row is told from others by its id. It is inserted if it is live at the end and was not
-at the beginning, deleted if the other way round, and updated if it is live at both and another version last
-changed it. A row that was inserted and then updated counts as inserted, one that was inserted and deleted not
-at all, and rows that a compaction moved have not changed. Only fragments that differ are looked at; fragments
-that are the same in both versions hold the same rows. (Lance table format, change data feed.)
+With stable row ids, the id identifies a row. The row is inserted if it is live at the end and was not at the
+beginning, and deleted if it is the other way round. It is updated if it is live at both and another version
+changed it last. A row that was inserted and then updated counts as inserted; one that was inserted and
+deleted does not count. Rows that a compaction moved have not changed. Only fragments that differ are read;
+fragments that are the same in both versions have the same rows. (Lance table format, change data feed.)
 
-Without stable row ids a row is told by its address, which holds as long as rows only come and go: between the
-versions there may be appends, deletes and overwrites, and operations that touch no rows.
+Without stable row ids, the address identifies a row. This works if the operations between the versions only
+add or delete rows (appends, deletes and overwrites), or do not touch rows.
 
-Kept in memory are the ids of the rows in fragments that differ, some 40 bytes each.
+The ids of the rows in fragments that differ are in memory, about 40 bytes each.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ _WORTH_THREADS = 1 << 15
 
 @dataclass(frozen=True)
 class _Part:
-    """What one file provides of one top-level field."""
+    """The part of one top-level field that one file contains."""
 
     file: DataFileReader
     field: Field
@@ -201,7 +201,7 @@ class FragmentReader:
     ) -> list[pa.ChunkedArray]:
         """Return the rows of ascending runs [start, stop), one after the other, of `fields` as in `read`.
 
-        What lies in the files as it is wanted is not copied.
+        Values that are stored in the output's layout are not copied.
 
         Raises:
             FormatError, UnsupportedFormatError: as `read`.
@@ -221,7 +221,7 @@ class FragmentReader:
 
     @property
     def _is_mapped(self) -> bool:
-        """Whether the files are at hand in memory, so that nothing is fetched."""
+        """Whether the files are in memory, so that a read fetches nothing."""
         return all(file.source.is_mapped for file in self._files)
 
     def _take_runs(self, rows: npt.NDArray[np.int64], fields: Sequence[Field]) -> list[pa.ChunkedArray]:

@@ -95,7 +95,7 @@ _SEQUENCES = {
 # The three sequences as columns of data files, in the order of `Lineage`.
 LINEAGE_COLUMNS = tuple(sequence.field for sequence in _SEQUENCES.values())
 
-# The config key by which a table asks for its sequences to be kept in data files when rows are rewritten.
+# The config key of a table that stores its sequences in data files when rows are rewritten.
 SPILL = "lance.row_lineage.spill"
 
 

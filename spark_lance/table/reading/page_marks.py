@@ -23,12 +23,12 @@ Marks = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class PageStarts:
-    """What footers tell of the pages of some fields of a fragment.
+    """The pages of some fields of a fragment, from the footers.
 
     Attributes:
         num_rows: rows of the fragment.
         columns: for each stored column the first row of each page.
-        is_legacy: whether pages of the fragment may tell of their values.
+        is_legacy: whether pages of the fragment may have statistics of their values.
     """
 
     num_rows: int
@@ -71,9 +71,9 @@ def pages_of_runs(starts: Rows, runs: Iterable[tuple[int, int]]) -> Marks:
 
 
 class PageMarks:
-    """Keeps which pages of one field have been read, and tells `count_pages`.
+    """Records the pages of one field that have been read, and reports them to `count_pages`.
 
-    What has not been read counts as skipped.
+    Pages that have not been read count as skipped.
 
     Args:
         columns: for each of the field's columns the first row of each page.
@@ -84,7 +84,7 @@ class PageMarks:
         self.begin()
 
     def begin(self) -> None:
-        """Count anew: no page has been read."""
+        """Start over: no page has been read."""
         self._seen: list[Marks] | None = None
         self._left = sum(map(len, self._columns))
         count_pages(0, self._left)

@@ -17,7 +17,7 @@ from spark_lance.table.reading.scan_task import ScanTask
 
 __all__ = ["PLANNED_FRAGMENTS", "planned_pages"]
 
-# Fragments on a local disk whose footers are read to tell of a plan; those of other stores cost requests.
+# Fragments on a local disk whose footers are read to describe a plan; on other stores they cost requests.
 PLANNED_FRAGMENTS = 16
 
 _NOTHING = BitMap().serialize()

@@ -1,12 +1,12 @@
-"""Leaving out fragments, and rows of fragments, that a condition cannot keep: what is known without reading.
+"""Prune fragments, and rows of fragments, that cannot match a condition, without reading them.
 
-Several things know where the rows are that a condition keeps: a `Pruner` answers for one condition with the
-fragments that may hold such rows, and with these rows themselves if it can tell them. None is the answer of
-one that knows nothing. What is left out by any of them is not read. The condition is still applied to all
-that is read, so a pruner may name too many rows, but never too few.
+A `Pruner` returns the fragments that can contain matching rows of one condition, and the rows themselves if
+it can determine them. It returns None if it has no information. Rows that any pruner excludes are not read.
+The condition is still applied to all rows that are read, so a pruner may return too many rows, but never too
+few.
 
-Here are the pruners of row numbers, by conditions on `_rowaddr`, `_rowid` and `_fragid`. Others, such as
-indices, are handed to `prune`.
+This module has the pruners of row numbers, for conditions on `_rowaddr`, `_rowid` and `_fragid`. The caller
+passes others, such as indices, to `prune`.
 """
 
 from __future__ import annotations

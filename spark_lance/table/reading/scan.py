@@ -162,7 +162,7 @@ class Scan:
         return self._narrowed(chosen, known_rows, ())
 
     def tasks_of(self, selection: RowSelection) -> list[ScanTask]:
-        """Return one task for each fragment of which rows are chosen, in scan order, for those that live."""
+        """Return one task for each fragment with selected rows, in scan order; it reads the live ones."""
         chosen = [fragment for fragment in self.fragments if fragment.id in selection]
         rows = {number: rows for number, rows in selection.items() if rows is not None}
         return self._narrowed(chosen, rows, ())

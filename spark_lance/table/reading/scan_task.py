@@ -100,7 +100,7 @@ class ScanTask:
         return Columns(self.names, self.fields)
 
     def __getstate__(self) -> dict[str, object]:
-        # What was computed stays behind.
+        # Computed values are not pickled.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def tables(
@@ -405,14 +405,14 @@ class ScanTask:
         pace: Pace,
         sparse: bool = False,
     ) -> Iterator[pa.Table]:
-        """Yield the output columns of physical rows, of which `read_columns` has some columns already.
+        """Yield the output columns of physical rows; `read_columns` has some columns already.
 
         Args:
             rows: the fragment's.
-            known, rest: the columns that are at hand, and the others.
+            read_columns, rest: the columns that are read already, and the others.
             positions: the rows' numbers, ascending.
-            pace: says how many rows make a piece.
-            sparse: whether they are read one by one however near they are to each other.
+            pace: determines the number of rows in a piece.
+            sparse: whether rows are read one by one even if they are near each other.
         """
         done = 0
         while done < len(positions):

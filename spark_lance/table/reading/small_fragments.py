@@ -30,7 +30,7 @@ __all__ = ["read_tasks"]
 _WINDOW_BYTES = 32 << 20
 # Fragments of more bytes than that are read one after the other, window by window.
 _SMALL_BYTES = 2 << 20
-# What is read as one, as far as can be told before.
+# The limits of one joint read; the sizes are estimated before it.
 _JOINED_FILES = 128
 _JOINED_BYTES = 4 << 20
 _JOINED_ARROW_BYTES = 16 << 20

@@ -1,8 +1,8 @@
-"""A version of a table as a value: what it holds, and how its rows are scanned.
+"""A version of a table as a value: its content, and the scan of its rows.
 
-Everything that reads rows of a version scans them by `Snapshot.scan`, which is the only place that attaches
-pruners, so a delete, a merge or the filter of a search leaves out what a read leaves out. The table layer
-does not know indices: what knows them gives the snapshot a factory of pruners, where the table is opened.
+All readers of rows use `Snapshot.scan`. It is the only place that attaches pruners, so a delete, a merge or
+the filter of a search skips the same fragments as a read. The table layer does not depend on the index layer:
+the code that opens the table passes a factory of pruners to the snapshot.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Snapshot:
     pruner_factory: PrunerFactory | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        # What was computed stays behind.
+        # Computed values are not pickled.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     @property

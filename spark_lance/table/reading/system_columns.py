@@ -1,14 +1,14 @@
-"""System columns: what a scan can tell of a row beside its values. All are uint64 without nulls.
+"""System columns: what a scan can return about a row besides its values. All are uint64 without nulls.
 
-_rowid                          the stable row id; in tables without stable ids the row address
-_rowaddr                        the row address: fragment id << 32 | physical row
-_rowoffset                      the position among the table's live rows in scan order, from 0
-_fragid                         the id of the fragment that holds the row
-_row_created_at_version         the version that brought the row; 1 in tables without stable row ids
-_row_last_updated_at_version    the version that last changed it; likewise
+    _rowid                          the stable row id; in tables without stable ids the row address
+    _rowaddr                        the row address: fragment id << 32 | physical row
+    _rowoffset                      the position among the table's live rows in scan order, from 0
+    _fragid                         the id of the fragment that holds the row
+    _row_created_at_version         the version that brought the row; 1 in tables without stable row ids
+    _row_last_updated_at_version    the version that last changed it; likewise
 
-Lance reserves these names but `_fragid`, which is a system column here alone: where a table has a column of
-that name, it is the table's. A column of a reserved name, which some writers make by mistake, is hidden.
+Lance reserves these names except `_fragid`, which is a system column only here: if a table has a column of
+that name, it is the table's. A column of a reserved name, which some writers create by mistake, is hidden.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rows by position, by address, or by id, in the order asked for.
 
-Positions count the live rows in scan order. An address is fragment id << 32 | physical row. An id is the same
-as the address in tables without stable row ids; in others it is looked for in the fragments' sequences, of
-which one at a time is decoded, and only where it may hold one of the ids.
+Positions count the live rows in scan order. An address is fragment id << 32 | physical row. In tables without
+stable row ids, an id is the same as the address. In others it is looked up in the fragments' sequences. Only
+sequences that can contain one of the ids are decoded, one at a time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["OpenFragments", "RowNumbers", "addresses_of", "take_addresses", "tak
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 
 _WINDOW_ROWS = 1 << 20
-# Fragments whose files stay open between takes: a file that is mapped takes a descriptor, of which a process
-# has 1024 as a rule.
+# Fragments whose files stay open between takes: a mapped file occupies a descriptor, and a process usually
+# has 1024 of them.
 _KEPT_OPEN = 32
 
 

@@ -1,19 +1,18 @@
-"""What one version of a table changed: rows inserted, updated and deleted, told fragment by fragment.
+"""The changes of one version of a table: rows inserted, updated and deleted, fragment by fragment.
 
-The transaction says what kind of change it was, the two manifests say where. Operations that move rows or
-touch no values (compaction, dropped columns, settings, indices) change nothing. For the others a fragment is
-compared with itself in the version before:
+The transaction has the kind of the change, and the two manifests show its place. Operations that move rows or
+do not touch values (compaction, dropped columns, settings, indices) change nothing. For the others a fragment
+is compared with itself in the version before:
 
-    fragment is new            its live rows came
-    fragment is gone           its live rows went
-    other deletion file        rows went, or came back (restore)
-    other files for a column   the rows that the operation names were changed where they are (or all rows)
+    fragment is new            its live rows were added
+    fragment is gone           its live rows were removed
+    other deletion file        rows were removed, or came back (restore)
+    other files for a column   the rows in the operation were changed in place (or all rows)
 
-With stable row ids, rows that came and rows that went with the same id are updates; if the version that last
-changed them is the same too, they only moved. Without stable row ids a row that was moved by an update cannot
-be told from an insert, so such an update is a delete and an insert; one that changed columns in place is an
-update.
-(Lance table format, transactions, stable row ids, change data feed.)
+With stable row ids, a removed row and an added row with the same id are an update. If the version that
+changed them last is the same too, the row only moved. Without stable row ids, a row that an update moved
+cannot be distinguished from an insert. So such an update is a delete and an insert. An update of columns in
+place is an update. (Lance table format, transactions, stable row ids, change data feed.)
 """
 
 from __future__ import annotations
@@ -98,18 +97,18 @@ class _Part:
 
 
 def changes_of(old: Snapshot | None, new: Snapshot, transaction: Transaction) -> list[ChangedRows]:
-    """Return what a version changed, in an order that depends on nothing but the version.
+    """Return the changes of a version, in an order that depends only on the version.
 
-    With stable row ids the ids of rows that an update or a restore moved are held in memory, some 40 bytes
-    each; other operations are told from the manifests, deletion files and row versions of changed fragments.
+    With stable row ids, the ids of rows that an update or a restore moved are in memory, about 40 bytes each.
+    For other operations, the manifests, deletion files and row versions of changed fragments are enough.
 
     Args:
         old: the version before; None for the empty table before the first version.
         new: the version.
-        transaction: what made it.
+        transaction: the transaction of the version.
 
     Raises:
-        UnsupportedFormatError: the operation is not known to this release.
+        UnsupportedFormatError: this release does not support the operation.
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     if transaction.name is None:
@@ -161,7 +160,7 @@ class _Comparison:
         return [rows for rows in result if rows.count]
 
     def _sorted(self) -> tuple[list[_Part], list[_Part], list[tuple[Fragment, Fragment]]]:
-        """Return what went, what came, and the fragments of which rows are in both versions."""
+        """Return the removed parts, the added parts, and the fragments with rows in both versions."""
         went, came, shared = [], [], []
         for one in self._old.values():
             other = self._counterpart(one, self._new)
@@ -182,7 +181,7 @@ class _Comparison:
         other = others.get(fragment.id)
         if other is None or not effect_of(self._name).renumbers or other == fragment:
             return other
-        # Fragment numbers once began anew with an overwrite: files tell whether the rows are the same.
+        # In the past, an overwrite numbered fragments from 0 again: the files show if the rows are the same.
         paths = {file.path for file in other.files}
         return other if any(file.path in paths for file in fragment.files) else None
 
@@ -244,7 +243,7 @@ def _homes(fragment: Fragment, fields: Container[int]) -> dict[int, tuple[str, i
 
 
 def _named_rows(operation: Message, fragment: Fragment) -> Rows | None:
-    """Return the rows of a fragment of which an update says that it changed columns; None if it is silent."""
+    """Return the rows of a fragment that an update lists as changed in columns; None if it lists none."""
     if not isinstance(operation, transaction_pb2.Transaction.Update):
         return None
     data = operation.updated_fragment_offset_bitmaps.get(fragment.id)
@@ -273,7 +272,7 @@ def _listed(kind: str, fragment: Fragment, rows: Rows) -> ChangedRows:
 
 
 def _changed(kind: str, part: _Part, view: FragmentView) -> ChangedRows:
-    """Return rows that need not be listed; only a fragment of which rows come back has to be looked at."""
+    """Return rows that need not be listed; only a fragment with rows that come back has to be read."""
     fragment, other = part.fragment, part.without
     gone = int(fragment.deletion_file.num_deleted_rows)
     if other is None:

@@ -1,4 +1,4 @@
-"""Deleting rows: find them, write deletion files, commit; begin anew where another writer was in the way."""
+"""Delete rows: find them, write deletion files, commit; start over if another writer was in the way."""
 
 from __future__ import annotations
 

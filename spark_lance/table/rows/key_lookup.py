@@ -1,8 +1,8 @@
-"""Which rows of a table may have one of the keys of a source, found without reading all keys of the table.
+"""Find the rows of a table that may have one of the keys of a source, without reading all keys of the table.
 
-The indices of the key columns are asked: for the keys themselves if the source has few of them, some hundreds
-at once, so that no condition grows with the source; otherwise for all between the least and the greatest key.
-What is left may hold other rows as well: keys are compared afterwards.
+The indices of the key columns are searched. If the source has few keys, the search is for the keys
+themselves, some hundreds at once, so that no condition grows with the source. Otherwise it is for the range
+from the least to the greatest key. The result may contain other rows as well: keys are compared afterwards.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _ROWS_PER_KEY = 2048
 
 @dataclass(frozen=True)
 class KeyLookup:
-    """What of a table is compared with the keys of a source.
+    """The part of a table that is compared with the keys of a source.
 
     Attributes:
-        tasks: their rows hold all rows of the table that have one of the keys.
+        tasks: their rows include all rows of the table that have one of the keys.
         method: how the indices were searched: "keys" one by one, the "range" that they span, or "nothing".
     """
 
@@ -122,7 +122,7 @@ def _without_nulls(rows: pa.Table) -> pa.Table:
 
 
 def _batches(rows: pa.Table, schema: pa.Schema) -> Iterator[Condition]:
-    """Yield conditions of which each key fulfils one; keys side by side go into one."""
+    """Yield conditions so that each key fulfils one of them; adjacent keys go into one condition."""
     present = rows.group_by(rows.column_names).aggregate([])
     present = present.sort_by([(name, "ascending") for name in rows.column_names])
     for start in range(0, present.num_rows, _BATCH_KEYS):

@@ -1,10 +1,10 @@
-"""Merging a source into a table by key: updating rows that are there, inserting others, deleting the rest.
+"""Merge a source into a table by key: update existing rows, insert others, delete the rest.
 
-Of the source the keys (and what conditions name) are held in memory. The table is streamed: first these
-columns of the rows that may have one of the keys, which gives the rows to change, then only what is copied.
-Changed rows become new fragments behind the others; the inserted rows follow them. One Update transaction
-holds everything, with the keys of the inserted rows, so that of two writers that insert one key at the same
-time the later one looks again. (Lance table format, update.)
+The keys of the source, and columns of conditions, are in memory. The table is streamed. The first pass reads
+these columns of the rows that may have one of the keys, which gives the rows to change. The second pass reads
+only the rows to copy. Changed rows become new fragments after the others; the inserted rows follow them. One
+Update transaction contains everything, with the keys of the inserted rows. So if two writers insert one key
+at the same time, the later one looks up its rows again. (Lance table format, update.)
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ _PIECE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class MergeRules:
-    """What is done with the rows of each kind.
+    """The actions of a merge for rows of each kind.
 
     Attributes:
-        on: the key columns; none stands for the table's primary key.
+        on: the key columns; if empty, the table's primary key.
         matched: rows of the table whose key the source has: "keep", "update", "delete" or "fail".
-        condition: which of them are updated; names source.x and target.x.
+        condition: the condition of the rows that are updated, on source.x and target.x.
         insert: whether rows of the source whose key the table lacks are inserted.
         delete_missing: whether rows of the table whose key the source lacks are deleted.
-        missing: which of them are.
-        target_bases, target_all_bases: the places of new files, see `choose_targets`.
-        use_index: whether indices may tell where keys are; without them the key columns are read.
+        missing: the condition of the rows that are deleted.
+        target_bases, target_all_bases: the locations of new files, see `choose_targets`.
+        use_index: whether indices look up keys; without them the key columns are read.
     """
 
     on: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class MergeRules:
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge did: the version it made, and how many rows it inserted, updated and deleted."""
+    """The result of a merge: the new version, and the numbers of inserted, updated and deleted rows."""
 
     manifest: Manifest
     num_inserted_rows: int
@@ -166,12 +166,12 @@ def prepare_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> 
 
 @dataclass(frozen=True)
 class Written:
-    """What a merge has to commit.
+    """The changes that a merge commits.
 
     Attributes:
-        changes: the rows to delete, those that were updated among them.
+        changes: the rows to delete, including the old copies of updated rows.
         added: the fragments of new rows.
-        inserted: how many of these are inserted.
+        inserted: the number of inserted rows in them.
         inserted_keys: their keys, if the rules insert.
     """
 

@@ -1,4 +1,4 @@
-"""Updating rows: find them, write changed copies, commit; begin anew where another writer was in the way."""
+"""Update rows: find them, write changed copies, commit; start over if another writer was in the way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Evaluate = Callable[[pa.Table], pa.ChunkedArray]
 
 @dataclass(frozen=True)
 class Updated:
-    """What an update did: the version it made, and how many rows it changed."""
+    """The result of an update: the new version, and the number of changed rows."""
 
     manifest: Manifest
     num_rows_updated: int

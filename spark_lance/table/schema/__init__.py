@@ -1,1 +1,1 @@
-"""What a schema may become: keys, changes, casts, and what a column was in older versions."""
+"""Schema evolution: keys, changes, casts, and the columns of older versions."""

@@ -1,8 +1,8 @@
-"""Changes of a schema and the ids that fields get by them. Nothing here looks at data.
+"""Changes of a schema, and the ids of changed fields. Nothing here reads data.
 
-A field keeps its id for life; a new field, or one of a new type, gets the next id that no field of the schema
-and no data file has, or the next one after the mark of a table that never reuses ids. Ids go depth first,
-parents before children. (Lance table format, schema evolution.)
+A field never changes its id. A new field, or one with a new type, gets the next id that no field of the
+schema and no data file has. In a table that never reuses ids, it gets the next id after the table's mark. Ids
+ascend depth first, parents before children. (Lance table format, schema evolution.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WITHOUT_GROWTH = (FileVersion.V2_0, FileVersion.V2_1)
 
 @dataclass(frozen=True)
 class Alteration:
-    """What is to become of one field; None leaves a property as it is.
+    """The changes of one field; None leaves a property as it is.
 
     Attributes:
         path: the field's name, after those of the fields that it is in: "a.b", "list.item.x".

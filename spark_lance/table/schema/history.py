@@ -1,9 +1,9 @@
-"""Matching the columns of a newer version to those of an older one.
+"""Match the columns of a newer version to those of an older one.
 
-A column keeps its id for as long as the table keeps its rows: renaming does not change it. A cast gives it
-a new id in the same place. An overwrite numbers the columns anew, so that only names tell which is which. A
-column that was dropped and added again is another one: the rows in between had no values. (Lance table
-format, field ids.)
+A column keeps its id for as long as the table keeps its rows: renaming does not change it. A cast gives it a
+new id in the same place. An overwrite gives all columns new ids, so that only names identify them. A column
+that was dropped and added again is another one: the rows in between had no values. (Lance table format, field
+ids.)
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class PastColumn:
 
 @dataclass(frozen=True)
 class Step:
-    """What the columns of one version have to do with those of the version before.
+    """The relation between the columns of one version and those of the version before.
 
     Attributes:
         old, new: both schemas.
-        keeps_ids: whether one id means one column in both.
+        keeps_ids: whether an id identifies the same column in both.
         is_cast: whether a column may have got another id and kept its name, or lost it again.
     """
 

@@ -84,7 +84,7 @@ class Branches:
         return branches
 
     def get(self, branch: str) -> dict[str, Any]:
-        """Return what `list` tells of one branch.
+        """Return the entry of one branch, as in `list`.
 
         Raises:
             BranchNotFoundError: there is no such branch.
@@ -158,11 +158,11 @@ class Branches:
     def delete(self, branch: str) -> None:
         """Delete a branch with all its versions and the files that only they use.
 
-        What is left of a branch whose creation or deletion was interrupted is deleted as well.
+        It also deletes the remains of a branch whose creation or deletion was interrupted.
 
         Raises:
             BranchNotFoundError: there is no such branch.
-            BranchInUseError: tags or other branches stand on it.
+            BranchInUseError: tags or other branches refer to it.
         """
         path = self._path(branch)
         root = branch_root(self.main, branch)

@@ -1,25 +1,25 @@
-"""Clean-up: deleting old versions, and files that no version names.
+"""Clean-up: delete old versions, and files that no version uses.
 
-Kept are the newest version, versions at or after the one that is looked from, tagged ones, those at which a
-branch begins, and all that the policy does not give up. A file goes if it lies in a known place under a known
-name, and
+A clean-up keeps the newest version, the version that it starts from and all later ones, tagged versions, and
+versions that a branch starts from. It also keeps all versions that the policy does not expire. It deletes a
+file in a known folder with a known pattern of names if
 
-    a version that goes names it, but no kept one here or in any branch       at once
-    no version at all names it     after 7 days, for a writer may yet commit it; sooner only when asked
+    a deleted version uses it, but no kept version here or in any branch      at once
+    no version at all uses it      after 7 days, because a writer may still commit it; sooner only on request
 
     data/*.lance, with its data/{stem}/*.blob     _deletions/*.arrow, *.bin     _indices/{uuid}/*
     _transactions/*.txn     _versions/.tmp*     _column_jobs/{job}/*
 
-What an interrupted local write leaves has a name of its own that ends like the file's. Everything else is
-left alone. Files are told apart by their unique names, so it does not matter how a branch writes the path of
-its parent. Manifests go first: a version that is listed is whole. What one run
-does not finish is left to a later one. (Lance table format, clean-up.)
+The remains of an interrupted local write have a name of their own that ends like the file's. Everything else
+is left alone. Unique names identify the files, so it does not matter how a branch writes the path of its
+parent. Manifests are deleted first: a version that is listed is whole. A later run finishes an interrupted
+one. (Lance table format, clean-up.)
 
-Other writers go on meanwhile. After each batch of manifests, and before any other file goes, the table is
-read once more: new versions and branches keep their files, and a version that got a tag or a branch, or that
-a restore has begun to bring back, gets its manifest back. A writer that names an old version (`tags`,
-`clone`, `detached`, `commit`) checks afterwards that its manifest still exists. So one of the two sees the
-other.
+Other writers continue meanwhile. After each batch of manifests, and before any other file is deleted, the
+table is read once more. New versions and branches keep their files. A version gets its manifest back if it
+has a new tag or branch, or if a restore has begun to bring it back. A writer that refers to an old version
+(`tags`, `clone`, `detached`, `commit`) checks afterwards that its manifest still exists. So one of the two
+sees the other.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _DELETES_AT_ONCE = 1000
 # Bytes of deleted manifests that a clean-up can put back.
 _DELETED_BYTES = 256 << 20
 
-# What is in a table's directories: (directory, path below it, kind). The group is the file's key: the name by
-# which manifests know it.
+# Files in a table's directories: (directory, path below it, kind). The group is the file's key: its name in
+# manifests.
 _PLACES = (
     (DATA_DIR, re.compile(r"([^/]+\.lance)"), "data"),
     (DATA_DIR, re.compile(r"([^/]+)/[^/]+\.blob"), "data"),
@@ -137,11 +137,11 @@ class CleanupFile:
 
 @dataclass(frozen=True)
 class CleanupStats:
-    """What a clean-up deleted, or would delete.
+    """The metrics of a clean-up or of its dry run.
 
     Attributes:
         bytes_removed: bytes of all files.
-        old_versions: versions that went.
+        old_versions: the number of deleted versions.
         data_files_removed, transaction_files_removed, index_files_removed, deletion_files_removed: by kind.
         failed_deletes: files that could not be deleted; a later run tries again.
         files: the files themselves, for a dry run.
@@ -263,13 +263,13 @@ def cleanup(
 
 
 class _Line:
-    """What is known of a line of versions while it is cleaned up.
+    """The state of a clean-up of one line of versions.
 
     Args:
         store, root: the line.
         manifest: a version of it.
-        start: the number of the version that is looked from.
-        policy: what goes.
+        start: the number of the version that the clean-up starts from.
+        policy: the rule for versions to delete.
         now: the time.
     """
 

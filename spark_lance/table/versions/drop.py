@@ -1,15 +1,16 @@
-"""Dropping a whole table: its name goes first, then the files that it had at that moment.
+"""Drop a whole table: its name first, then the files that it had at that moment.
 
     {parent}/.lance-dropped-{32 hex digits}/            on a disk: the table's folder, renamed in one step
     {parent}/.lance-dropped/{32 hex digits}.json        on an object store: {"folder": "t.lance"}
 
-A new table of the same name can come into being while the files of the old one are deleted. On a disk it has
+Somebody can create a new table of the same name while the files of the old one are deleted. On a disk it has
 the name for itself. Object stores cannot rename, so there a marker says that a folder is being dropped:
-catalogs give a new table another folder as long as the marker is there. For writers that know no markers,
-only objects that were listed are deleted: first those whose names a new table uses again (tags, branches),
-then the manifests, oldest first, and then all others, whose names are unique.
+catalogs give a new table another folder as long as the marker exists. To protect writers without support for
+markers, a drop deletes only objects that it listed before. It deletes objects whose names a new table uses
+again first (tags, branches), then the manifests, oldest first, and then all others, whose names are unique.
 
-A drop that was interrupted leaves the hidden folder or the marker. The next drop beside it finishes it.
+A drop that was interrupted leaves the hidden folder or the marker. The next drop in the same folder finishes
+it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _FIXED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.E
 
 
 def is_hidden_folder(name: str) -> bool:
-    """Whether a folder beside tables holds dropped ones, or says which tables are being dropped."""
+    """Whether a folder next to tables contains dropped ones, or markers of drops in progress."""
     return name == _MARKERS or _HIDDEN.fullmatch(name) is not None
 
 

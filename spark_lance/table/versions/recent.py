@@ -1,11 +1,11 @@
-"""Manifests that this process has read or written lately, by their content.
+"""A cache of manifests that this process has read or written recently, by their content.
 
-An append looks at the newest version when it is planned, when it is committed, and afterwards. As a rule it
-is the same, and often this process has written it. A manifest of the same bytes is not taken apart again, and
-what was found of its fragments (`Manifest.facts`) is known: a table may have ten thousand. On a store whose
-listings tell of content, an object whose path and tag are known is not even fetched. A tag tells one content
-from any other (of S3: its entity tag), so a table that took the place of another one, with the same numbers
-of versions, is read.
+An append reads the newest version when it is planned, when it is committed, and afterwards. Usually it is the
+same, and often this process has written it. A manifest with the same bytes is not parsed again, and the facts
+about its fragments (`Manifest.facts`) are not computed again: a table may have ten thousand fragments. If the
+listings of a store have tags, an object with a cached path and tag is not even fetched. A tag identifies the
+content (for S3 it is the entity tag). So the cache does not confuse a table with one that replaced it under
+the same version numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["read_recent", "recent_bytes", "remember"]
 _MOST_BYTES = 64 << 20
 _KEPT_PER_BYTE = 6
 _LARGEST = 4 << 20
-# In place of a tag where none is told: the bytes are compared.
+# The key if a listing has no tag: the bytes are compared.
 _BY_BYTES = ""
 
 _Key = tuple[Hashable, str]
@@ -98,7 +98,7 @@ def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | 
 
 
 def _read_compared(store: Store, path: str, naming: Naming) -> Manifest:
-    """Read a manifest of which no more is known than what its file holds now."""
+    """Read a manifest without a tag: compare the bytes of its file with the cached ones."""
     size = store.size(path)
     if size > _LARGEST:
         return read_manifest(store, path, naming, size)

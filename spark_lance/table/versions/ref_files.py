@@ -18,7 +18,7 @@ from spark_lance.io.stored_names import check_path
 
 __all__ = ["Kinds", "format_time", "is_ref_name", "pack_ref", "parse_time", "read_ref"]
 
-# What may stand in an object: its JSON type, and what holds if it is absent.
+# The members of an object: JSON type, and default if the member is absent.
 Kinds = Mapping[str, tuple[type, Any]]
 
 # The keys that name a branch, which is a directory below `tree`.

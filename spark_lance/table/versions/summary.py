@@ -1,4 +1,4 @@
-"""What a version holds, in numbers, as `versions()` tells it."""
+"""The numbers of a version in the result of `versions()`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Walking through the versions of a line one by one.
+"""Walk through the versions of a line one by one.
 
-The changes of a version are told by comparing it with the one before, so both have to be there. Manifests
-that were read lately are kept: walking on needs each of them twice.
+The changes of a version come from a comparison with the one before, so both have to exist. Recently read
+manifests are cached: a walk needs each of them twice.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Walk:
         return isinstance(error, TornManifestError) or is_set_aside(self.store, self.root, version)
 
     def prefetch(self, versions: Iterable[int]) -> None:
-        """Read some versions, of which `manifest` keeps the last ones, side by side; errors as `manifest`."""
+        """Read some versions in parallel, into the cache of `manifest`; errors as `manifest`."""
         missing = [version for version in versions if version not in self._kept][-_KEPT:]
         if len(missing) > 1:
             with ThreadPoolExecutor(_AT_ONCE) as pool:

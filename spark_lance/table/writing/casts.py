@@ -1,9 +1,9 @@
-"""What makes values of one type values of a table's type, and loses nothing of them.
+"""Lossless casts of values to a table's type.
 
-A cast is allowed if it keeps every value (int32 to int64), or if it can tell a value that it would not keep
-and then stops (int64 to uint32, a list to a vector of fixed length). References to blobs (see
-`file.blob_references`) that stand for blobs or bytes stay references, in one type: what they name is fetched
-when it is written.
+A cast is allowed if it preserves every value (int32 to int64). It is also allowed if it detects a value that
+it would change, and raises (int64 to uint32, a list to a vector of fixed length). References to blobs (see
+`file.blob_references`) in place of blobs or bytes stay references, in one type: their bytes are fetched when
+they are written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ADD_IT", "Cast", "WrongLengthError", "cast_field", "with_references"
 
 Cast = Callable[[pa.Array], pa.Array]
 
-# What to do about a column that the table lacks.
+# The remedy for a column that the table lacks.
 ADD_IT = ": leave it out, or add it first (in Spark the option mergeSchema does)"
 
 

@@ -1,8 +1,8 @@
-"""Data files that hold some columns of an existing fragment.
+"""Data files with some columns of an existing fragment.
 
-Such a file has a row for every physical row of the fragment, deleted ones included. What it holds for a
-deleted row does not matter, so it holds what takes little room: the value of a neighbour, or null where
-values differ in length. (Lance table format, data files.)
+Such a file has a row for every physical row of the fragment, deleted ones included. The value of a deleted
+row does not matter, so it is one that takes little space: the value of a neighbour, or null for values of
+variable length. (Lance table format, data files.)
 """
 
 from __future__ import annotations

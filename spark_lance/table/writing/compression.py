@@ -1,4 +1,4 @@
-"""What the option `compression` of a whole table means: a setting for every column without its own."""
+"""The option `compression` of a whole table: a setting for every column without its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _KEY = "lance-encoding:compression"
 
 
 def compressed(schema: Schema, scheme: str | None) -> Schema:
-    """Return the schema with the field metadata by which files are written with this compression.
+    """Return the schema with field metadata that sets this compression for the writer.
 
     Args:
         schema: of a table or of files.
-        scheme: one of `SCHEMES`; None leaves the schema as it is. Columns that say something themselves, and
-            blobs and packed structs, keep what they have.
+        scheme: one of `SCHEMES`; None leaves the schema as it is. Columns with a setting of their own, blobs
+            and packed structs keep theirs.
 
     Raises:
         OptionError: there is no such scheme.

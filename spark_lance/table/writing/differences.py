@@ -1,4 +1,4 @@
-"""What is told of rows that do not fit a table: types that differ, and the row that is to blame."""
+"""Errors about rows that do not fit a table: types that differ, and the first wrong row."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TypeDifference:
         return bool(pa.types.is_nested(self.source) == pa.types.is_nested(self.target))
 
 
-# What is told of rows: a sentence, or types that differ.
+# A difference is a sentence, or a pair of types.
 Differences: TypeAlias = "list[str | TypeDifference]"
 
 

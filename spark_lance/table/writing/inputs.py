@@ -135,7 +135,7 @@ def _like(values: Any, kind: pa.DataType | None) -> Any:
     try:
         return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return values  # What is compared with the table says what is wrong.
+        return values  # The comparison with the table's schema raises the error.
 
 
 def _column(values: Any) -> Any:

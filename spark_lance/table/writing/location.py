@@ -1,12 +1,11 @@
-"""Where a new table may be: a table does not share its folder with anything else.
+"""The location of a new table: a table does not share its folder with anything else.
 
-Allowed are
+The folder may be empty, or contain only
 
-    nothing at all
     hidden files, those whose name or folder begins with a dot or an underscore: .DS_Store, _SUCCESS, ...
-    what a first write leaves that did not get to its commit: {data file}.lance, {stem}/{blob}.blob in data/
+    files of a first write that did not commit: {data file}.lance, {stem}/{blob}.blob in data/
 
-Hidden names by which another format is known are not: _delta_log, .hoodie, _spark_metadata.
+Hidden names that identify another format are not allowed: _delta_log, .hoodie, _spark_metadata.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def delete_fragment_files(
 def delete_operation_files(store: Store, root: str, operation: str) -> None:
     """Delete the data files whose names have the digits of an operation that was never committed.
 
-    So go the files of tasks that were killed, too. What cannot be listed or deleted is logged and left.
+    This covers the files of killed tasks, too. Files that cannot be listed or deleted are logged and left.
     """
     folder = join(root, DATA_DIR)
     try:
