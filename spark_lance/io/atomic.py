@@ -37,10 +37,9 @@ _memory_lock = threading.Lock()
 
 
 def _put_local(fs: AbstractFileSystem, path: str, data: bytes, sync: bool = False) -> None:
-    # A hard link appears whole or not at all; an exclusive open would show readers half a file. The look
-    # beforehand only saves work.
-    # Unless it is asked for, nothing is forced to the disk: a process that is killed loses nothing that was
-    # written, and the data files that a manifest names are not forced either.
+    # A hard link appears whole or not at all; an exclusive open would show readers half a file. The check
+    # beforehand only saves work. Without `sync` nothing is forced to the disk: a killed process loses no
+    # written data, and the data files of a manifest are not forced either.
     if Path(path).exists():
         raise FileExistsError(path)
     directory = path.rpartition("/")[0]

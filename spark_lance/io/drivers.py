@@ -1,8 +1,8 @@
-"""fsspec's file systems: made with the settings that this package needs.
+"""fsspec's file systems, created with the settings that this package needs.
 
-Instances of cloud drivers are this package's own: fsspec hands the same instance to everybody in the process
-who asks with the same options, so a setting of ours would be a setting of theirs. The process keeps the
-instances that it used last, one for each identity.
+This package has its own instances of cloud drivers. fsspec shares instances with equal options in the whole
+process, so our settings would change those of other code. The process caches the instances that it used last,
+one for each identity.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ _MAX_CAUSES = 8
 
 
 def kind_of(error: BaseException) -> Kind | None:
-    """Tell what a driver's failure means; None if it is nothing that this module knows."""
+    """Return the meaning of a driver's failure; None if this module does not recognise it."""
     if isinstance(error, StoreError):
         return None
     for cause in _causes(error):

@@ -41,7 +41,7 @@ class HeldOpen(Generic[Opened]):
         return None if entry is None else entry[0]
 
     def give(self, key: Hashable, opened: Opened) -> None:
-        """Keep what the caller no longer uses; what was kept under the key goes."""
+        """Return a file that is no longer in use to the pool; it replaces the one with the same key."""
         with self._lock:
             self._held.pop(key, None)
             self._held[key] = opened, time.monotonic()

@@ -86,7 +86,7 @@ class LocalOutput:
             raise self._explained(error) from None
 
     def abort(self) -> None:
-        # Closing brings what is left to a disk that may be full, and it does not matter then.
+        # Closing flushes the rest to a disk that may be full; the failure does not matter here.
         with contextlib.suppress(OSError):
             self._file.close()
         self._staged.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 __all__ = ["Report", "part_of", "report", "reporting"]
 
-# Called with the step ("rewriting"), what is done of it, the whole (0 if that is not known), and the unit.
+# Called with the step ("rewriting"), the amount done, the total (0 if it is unknown), and the unit.
 Report = Callable[[str, int, int, str], None]
 
 _listener: ContextVar[Report | None] = ContextVar("spark_lance_progress", default=None)

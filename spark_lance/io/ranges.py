@@ -21,7 +21,7 @@ _PARALLEL_REQUESTS = 16
 
 @dataclass(frozen=True)
 class Request:
-    """One contiguous read that serves several asked ranges (`members` index the asked list)."""
+    """One contiguous read that serves several requested ranges (`members` index the requested list)."""
 
     offset: int
     size: int
@@ -29,9 +29,9 @@ class Request:
 
 
 def coalesce(ranges: Sequence[tuple[int, int]], max_gap: int, max_size: int) -> list[Request]:
-    """Join (offset, size) ranges that lie within `max_gap` bytes of each other.
+    """Join (offset, size) ranges that are within `max_gap` bytes of each other.
 
-    A joined request stays under `max_size` bytes unless one asked range alone is larger. Overlapping
+    A joined request stays under `max_size` bytes unless a single range is larger. Overlapping
     and repeated ranges are allowed. Returns requests in file order.
     """
     order = sorted(range(len(ranges)), key=lambda i: ranges[i])

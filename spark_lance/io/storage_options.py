@@ -91,12 +91,12 @@ def _anonymous_token(value: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Alias:
-    """Where a setting goes.
+    """The target of a setting.
 
     Attributes:
-        target: the driver's name; with dots, an entry of a nested setting; "" for a setting that a driver
-            needs not be told.
-        convert: from the value that the user gave; a result of None sets nothing.
+        target: the driver's name; with dots, an entry of a nested setting; "" for a setting that the driver
+            does not need.
+        convert: converts the user's value; a result of None sets nothing.
     """
 
     target: str

@@ -41,7 +41,7 @@ class StoredObject:
 
 
 def stored_object(entry: Mapping[str, Any], path: str) -> StoredObject:
-    """Return what an entry of fsspec's listings says."""
+    """Return the object for an entry of fsspec's listings."""
     modified = next((entry[key] for key in _TIME_KEYS if entry.get(key) is not None), None)
     if isinstance(modified, int | float):
         modified = datetime.fromtimestamp(modified, timezone.utc)

@@ -17,7 +17,7 @@ __all__ = ["process_folder", "user_cache"]
 def user_cache(*parts: str) -> Path:
     """Return a folder below the user's cache folder that only this user can write, by the parts of its name.
 
-    Where the user has no cache folder of that kind, it is a folder that goes with the process.
+    If the user has no such cache folder, it is a temporary folder that is deleted with the process.
     """
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())

@@ -55,7 +55,7 @@ class BasePath:
     path: str = ""
 
     def message(self) -> table_pb2.BasePath:
-        """Return what a manifest says of it."""
+        """Return the BasePath message for a manifest."""
         return table_pb2.BasePath(
             id=self.id, name=self.name, is_dataset_root=self.is_dataset_root, path=self.path
         )

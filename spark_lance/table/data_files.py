@@ -47,7 +47,7 @@ def open_data_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:
 
 
 def known_size(file: table_pb2.DataFile) -> int | None:
-    """Return a file's length in bytes if the manifest tells and is to be believed."""
+    """Return a file's length in bytes if the manifest has it and is reliable."""
     version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
     return None if version is FileVersion.V0_1 else int(file.file_size_bytes) or None
 

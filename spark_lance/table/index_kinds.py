@@ -1,7 +1,7 @@
-"""INDEX_KINDS: what the format says of each kind of index, for code that sees its entries and not its files.
+"""INDEX_KINDS: the format's facts about each kind of index, for code that reads only its entries.
 
-How segments are built and searched is known to the index layer, in a module per kind. (Lance index format:
-manifest entry, fragment reuse, coverage through table changes.)
+The index layer builds and searches segments, with one module per kind. (Lance index format: manifest entry,
+fragment reuse, coverage through table changes.)
 """
 
 from __future__ import annotations

@@ -188,10 +188,10 @@ class Manifest:
 
     @cached_property
     def indices(self) -> Sequence[table_pb2.IndexMetadata]:
-        """The index entries; those that do not say of what kind they are have it filled in if it is known.
+        """The index entries; a missing kind is filled in if it could be inferred.
 
         Raises:
-            FormatError: the index section cannot be decoded, or names a file outside the index.
+            FormatError: the index section cannot be decoded, or refers to a file outside the index.
         """
         try:
             section = table_pb2.IndexSection.FromString(self.index_section)

@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def only_logged(failure: str) -> Iterator[None]:
-    """Log whatever fails inside the block: a commit has landed, and nothing after it may say otherwise.
+    """Log errors inside the block instead of raising them, because a commit has landed before.
 
     Args:
-        failure: what it means if the block fails.
+        failure: the consequence of a failure, for the log.
     """
     try:
         yield

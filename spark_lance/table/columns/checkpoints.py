@@ -1,11 +1,11 @@
-"""Results of a function that computes columns, kept so that a run that failed goes on where it ended.
+"""Checkpoints of computed columns, so that a failed run can resume.
 
 The file is an SQLite database with one table:
 
     results   input: text, SHA-256 of the batch that the function got, with the addresses of its rows
-              output: blob, what it gave, as an Arrow IPC stream
+              output: blob, its result, as an Arrow IPC stream
 
-A result counts only for the same rows with the same values, so nothing stale can come back from it.
+A result is used only for the same rows with the same values, so it is never stale.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Checkpoints:
         return sqlite3.connect(self._path)
 
     def around(self, source: Computation) -> Computation:
-        """Return a computation that asks its function only for what is not kept."""
+        """Return a computation that calls its function only for results that have no checkpoint."""
         columns = tuple(dict.fromkeys([*source.columns, ROW_ADDRESS]))
 
         def compute(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,16 +1,16 @@
-"""Fragments for which a change of columns has been computed, and the records of them that outlive a process.
+"""Finished fragments of a column change, and the records of them that outlive a process.
 
     {root}/_column_jobs/{job}/{fragment id}-{stem of the data file}.json      one for each finished fragment
 
-    {"request": text                  what was asked for; a job is resumed by the same request only
+    {"request": text                  the request; only the same request resumes a job
      "fragment": id, "deletion": base64(DeletionFile) or null, "deleted": base64(Roaring bitmap)
-     "homes": {"field id": "data file"}        where the values lay that it was computed from
+     "homes": {"field id": "data file"}        the files of the input values
      "ids": [field ids, depth first], "file": base64(DataFile)
      "offsets": base64(Roaring bitmap) or null          the rows that got new values
      "values": number of rows that got a value}
 
-The records belong to no version. They are written after the data file, and deleted with the job; what a dead
-job leaves goes with clean-up, as files do that no version names.
+The records belong to no version. They are written after the data file, and deleted with the job. A clean-up
+deletes the remains of a dead job, like other files that no version uses.
 """
 
 from __future__ import annotations

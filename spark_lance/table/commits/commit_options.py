@@ -3,6 +3,8 @@
 with commit_options(message="nightly load", retry=RetryPolicy(attempts=100)):
     dataset.delete("day < '2020-01-01'")
     spark_lance.write_dataset(rows, uri, mode="append")
+
+Commits of other threads and tasks do not get the options.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from spark_lance.io.retry import RetryPolicy
 
 __all__ = ["COMMIT_MESSAGE", "CommitOptions", "commit_options", "current_options"]
 
-# The transaction property that holds what the user says about a commit.
+# The transaction property with the user's message about a commit.
 COMMIT_MESSAGE = "__lance_commit_message"
 
 
@@ -48,15 +50,15 @@ def commit_options(
     message: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Let options hold for all commits that this thread or task makes inside the `with` block.
+    """Set options for all commits of this thread or task inside the `with` block.
 
-    Blocks can be nested: what an inner one does not say stays as in the outer one.
+    Blocks can be nested: an inner block keeps the options of the outer one that it does not set.
 
     Args:
         retry: how often, and for how long, to start over when other writers win. This is for commits that
             only have to be renumbered or merged; running a delete or an update again has its own limits.
-        message: why the commit is made, for readers of the history.
-        properties: key-value pairs kept with the transactions.
+        message: the reason for the commit, for readers of the history.
+        properties: key-value pairs stored with the transactions.
     """
     outer = _current.get()
     said = {} if message is None else {COMMIT_MESSAGE: message}

@@ -163,7 +163,7 @@ def _index_and_update(ours: pb.CreateIndex, theirs: pb.Update) -> Verdict:
 
 
 def _both_index(ours: pb.CreateIndex, theirs: pb.CreateIndex) -> Verdict:
-    """i: one index made by both, or made by one while the other replaces parts of it."""
+    """i: both create one index, or one creates it while the other replaces parts of it."""
     new, their_made = _names(ours.new_indices), _names(theirs.new_indices)
     gone, their_gone = _names(ours.removed_indices), _names(theirs.removed_indices)
     added, their_added = new - gone, their_made - their_gone
@@ -228,7 +228,7 @@ def _merged_and_logged(ours: Message, theirs: pb.CreateIndex) -> Verdict:
 
 
 def _indexes(index: pb.CreateIndex, fragments: set[int]) -> bool:
-    """Whether a new index covers one of the fragments, or does not tell what it covers."""
+    """Whether a new index covers one of the fragments, or has no coverage bitmap."""
     coverages = [_coverage(entry) for entry in index.new_indices]
     return any(covered is None or covered & BitMap(fragments) for covered in coverages)
 

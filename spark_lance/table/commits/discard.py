@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def discarding(discard: Callable[[], object], *also: type[Exception]) -> Iterator[None]:
-    """Discard what was made for a commit if the commit, inside the block, fails for sure.
+    """Discard the files of a commit if the commit, inside the block, certainly fails.
 
     Args:
-        discard: deletes the files; called after an error that says that nothing was committed. What it
-            cannot delete is logged and stays. Every LanceError but CommitOutcomeUnknownError says so, and
-            every OSError.
-        also: further errors that say so here; `Exception` for work that commits nothing.
+        discard: deletes the files; called after an error which proves that nothing was committed: every
+            LanceError except CommitOutcomeUnknownError, and every OSError. Files that it cannot delete are
+            logged and stay.
+        also: further errors which prove this here; `Exception` for work that commits nothing.
 
     Raises:
-        CommitOutcomeUnknownError: as it came; nothing was discarded.
-        Exception: every other error of the block, as it came.
+        CommitOutcomeUnknownError: unchanged; nothing was discarded.
+        Exception: every other error of the block, unchanged.
     """
     certain: tuple[type[Exception], ...] = (LanceError, OSError, *also)
     try:

@@ -314,7 +314,7 @@ def _limits(manifest: Manifest) -> tuple[int, float | None]:
 
 
 def _pair(entry: list[int]) -> tuple[int, int, int]:
-    """Return what the record says of a job; records without times are legal."""
+    """Return the record's entry of a job; records without times are legal."""
     number, version, *rest = entry
     return int(number), int(version), int(rest[0]) if rest else 0
 

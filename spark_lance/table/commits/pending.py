@@ -1,4 +1,4 @@
-"""One commit on its way: what it wants, what it has learnt so far, and what is still in doubt."""
+"""The state of one commit in progress: its request, the versions it has checked, and open doubts."""
 
 from __future__ import annotations
 

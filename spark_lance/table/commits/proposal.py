@@ -1,8 +1,8 @@
-"""The next version of a table, as a commit proposes it: nothing that came in between stands in its way.
+"""The next version of a table, as a commit proposes it after the check for conflicts.
 
-Every version that is new since the last check is compared with the operation (`verdict`). Where both can
-stand, the operation is fitted onto the newest version (`REBASES`), and its manifest is built from that one
-(`OPERATIONS`).
+Every version that is new since the last check is compared with the operation (`verdict`). If they are
+compatible, the operation is rebased onto the newest version (`REBASES`), and its manifest is built from the
+newest one (`OPERATIONS`).
 """
 
 from __future__ import annotations

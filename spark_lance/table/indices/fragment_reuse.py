@@ -70,7 +70,7 @@ def find_reuse_entry(manifest: Manifest) -> table_pb2.IndexMetadata | None:
 
 
 def read_history(bases: Bases, entry: table_pb2.IndexMetadata) -> Content:
-    """Return what a fragment-reuse entry tells, from its file if it is kept in one.
+    """Return the content of a fragment-reuse entry, from its file if it has one.
 
     Raises:
         FormatError: the details are damaged, or their file is missing.
@@ -206,9 +206,9 @@ def with_present_coverage(snapshot: Snapshot) -> Manifest:
 
 
 def follow(index: table_pb2.IndexMetadata, steps: Sequence[tuple[BitMap, BitMap]]) -> BitMap | None:
-    """Return an index's coverage after its fragments were rewritten, None if it is what the entry says.
+    """Return an index's coverage after its fragments were rewritten; None if the entry's own is right.
 
-    A group that is covered only in part is not covered any more.
+    A group that was covered only in part is no longer covered.
     """
     covered = covered_fragments(index)
     if covered is None:

@@ -56,7 +56,7 @@ def _missing(source: Iterable[Field], present: Sequence[Field], path: str) -> tu
                 missing.append(replace(field, children=children))
         elif same.kind == field.kind == "list":
             (item,), (other,) = field.children, same.children
-            # The name of a list's item says nothing.
+            # The name of a list's item has no meaning.
             children = _missing((replace(item, name=other.name),), (other,), f"{here}.")
             if children:
                 missing.append(replace(field, children=children))

@@ -301,11 +301,11 @@ def commit_or_discard(
     pruner_factory: PrunerFactory | None = None,
     bases: Bases | None = None,
 ) -> Manifest:
-    """Commit files as `commit_write` does; delete them if it says that nothing was committed.
+    """Commit files as `commit_write` does; delete them if it certainly committed nothing.
 
     Args:
         store, root, plan, fragments, properties, config, once, pruner_factory: see `commit_write`.
-        bases: the places of files that are not under the table's own root.
+        bases: the locations of files that are not under the table's own root.
 
     Raises:
         CommitOutcomeUnknownError: the version may exist; no file was deleted.

@@ -1,4 +1,4 @@
-"""Clustering: the rows of some fragments in another order, in new fragments in place of the old ones.
+"""Clustering: replace some fragments with new ones that have the same rows in another order.
 
 The caller sorts the rows. A writer gets rows in their new order, together with their system columns, and
 writes fragments. All fragments are committed together as one Rewrite with one group. Before the commit, the

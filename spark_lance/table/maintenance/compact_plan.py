@@ -219,7 +219,7 @@ def _candidate(
 
 
 def _coverage(manifest: Manifest) -> dict[bytes, BitMap]:
-    """Return what each index segment covers; one that does not tell covers nothing as far as is known."""
+    """Return the coverage of each index segment; a segment without a bitmap counts as covering nothing."""
     coverage = {
         entry.uuid.uuid: covered_fragments(entry)
         for entry in manifest.indices
@@ -254,7 +254,7 @@ def _within_limits(
 ) -> Iterator[list[_Candidate]]:
     """Yield the first groups that stay within the limits of one run; the last of them is cut to fit.
 
-    Limits that no two neighbours fit leave nothing to do, unless a fragment is worth it alone.
+    If no two neighbours fit within the limits, only fragments that need no neighbour are rewritten.
     """
     limits = (options.max_source_fragments, options.max_source_rows, options.max_source_bytes)
     taken = (0, 0, 0)

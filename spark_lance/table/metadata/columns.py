@@ -1,7 +1,7 @@
-"""How metadata tables are made: rows are small objects, columns are functions of a row.
+"""Framework of metadata tables: rows are small objects, columns are functions of a row.
 
-A column is computed only if somebody asks for it, and so what it needs (a manifest, a transaction) is read
-only then. With a condition, its columns are computed first and the others for the rows that it keeps.
+A column is computed only on request, so its inputs (a manifest, a transaction) are read only then. With a
+condition, its columns are computed first, and the others only for matching rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READERS = 16
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, its Arrow type, its value of a row (None if it is not known), what that says."""
+    """A column: its name, Arrow type, value in a row (None if it is unknown), and description."""
 
     name: str
     type: pa.DataType

@@ -1,4 +1,4 @@
-"""The metadata tables of what one version is made of: fragments, files, schema, config."""
+"""The metadata tables of the content of one version: fragments, files, schema, config."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spark_lance.table.rowids import row_id_bounds
 __all__ = ["CONFIG", "FILES", "FRAGMENTS", "SCHEMA"]
 
 _MAX_I64 = 2**63 - 1
-# How a manifest keeps the row ids of a fragment -> what the table says.
+# Storage of a fragment's row ids in the manifest -> value in the metadata table.
 _ID_PLACES = {None: "address", "inline_row_ids": "inline", "column_row_ids": "file"}
 
 

@@ -39,7 +39,7 @@ def operation_name(transaction: Transaction) -> str | None:
 
 
 def parameters(transaction: Transaction) -> dict[str, str]:
-    """Return what an operation was asked to do, as far as its transaction says; lists are JSON."""
+    """Return the parameters of an operation that its transaction contains; lists are JSON."""
     if transaction.name is None:
         return {}
     tell = _PARAMETERS.get(transaction.name)
@@ -55,12 +55,12 @@ def live_rows(fragment: table_pb2.DataFragment) -> int | None:
 
 
 def metrics(transaction: Transaction, before: Manifest | None, after: Manifest) -> dict[str, str] | None:
-    """Return what a commit added and removed, None if the version before it is not known.
+    """Return the counts of files and rows that a commit added and removed; None without the version before.
 
     Args:
         transaction: the commit.
         before: the version before it; None if there is none (any more).
-        after: the version that it made.
+        after: the version of the commit.
     """
     name = transaction.name
     if name is None or name == "clone":
@@ -180,7 +180,7 @@ def _update_counts(change: _Change, before: Manifest | None) -> dict[str, int | 
     return {**counts, **split}
 
 
-# Operation -> its counts of rows. Those that are not listed leave the rows alone, or do not tell.
+# Operation -> its counts of rows. Others do not change rows, or have no counts.
 _ROW_COUNTS: dict[str, Callable[[_Change, Manifest | None], dict[str, int | None]]] = {
     "append": lambda change, before: {"numOutputRows": change.output},
     "overwrite": lambda change, before: {"numOutputRows": change.output, "numDeletedRows": change.gone},

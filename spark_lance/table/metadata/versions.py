@@ -157,7 +157,7 @@ def _metrics(row: _Version) -> dict[str, str] | None:
     transaction, manifest = row.transaction, row.manifest
     if transaction is None or manifest is None:
         return None
-    # Only the version directly before this one tells what this one changed.
+    # The changes of a version need the version directly before it.
     older = row.older if row.older is not None and row.older.number == row.number - 1 else None
     return metrics(transaction, None if older is None else older.manifest, manifest)
 

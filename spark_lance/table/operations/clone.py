@@ -1,8 +1,8 @@
-"""Clone: the first version of a table that begins as another one.
+"""Clone: the first version of a table that starts as a copy of another one.
 
-A shallow clone names the source as a base path: files that lie under the source's own root get that base's
-id, files that lie elsewhere keep theirs. A branch is a shallow clone that carries its name. A deep clone has
-copies of all files and no base paths. (Lance table format, branches and shallow clones.)
+A shallow clone has the source as a base path. Files under the source's own root get that base's id, and other
+files keep theirs. A branch is a shallow clone with the branch's name. A deep clone has copies of all files
+and no base paths. (Lance table format, branches and shallow clones.)
 """
 
 from __future__ import annotations

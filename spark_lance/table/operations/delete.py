@@ -1,8 +1,8 @@
-"""Delete: fragments with new deletion files in place of the old ones, and fragments that go altogether.
+"""Delete: fragments get new deletion files, or are removed as a whole.
 
-The updated fragments replace those of the same id as a whole. Indices keep covering their fragments, for
-readers of an index mask the rows that the deletion files name; a segment whose last fragment goes, goes too.
-(Lance table format, delete.)
+The updated fragments replace those of the same id as a whole. Indices still cover their fragments, because
+readers of an index mask the rows in deletion files. A segment is removed with its last fragment. (Lance table
+format, delete.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of geometries: how two lie to each other, how large and where one is, and geometries from text.
+"""Functions of geometries: relations of two, size and position of one, and geometries from text.
 
     st_intersects, st_contains, st_within, st_touches, st_crosses, st_overlaps, st_covers, st_coveredby,
     st_disjoint, st_equals (a, b)           whether they do, by the DE-9IM model
@@ -12,9 +12,9 @@
     st_astext, st_asbinary (g)              well-known text and binary
     st_geomfromtext(text), st_geomfromwkb(bytes), st_point(x, y), st_makepoint(x, y)
 
-An argument is a column (see geometries.py), what another function gives, or a constant: text is well-known
-text, bytes are well-known binary. Null in gives null out. Coordinates are plane; shapely computes. (Lance
-SQL, geometry.)
+An argument is a column (see geometries.py), the result of another function, or a constant: text is well-known
+text, bytes are well-known binary. A null argument gives a null result. Coordinates are planar; shapely
+computes the results. (Lance SQL, geometry.)
 """
 
 from __future__ import annotations

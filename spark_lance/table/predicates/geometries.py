@@ -1,6 +1,6 @@
-"""Geometries in columns: what stands in Arrow arrays as geometries of shapely.
+"""Geometries in columns: convert Arrow arrays to geometries of shapely.
 
-The name of the Arrow extension type (`ARROW:extension:name`) says what a column holds:
+The name of the Arrow extension type (`ARROW:extension:name`) determines the layout of a column:
 
     geoarrow.point              coordinates
     geoarrow.linestring         list of coordinates; geoarrow.multipoint is, too
@@ -11,7 +11,7 @@ The name of the Arrow extension type (`ARROW:extension:name`) says what a column
     geoarrow.wkt                well-known text; text without a name is, too
 
 Coordinates are struct<x, y, [z, [m]]> of doubles, or fixed_size_list<double> of 2 to 4. Z is kept, M is not;
-predicates look at x and y. Spatial references are not interpreted. (GeoArrow format, memory layout.)
+predicates use x and y. Spatial references are not interpreted. (GeoArrow format, memory layout.)
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def _with_json_texts(table: pa.Table) -> pa.Table:
 
 
 def _native_columns(expression: pc.Expression, empty: pa.Table) -> tuple[str, ...]:
-    """Return the columns that a pyarrow expression reads. It does not tell, so it is tried without some."""
+    """Return the columns that a pyarrow expression reads, by attempts to bind it without some of them."""
 
     def fits_without(names: Sequence[str]) -> bool:
         try:

@@ -139,7 +139,7 @@ def parse_sql(text: str) -> Expression:
 
 
 def _problem(error: Exception) -> str:
-    """Return what a parser says in a line, without the names of its classes."""
+    """Return the message of a parser in one line, without the names of its classes."""
     problems = error.errors if isinstance(error, ParseError) else []
     if not problems:
         return " ".join(str(error).split())
@@ -190,7 +190,7 @@ def _call(name: str, arguments: list[Expression]) -> Call:
 
 
 def as_condition(node: Expression) -> Expression:
-    """Return what an expression says as a condition: a regular expression's match, whether there is one."""
+    """Return an expression as a condition: for a match of a regular expression, whether there is one."""
     if isinstance(node, Call) and node.function == "regexp_match":
         return Call("not", (Call("is_null", (node,)),))
     return node

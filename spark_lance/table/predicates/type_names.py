@@ -99,7 +99,7 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 def _read(names: Sequence[str]) -> tuple[Any, Sequence[str]]:
-    """Return what the first of some names is, with its arguments, and the names behind it."""
+    """Return the meaning of the first of some tokens, with its arguments, and the remaining tokens."""
     name, rest = names[0], names[1:]
     if name in _MAKERS and rest and rest[0] == "(":
         arguments, rest = [], rest[1:]

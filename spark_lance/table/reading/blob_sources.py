@@ -400,7 +400,7 @@ def _range(blob_object: _Object, parts: _Parts, row: int) -> tuple[int, int]:
 
 
 def _bytes(blob_object: _Object, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-    """Read from an object; of an empty one nothing is asked for."""
+    """Read ranges of an object; empty ranges cause no request."""
     spans = [span for span in ranges if span[1]]
     pieces = iter(blob_object.store.read_ranges(blob_object.path, spans))
     return [next(pieces) if size else pa.py_buffer(b"") for _, size in ranges]

@@ -1,16 +1,17 @@
-"""The bytes of blob columns: descriptors to file-like objects that read only what is asked for.
+"""The bytes of blob columns: convert descriptors to file-like objects that read only the requested bytes.
 
 A scan yields descriptors. Versions 2.0 and 2.1: struct<position, size>, bytes in the data file itself; null
-is a null struct or, in 2.0, (1, 0). Version 2.2: struct<kind, position, size, blob_id, blob_uri>, where the
-kind tells where the bytes are:
+is a null struct or, in 2.0, (1, 0). Version 2.2: struct<kind, position, size, blob_id, blob_uri>. The kind
+determines the place of the bytes:
 
     0 inline     at `position` in the data file
     1 packed     at `position` in a sidecar file that several blobs share
     2 dedicated  the whole of a sidecar file
     3 external   at `position` in the object `blob_uri`; the whole object if size is 0. A relative location
-                 counts from the base path of id `blob_id`
+                 starts from the base path of id `blob_id`
 
-How sidecars are named, from `blob_id`, is in spark_lance/file/sidecars.py. (Lance file format, blobs.)
+For the names of sidecars, which come from `blob_id`, see spark_lance/file/sidecars.py. (Lance file format,
+blobs.)
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class FragmentReader:
                 )
 
     def is_light(self) -> bool:
-        """Tell whether nothing is held but open local files: no page that was decoded."""
+        """Return whether only open local files are kept: no decoded page."""
         parts = (part for parts in self._parts for part in parts)
         light = all(part.takes and cast("RowReader", part.reader).is_light() for part in parts)
         return light and all(file.source.state is not None for file in self._files)
@@ -168,7 +168,7 @@ class FragmentReader:
         stop: int,
         rows: npt.NDArray[np.int64] | None,
     ) -> list[pa.ChunkedArray]:
-        """Return physical rows [start, stop), columns side by side where there are cores for them."""
+        """Return physical rows [start, stop); it decodes columns in parallel if there are cores for it."""
         parts = [part for _, parts in chosen for part in parts]
         threads = min(spare_threads(), len(parts))
         if threads < 2 or stop - start < _WORTH_THREADS:
@@ -236,9 +236,9 @@ class FragmentReader:
         return list(pa.concat_tables(tables).columns)
 
     def runs_maybe(self, path: Sequence[str], comparison: str, value: Any) -> list[tuple[int, int]]:
-        """Return the runs of rows [start, stop) that may meet a comparison; all rows if nothing is known.
+        """Return the runs of rows [start, stop) that may match a comparison; all rows without statistics.
 
-        Only legacy files say anything about the values of their pages.
+        Only legacy files have statistics of the values in their pages.
 
         Args:
             path: name of a column, or names that lead into structs; a field that is being read.
@@ -360,7 +360,7 @@ def fixed_width(kind: pa.DataType) -> float:
 
 def _as_stored(value: Any, kind: pa.DataType) -> pa.Scalar | None:
     """Return a literal as a value of a stored type, None if it is none or statistics may mislead about it."""
-    # Bounds of floats say nothing of NaN, which is greater than all other numbers.
+    # Bounds of floats exclude NaN, which is greater than all other numbers.
     if value is None or pa.types.is_floating(kind) or pa.types.is_dictionary(kind):
         return None
     try:

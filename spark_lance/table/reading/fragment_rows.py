@@ -94,7 +94,7 @@ class FragmentRows:
         self.num_rows = self._reader.num_rows
 
     def is_light(self) -> bool:
-        """Tell whether nothing is held but open local files and what is deleted."""
+        """Return whether only open local files and deletions are kept."""
         return not self._lineage and self._reader.is_light()
 
     def begin_again(self) -> bool:

@@ -1,6 +1,6 @@
 """Row lineage: the stable ids of a fragment's rows, and the versions that created and last changed them.
 
-A fragment says for each of the three sequences where it is:
+A fragment records the place of each of the three sequences:
 
     row_id_sequence                    inline_row_ids                     column_row_ids
     created_at_version_sequence        inline_created_at_versions         column_created_at_versions
@@ -8,8 +8,8 @@ A fragment says for each of the three sequences where it is:
 
 The inline ones are in the manifest (see `rowids`). The others are empty messages: exactly one data file of
 the fragment lists the field -3, -4 or -5, a column of uint64 without nulls and a value for each physical row.
-Such a column counts only as long as the message says so: it may lie there with an inline one in force. A
-missing version sequence says version 1, for every row. (Lance table format, stable row ids.)
+Such a column is valid only if the fragment has the empty message: otherwise an inline sequence replaces it. A
+missing version sequence means version 1 for every row. (Lance table format, stable row ids.)
 """
 
 from __future__ import annotations

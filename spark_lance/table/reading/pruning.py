@@ -79,7 +79,7 @@ def prune(
 
 
 def uses_of(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]:
-    """Return query, name and kind of the indices that a pruner uses; those of row numbers say nothing."""
+    """Return query, name and kind of the indices that a pruner uses; pruners of row numbers use none."""
     explain = getattr(pruner, "explain", None)
     uses: Sequence[tuple[str, str, str]] = explain(condition) if explain is not None else ()
     return uses
@@ -173,7 +173,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _allowed(node: Expression, path: tuple[str, ...]) -> _Allowed:
-    """Return what a column's numbers can be where a condition is true; anything, if it cannot be told."""
+    """Return the possible numbers of a column in rows that match a condition; any number if undecidable."""
     if not isinstance(node, Call) or not node.arguments:
         return _ANY
     if node.function in ("and", "or"):

@@ -183,7 +183,7 @@ class Scan:
         rows: Mapping[int, BitMap],
         filter_columns: Sequence[str],
     ) -> list[ScanTask]:
-        """Return the tasks of some fragments, of some of them only these rows."""
+        """Return the tasks of some fragments; for fragments in `rows`, only these rows."""
         tasks = replace(self, fragments=tuple(fragments)).tasks(filter_columns)
         return [
             replace(task, selection=rows[fragment.id].serialize()) if fragment.id in rows else task

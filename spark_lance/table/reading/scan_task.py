@@ -256,10 +256,10 @@ class ScanTask:
         return self._runs(rows, condition), rows.num_rows
 
     def pages(self, condition: Condition | None) -> tuple[int, int]:
-        """Return how many pages hold rows that a condition may keep, and how many others the columns have.
+        """Return the number of pages with rows that may match a condition, and of the columns' other pages.
 
-        Columns are those that are read, for the condition too. Opens the fragment's files, once as long
-        as the process keeps what they tell, and reads no page.
+        The columns include those of the condition. This opens the fragment's files, unless their footers are
+        cached, and reads no page.
 
         Raises:
             FormatError, UnsupportedFormatError: as `tables`.

@@ -91,7 +91,7 @@ class Snapshot:
         return replace(self, manifest=manifest)
 
     def ref(self) -> SnapshotRef:
-        """Return what stands for this version in tasks, where a manifest is too large to be sent."""
+        """Return a reference to this version for tasks, because a manifest is too large to send."""
         return SnapshotRef(self.store, self.root, self.version, self.pruner_factory)
 
     def physical_rows(self, fragment: table_pb2.DataFragment) -> int:

@@ -122,7 +122,7 @@ def changes_of(old: Snapshot | None, new: Snapshot, transaction: Transaction) ->
 
 
 def before_append(new: Manifest, transaction: Transaction) -> Manifest:
-    """Return the fragments of the version before one that an append made, by what it added."""
+    """Return the version before an append: its fragments without those that the append added."""
     assert isinstance(transaction.operation, transaction_pb2.Transaction.Append)
     paths = {file.path for fragment in transaction.operation.fragments for file in fragment.files}
     message = table_pb2.Manifest()
@@ -186,7 +186,7 @@ class _Comparison:
         return other if any(file.path in paths for file in fragment.files) else None
 
     def _matched(self, went: Sequence[_Part], came: Sequence[_Part]) -> Iterator[ChangedRows]:
-        """Tell rows that were updated or moved, by their ids, from rows that came or went."""
+        """Yield the changed rows, with updated and moved rows separated from the others by their ids."""
         older, newer = compare_rows(
             [_identified(part, self._before) for part in went],
             (_identified(part, self._after) for part in came),

@@ -98,7 +98,7 @@ def key_indices(scan: Scan, keys: Sequence[Field]) -> list[tuple[str, str, str]]
 
 
 def _sample(kind: pa.DataType) -> Any:
-    """Return some value of a type whose keys are asked for, None for other types."""
+    """Return a sample value of a type that indices look up by key; None for other types."""
     if not _is_plain(kind):
         return None
     if pa.types.is_integer(kind):

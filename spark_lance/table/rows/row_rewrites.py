@@ -1,7 +1,7 @@
-"""Replacing rows: changed copies go to new fragments, the old rows are deleted where they are.
+"""Replace rows: changed copies go to new fragments, and the old rows are deleted in place.
 
-One Update transaction holds both, so readers see all of it or nothing. Rows keep their stable ids: the new
-fragments name the ids of the changed rows, which come before the inserted ones.
+One Update transaction contains both, so it is atomic for readers. Rows keep their stable ids: the new
+fragments contain the ids of the changed rows, which come before the inserted ones.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ class CarriedRowIds:
 
 
 def whole_rows(fields: Sequence[Field], new: pa.Table, old: pa.Table | Mapping[str, pa.Array]) -> pa.Table:
-    """Return rows with all columns of a table: new values where there are some, old ones elsewhere.
+    """Return rows with all columns of a table: new values if there are some, otherwise old ones.
 
     Args:
         fields: the table's.
-        new: the new values; of blobs also what refers to them.
+        new: the new values; for blobs also references to them.
         old: by name, at least the columns that `new` lacks.
     """
     names = new.schema.names

@@ -150,7 +150,7 @@ def _graft(field: Field, addition: Field, ids: Iterator[int], path: str) -> tupl
         )
     children = {child.name: child for child in field.children}
     if field.kind == "list":
-        # The name of a list's item says nothing: Arrow libraries do not agree on it.
+        # The name of a list's item has no meaning: Arrow libraries do not agree on it.
         (item,), (other,) = field.children, addition.children
         grown, part = _graft(item, other, ids, f"{path}.{item.name}")
         return replace(field, children=(grown,)), replace(field, children=(part,))
@@ -259,7 +259,7 @@ def _field(schema: Schema, number: int) -> Field:
 
 
 def _check_names(before: Schema, after: Schema, new_names: set[str]) -> None:
-    """Refuse names that are reserved, cannot be told from paths, or stand twice in one place."""
+    """Raise an error for names that are reserved, look like paths, or occur twice in one place."""
     for name in new_names - {field.name for field in before.walk()}:
         if "." in name:
             raise SchemaError(f"column name {name!r}: a name cannot contain a dot")

@@ -500,7 +500,7 @@ def _same(branch: str | None, other: str | None) -> bool:
 
 
 def _identity(path: str, listed: StoredObject | None) -> tuple[object, ...]:
-    """Return what tells a manifest from a later one of the same name, as of a branch that was made again."""
+    """Return a key that differs for a later manifest of the same name, such as one of a recreated branch."""
     return (path,) if listed is None else (path, listed.size, listed.modified, listed.tag)
 
 

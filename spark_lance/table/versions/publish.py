@@ -177,7 +177,7 @@ def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes)
             "see to the lock, then repeat"
         ) from error
     if failure is not None:
-        # The lock's `__exit__` returned true, as if there were nothing to tell.
+        # The lock's `__exit__` returned true and so suppressed the error.
         raise failure
 
 

@@ -34,7 +34,7 @@ _Known = tuple[bytes, Manifest]
 
 
 class _Recent:
-    """Bytes of manifests, and what they say; those that were not used for longest go first."""
+    """Bytes of manifests, and the parsed manifests; the least recently used ones are dropped first."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, _Known] = OrderedDict()
@@ -72,10 +72,10 @@ def recent_bytes() -> int:
 
 
 def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | None) -> Manifest:
-    """Read a manifest, from the store unless a listing tells that its content is known.
+    """Read a manifest from the store, unless its tag in a listing is in the cache.
 
     Args:
-        listed: what a listing tells of it, if there is one.
+        listed: its entry in a listing, if there is one.
 
     Raises:
         FileNotFoundError, FormatError: see `read_manifest`.
@@ -121,10 +121,10 @@ def _read_listed(store: Store, path: str, naming: Naming, listed: StoredObject) 
 
 
 def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
-    """Keep a manifest that was just written: its bytes, and what reading them would give.
+    """Cache a manifest that was just written: its bytes, and the parsed manifest.
 
-    Where the store tells tags, that of the object is taken to be what S3 gives to one that is written at
-    once, the MD5 of its content. Where it is another one, the manifest is read.
+    If the store has tags, the expected tag is S3's for an object that is written in one request, the MD5 of
+    its content. If the object has another tag, the manifest is read.
     """
     if store.is_local:
         _RECENT.put(_key(store, path, _BY_BYTES), data, manifest)

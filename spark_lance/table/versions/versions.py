@@ -57,7 +57,7 @@ _VERSIONS_SHOWN = 5
 _LATEST_ATTEMPTS = 3
 # Names asked of a store that lists them in order: the newest version, and what else may stand before it.
 _FIRST_NAMES = 8
-# Entries of a folder that are looked at for the names of tables, and those that an error tells.
+# The most entries of a folder that are searched for tables, and the most names in an error.
 _LOOKED_AT, _TOLD = 1000, 5
 
 

@@ -22,7 +22,7 @@ __all__ = ["check_location"]
 _LOOKED_AT = 1000
 _SHOWN = 3
 _OWN = re.compile(r"(tree/.+/)?data/([^/]+\.lance|[^/]+/[^/]+\.blob)")
-# (pattern of a path, what it tells), the surest first.
+# (pattern of a path, the format that it identifies), the most specific first.
 _KINDS = (
     (re.compile(r"(.*/)?_delta_log/.*"), "a Delta table"),
     (re.compile(r"(.*/)?metadata/[^/]*\.metadata\.json(\.gz)?"), "an Iceberg table"),
