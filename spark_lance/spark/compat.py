@@ -1,6 +1,6 @@
-"""What releases of Spark do in different ways, and what rests on Spark's internals; nowhere else is asked.
+"""Differences between releases of Spark, and all code that rests on Spark's internals.
 
-What a release lacks beside the newest that is supported, 4.3:
+Features that a release lacks compared with the newest supported release, 4.3:
 
     4.0    Filters do not reach a Python data source (`pushFilters`): only the option `filter` saves reading.
            Batches without columns lose their number of rows, so a query that needs no column reads one.
@@ -12,8 +12,8 @@ What a release lacks beside the newest that is supported, 4.3:
     4.2    Nothing that is used here. But 4.2.0 waits for ever for plain Python UDFs over a source that hands
            over columns, Parquet files too (`avoid_waiting_udfs`); 4.2.1 does not.
 
-Names are looked for, not numbers of releases, because distributions of Spark take over parts of newer ones.
-A name that is missing leads to what the table says, and is an error only where something needs it.
+The code checks for names, not for numbers of releases, because distributions of Spark backport features.
+A missing name leads to the behaviour in this table, and is an error only where something needs it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def avoid_waiting_udfs(spark: SparkSession) -> None:
 
 
 def planned_size(rows: int, size: int) -> str:
-    """Return the text by which a partition tells the optimizer rule its rows and bytes.
+    """Return the text that tells the optimizer rule the rows and bytes of a partition.
 
     Spark hands partitions of a Python data source to its planner pickled. The rule's scan
     (jvm/LancePlannedScan.java) looks for this text in the pickle, so a partition has it as a field's value.

@@ -1,10 +1,10 @@
-"""Spark's daemon of Python workers, with what reading and writing need loaded before it forks them.
+"""Spark's daemon of Python workers, which imports the modules of reads and writes before it forks workers.
 
     SparkSession.builder.config("spark.python.daemon.module", "spark_lance.spark.daemon")
 
-Spark ends a worker whose rows are not all fetched, as after `show()`, `head()` or a LIMIT, and the next query
-waits for a new one to load Python packages, most of a second. A worker forked from this process has them.
-Its Unix socket is in a folder that no other user can enter. Everything else is Spark's own daemon.
+Spark ends a worker if not all of its rows are fetched, as after `show()`, `head()` or a LIMIT. The next query
+then waits for a new worker to load Python packages, most of a second. A worker forked from this process has
+them. Its Unix socket is in a folder that no other user can enter. Everything else is Spark's own daemon.
 """
 
 from __future__ import annotations

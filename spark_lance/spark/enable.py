@@ -34,8 +34,8 @@ def enable(
 ) -> SparkSession:
     """Let queries read only the columns and rows of Lance tables that they need, and SQL name Lance tables.
 
-    Filters and limits reach the tables, columns that a query does not use are not fetched, rows are counted
-    without reading any, and small tables are known to be small, so that Spark can broadcast them. Everything
+    Filters and limits reach the tables, and columns that a query does not use are not fetched. Rows are
+    counted from metadata. Spark learns the sizes of small tables, so that it can broadcast them. Everything
     but the catalog works without this call, too. Queries get the function `lance_blob(blob, offset, length)`.
     Calling it again is harmless.
 

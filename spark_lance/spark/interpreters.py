@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _PREFIX, _OURS = "pyspark_", "pyspark_lance"
 _SECONDS = 60
 _REMEDY = f"set PYSPARK_PYTHON={sys.executable} before the session starts"
-# What Spark passes on of a worker that cannot load our functions.
+# Parts of the error that Spark reports for a worker that cannot load our functions.
 _LACKING = ("No module named 'spark_lance'", "No module named 'pyspark_lance'")
 
 _PROGRAM = """
@@ -51,7 +51,7 @@ print(json.dumps({"version": "%d.%d" % sys.version_info[:2], "release": release,
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What a Python program has.
+    """The packages of a Python program.
 
     Attributes:
         version: such as "3.11".

@@ -1,7 +1,7 @@
 """Spark jobs whose tasks do something and answer with small Python objects.
 
-Built on DataFrames only, so that they run in Spark Connect, too. What the tasks need and answer travels
-pickled; the package has to be installed where they run.
+Built on DataFrames only, so that they run in Spark Connect, too. Functions and answers travel pickled, so the
+package must be installed where the tasks run.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _ANSWER = pa.schema([pa.field("answer", pa.binary())])
 
 
 def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable[Answer]]) -> list[Answer]:
-    """Give each partition of a DataFrame to `work` in a task, and return what all of them yielded.
+    """Pass each partition of a DataFrame to `work` in a task, and return everything that the tasks yielded.
 
-    Spark may run a task more than once; exactly one run's answers are returned. What else a run did (files
-    it wrote) stays, so such things need names of their own. When the job has failed, no task of it runs any
-    more, see `wait_for_tasks`; in Spark Connect, which does not tell, some may.
+    Spark may run a task more than once; exactly one run's answers are returned. Files of the other runs stay,
+    so each run needs file names of its own. When the job has failed, none of its tasks is running any more,
+    see `wait_for_tasks`. In Spark Connect, which does not report it, some may be.
 
     Args:
         frame: the rows.

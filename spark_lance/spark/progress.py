@@ -1,4 +1,4 @@
-"""What is seen of a long operation on a table while it runs: in Spark's UI, in the log, on a terminal.
+"""Progress of a long operation on a table: in Spark's UI, in the log, on a terminal.
 
     job group      the operation, "lance: compaction of /data/t", unless the caller has set a job group
     description    operation and step, "compaction of /data/t: rewrite 12 groups of fragments"
@@ -39,7 +39,7 @@ _TAG_SEPARATOR = ","
 
 @dataclass(frozen=True)
 class _Operation:
-    """What runs now: its name, the group of its jobs, and what draws a bar of it, if any does."""
+    """The running operation: its name, the group of its jobs, and its progress bar, if any."""
 
     name: str
     group: str

@@ -40,7 +40,7 @@ class PlacedReader(Protocol):
 
 
 class ReadKind(Protocol):
-    """What the module of a kind of read has."""
+    """The functions of a module for a kind of read."""
 
     def describe(self, options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, StructType]:
         """Return the version that is read, fixed now if it is not given, and the Spark schema."""
@@ -51,7 +51,7 @@ class ReadKind(Protocol):
         """Return the reader of the columns of `schema`; it takes filters if Spark offers them (`pushes`)."""
 
 
-# What a read is of (`ReadOptions.kind`) -> the module that does it, a `ReadKind`.
+# Kind of read (`ReadOptions.kind`) -> its module, a `ReadKind`.
 _READS = {
     "rows": "spark_lance.spark.scan.rows",
     "metadata": "spark_lance.spark.scan.metadata",

@@ -1,4 +1,4 @@
-"""What Spark's Python worker processes need, which serve many queries one after the other."""
+"""Preparation of Spark's Python worker processes, which serve many queries one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zipimport import zipimporter
 
 __all__ = ["forget_archives", "keep_worker_ready"]
 
-# What runs in the processes that Spark forks its workers from.
+# The modules of the processes that Spark forks its workers from.
 _DAEMONS = ("pyspark.daemon", "spark_lance.spark.daemon")
 # How many modules there were when they were last kept from garbage collection.
 _FROZEN = [0]
@@ -32,12 +32,13 @@ def keep_worker_ready() -> None:
 
 
 def forget_archives() -> None:
-    """Let the next piece of work begin sooner, if this process is one of Spark's workers.
+    """Make the next piece of work start sooner, if this process is one of Spark's workers.
 
-    Before each one, releases of Spark before 4.3 let Python look anew for what could be imported. Up to
-    Python 3.12 that reads the lists of pyspark.zip and of a jar of Spark's, once for each package that was
-    looked for there: 100 ms. So Python forgets the objects that do so, and makes others from the lists it has
-    when something is imported. Archives that came later than the process, which may change, are left alone.
+    Before each piece, releases of Spark before 4.3 make Python search again for importable modules. Up to
+    Python 3.12 that reads the directories of pyspark.zip and of one of Spark's jars, once for each package
+    that was looked for there: 100 ms. So Python forgets the objects that do so, and creates others from the
+    directories it has when something is imported. Archives that were added after the start of the process may
+    change, so they are left alone.
 
     Called when work ends, before the last row is gone: it takes microseconds.
     """

@@ -56,7 +56,7 @@ public final class Bridge {
     WRITING.set(new Object[] {path, storage});
   }
 
-  // Whether a call of DataFrameWriter.save is under way: each one by path tells of its store anew.
+  // Whether a call of DataFrameWriter.save is running: each write by path passes the options of its store again.
   private static boolean isSaving() {
     StackTraceElement[] callers = Thread.currentThread().getStackTrace();
     boolean saving = false;
@@ -148,7 +148,7 @@ public final class Bridge {
 
   private static Throwable problem(String kind, String message, String[] name, String hint) {
     if (kind.equals("NoSuchNamespace") && hint != null) {
-      // Spark's sentence has no room for a reason but beside the name.
+      // Spark's message has room for a reason only after the name.
       String shown = "`" + String.join("`.`", Arrays.asList(name)) + "` (" + hint + ")";
       return new NoSuchNamespaceException(
           "SCHEMA_NOT_FOUND", new scala.collection.immutable.Map.Map1("schemaName", shown));
@@ -180,7 +180,7 @@ public final class Bridge {
     return new IllegalArgumentException(message);
   }
 
-  /** There is the table, but not the branch of it that a name means; Spark's sentence has room for it beside the name. */
+  /** The table exists, but not its branch in the name. Spark's message has room for that only after the name. */
   public static final class NoSuchBranchException extends NoSuchTableException {
     final String reason;
 

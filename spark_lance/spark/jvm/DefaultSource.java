@@ -1,8 +1,8 @@
 // The format `lance` as a class, for Spark to find in every thread.
 //
-// To write, Spark looks for formats of Python in the session that is active in the thread, and a session is active in
-// the thread only that made it. Before that it asks the class loader for this name: the format, a dot, DefaultSource.
-// The class is what Spark takes for every format of Python: it gives it the short name, by which it finds the source.
+// To write, Spark looks for formats of Python in the session that is active in the thread, and a session is active only
+// in the thread that made it. Before that it asks the class loader for this name: the format, a dot, DefaultSource.
+// The class is what Spark takes for every format of Python: it gives it the short name, which finds the source.
 //
 // Reads are described and planned by the driver's own Python, where it answers (LancePaths); otherwise Spark asks
 // Python worker processes, as it does for every format of Python.

@@ -13,7 +13,7 @@ public final class LanceAmount implements CustomMetric, CustomTaskMetric {
   private final String description;
   private final long value;
 
-  // By which Spark adds up what all tasks tell.
+  // Spark needs this constructor to add up the values of all tasks.
   public LanceAmount() {
     this("", "", 0);
   }

@@ -214,8 +214,8 @@ public final class LanceAssignments {
   }
 
   /**
-   * A value in the type of its column. To Spark it is deterministic: Spark refuses rand() in statements of which it may
-   * run a part again, and here each value is computed once, by the job that writes it.
+   * A value in the type of its column. To Spark it is deterministic. Spark refuses rand() in statements that it may run
+   * partly again; here each value is computed once, by the job that writes it.
    */
   public static final class Value extends UnaryExpression {
     private final Expression child;

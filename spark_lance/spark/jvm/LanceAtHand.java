@@ -1,4 +1,4 @@
-// Rows that Spark's plan has at hand, so that no job has to find them: as a stream of Arrow, for the driver's Python.
+// Rows that Spark's plan already has, so that no job has to find them: as a stream of Arrow, for the driver's Python.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 

@@ -1,8 +1,8 @@
-// A DELETE, UPDATE or MERGE as the driver's Python is told of it.
+// A DELETE, UPDATE or MERGE in the form in which the driver's Python receives it.
 //
-// Expressions stay expressions, for the text of one does not survive functions of Python, lambdas and subqueries.
-// Only the columns of table and source in them are replaced, by names behind the aliases __lance_target and
-// __lance_rows, and Python puts them into DataFrames that have these aliases.
+// Expressions stay expressions, because text does not preserve Python functions, lambdas and subqueries. Only the
+// columns of table and source in them are replaced, by names behind the aliases __lance_target and __lance_rows.
+// Python puts the expressions into DataFrames that have these aliases.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -56,7 +56,7 @@ import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Seq;
 import spark_lance.LanceLate;
 
-/** A statement as Python is told of it. */
+/** A statement in the form in which Python receives it. */
 public final class LanceChange {
   private static final String TARGET = "__lance_target";
   private static final String SOURCE = "__lance_rows";

@@ -81,8 +81,8 @@ public final class LanceColumns {
     throw new NoSuchMethodException("createMapInBatchEvaluatorFactory");
   }
 
-  // What the evaluator takes its batches from, and then cuts into rows: a class without a name within it, made from it
-  // and from which columns the function takes.
+  // The source of batches for the evaluator, which then cuts them into rows: an anonymous class of the evaluator. It is
+  // constructed from the evaluator and from the columns that the function takes.
   private static Constructor runner(Class evaluator) throws ReflectiveOperationException {
     Class found = Class.forName(evaluator.getName() + "$$anon$1", true, evaluator.getClassLoader());
     Class[] types = {evaluator, int[][].class};

@@ -66,7 +66,7 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
     Expression product =
         new Invoke(left, "dot", DataTypes.DoubleType, seq(new Expression[] {right}), none(), true, false, true);
     if (function.equals("cosine_distance")) {
-      // Not 0, by which nothing is divided.
+      // Never 0, so that the division is defined.
       Expression[] lengths = {new Multiply(length(left), length(right)), number(Double.MIN_VALUE)};
       product = new Divide(product, call(Math.class, "max", DataTypes.DoubleType, lengths));
     }

@@ -1,8 +1,8 @@
-// Conditions on what stands at a path of JSON documents, as the driver's Python is told of them.
+// Conditions on values at a path of JSON documents, in the form in which the driver's Python receives them.
 //
-// Spark's connectors have no form for get_json_object and variant_get (to which `column:path` comes down), so the
-// scan is offered Spark's own expressions. Python answers with a condition that leaves out documents which cannot
-// meet them; Spark applies its own to the others. See spark/scan/json_conditions.py.
+// Spark's connectors have no form for get_json_object and variant_get (`column:path` becomes one of them), so the scan
+// gets Spark's own expressions. Python answers with a condition that leaves out documents which cannot meet them. Spark
+// applies its own condition to the others. See spark/scan/json_conditions.py.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -41,7 +41,7 @@ public final class LanceDocuments {
 
   private LanceDocuments() {}
 
-  // A condition of which documents are a part; null if it has none.
+  // A condition with a part about documents; null if it has none.
   public static Map candidate(Expression condition) {
     Map told = described(condition);
     if (told == null || !hasDocuments(told)) {

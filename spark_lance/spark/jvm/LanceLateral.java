@@ -70,7 +70,7 @@ public final class LanceLateral {
 
   // The relation of the rows that a search finds for a row.
   //
-  // answer: what Python tells of the search; ofRow: name of an argument -> value of it; output: the columns that are found.
+  // answer: Python's description of the search; ofRow: name of an argument -> its value; output: the columns found.
   public static LogicalPlan relation(Map answer, Map ofRow, Seq output) {
     StructType schema = (StructType) DataType.fromJson((String) answer.get("schema"));
     Seq values = NONE;

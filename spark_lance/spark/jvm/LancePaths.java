@@ -96,8 +96,8 @@ public final class LancePaths {
       return LanceScan.read(options, schema, token, version);
     }
 
-    // Options by which Spark's own way reads the version that is known, too. Streams take none, nor does what reads
-    // the changes between several, or rows that are in none yet.
+    // Options that make Spark's own way read the known version, too. Streams take none. Nor does a read of the changes
+    // between several versions, or of rows that are not in a version yet.
     private synchronized CaseInsensitiveStringMap known(CaseInsensitiveStringMap options) {
       boolean named = false;
       for (int i = 0; i < OF_VERSIONS.length; i++) {

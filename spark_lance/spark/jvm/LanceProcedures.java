@@ -1,4 +1,4 @@
-// Procedures of the catalog: CALL lance.system.<name>(...). What they do is done by the driver's Python.
+// Procedures of the catalog: CALL lance.system.<name>(...). The driver's Python runs them.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 

@@ -1,14 +1,14 @@
 // The optimizer rule that reads from Lance tables only the columns and rows that a query needs.
 //
-// Spark plans a scan of a Python data source with all columns. This rule runs after Spark's own push-down and
-// gives each such scan back to Spark's column pruning, which then builds a scan of the needed columns, nested
-// fields included. On the way it offers the filters that stand above the scan to the table, to skip rows; Spark
-// still applies them. Where a limit stands above the scan, or above its filters, the scan is told of it, and Spark
-// applies it, too. The data source in Python stays the same instance, with the version that it has pinned.
+// Spark plans a scan of a Python data source with all columns. This rule runs after Spark's own push-down. It returns
+// each such scan to Spark's column pruning, which then builds a scan of the needed columns, nested fields included. The
+// rule also offers the filters above the scan to the table, to skip rows; Spark still applies them. If a limit is above
+// the scan, or above its filters, the rule passes it to the scan, and Spark applies it, too. The data source in Python
+// stays the same instance, with the version that it has pinned.
 //
-// Spark's own push-down is not relied upon: it keeps what a Python data source has planned for one query of a
-// DataFrame, filters included, and uses it for the next query. Every scan made here has a plan of its own, and says
-// so to the reader by marks in its schema (spark/session/planner_marks.py).
+// The rule does not rely on Spark's own push-down. That keeps the plan of a Python data source for one query of a
+// DataFrame, filters included, and uses it for the next query. Every scan made here has a plan of its own, and marks in
+// its schema say so to the reader (spark/session/planner_marks.py).
 //
 // Compiled in the driver by Janino, which comes with Spark; hence no generics, no lambdas. What differs between
 // Spark versions is reached by reflection. Whatever goes wrong leaves the plan as it was.
@@ -347,7 +347,7 @@ public final class LancePruning extends Rule {
     return new LancePlannedScan((PythonScan) builder.build(), schema);
   }
 
-  // The schema, with marks by which the reader knows what the plan is for.
+  // The schema, with marks that tell the reader what the plan is for.
   private StructType marked(StructType schema, Wish wish) {
     StructField[] fields = schema.fields();
     if (fields.length == 0) {

@@ -1,4 +1,4 @@
-// What Spark pushes down, as the driver's Python is told of it: conditions, aggregates and columns as JSON.
+// Spark's push-down in the form in which the driver's Python receives it: conditions, aggregates and columns as JSON.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
@@ -135,7 +135,7 @@ public final class LancePushed {
     return found;
   }
 
-  // For an average, of which nothing is said here, Spark asks again, for the sum and the count.
+  // An average has no name here; then Spark asks again, for the sum and the count.
   private static String name(AggregateFunc asked) {
     if (asked instanceof CountStar || asked instanceof Count) {
       return "count";

@@ -83,7 +83,7 @@ public final class LanceQueries {
     return Dataset$.MODULE$.ofRows(given.sparkSession(), joined);
   }
 
-  // Puts the columns of a plan that have these names, behind an alias if there is one, beside their identities.
+  // Maps identities to the columns of a plan that have these names, behind an alias if there is one.
   private static void place(LogicalPlan plan, Map names, String alias, Map byId) {
     Map byName = new HashMap();
     for (int i = 0; i < plan.output().size(); i++) {

@@ -1,10 +1,10 @@
-// Memory by which a Python worker hands batches to the task that started it, in place of bytes on the socket.
+// Shared memory through which a Python worker hands batches to the task that started it, instead of the socket.
 //
-// The executor makes a file in memory, whose name is gone before it has any content, and names it to the worker by the
-// executor's own descriptor (/proc/<pid>/fd/<n>). The worker writes a batch into it, notes where in a record, and sends
-// a batch without rows on the socket, which says that the next record is there; any other batch on the socket is one by
-// itself. The executor reads columns where they lie, and tells the number of the last batch that it is done with. All
-// numbers are of the machine's order of bytes, the lowest first:
+// The executor makes a file in memory, and unlinks its name before it has any content. The worker opens it by the
+// executor's own descriptor (/proc/<pid>/fd/<n>). The worker writes a batch into it and notes its place in a record.
+// Then it sends a batch without rows on the socket, which says that the next record is ready. Any other batch on the
+// socket is a batch itself. The executor reads columns in place, and writes the number of the last batch that it has
+// finished. All numbers have the machine's byte order, the lowest first:
 //
 //     0     magic, 8 bytes
 //     8     key of the lease, 16 bytes
@@ -262,7 +262,7 @@ public final class LanceRing {
     }
   }
 
-  // What the worker is told.
+  // The text for the worker.
   public synchronized String told() {
     StringBuilder digits = new StringBuilder();
     for (int i = 0; i < key.length; i++) {

@@ -2,7 +2,7 @@
 //
 // That writer adds up the sizes of all columns after each row, to keep its batches below a number of bytes: a third of
 // the processor time of a write of many columns. Rows know their own size. Where this class is used, the writer's rows
-// have one column, `rows`, each value of which is a stream of Arrow (LanceRowColumns); TaskWrite, in Python, unpacks it.
+// have one column, `rows`. Each of its values is a stream of Arrow (LanceRowColumns); TaskWrite, in Python, unpacks it.
 //
 // Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
 

@@ -1,5 +1,5 @@
-// DELETE, UPDATE and MERGE on Lance tables: the node that stands for such a statement, and the command that runs it.
-// What it is about is in LanceTarget, what Python is told of it in LanceChange.
+// DELETE, UPDATE and MERGE on Lance tables: the node of such a statement, and the command that runs it.
+// LanceTarget has its table, LanceChange its form for Python.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 

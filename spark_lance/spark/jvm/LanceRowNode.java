@@ -26,7 +26,7 @@ public abstract class LanceRowNode {
     this.parts = parts;
   }
 
-  // Takes as many values as `cells` tells the places of. What stands for a null does not matter.
+  // Takes as many values as `cells` has places. The value at the place of a null does not matter.
   void fill(Object base, int count) {
     validity.add(cells.valid, count);
     take(base, count);

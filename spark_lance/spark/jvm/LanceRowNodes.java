@@ -104,7 +104,7 @@ public final class LanceRowNodes {
     return new Fixed(memory, width.intValue());
   }
 
-  /** Nulls, of which Arrow has no bytes. */
+  /** Nulls: Arrow has no bytes for them. */
   static final class Nothing extends LanceRowNode {
     Nothing(BufferAllocator memory) {
       super(memory, growing(memory, 0), new LanceRowNode[0]);
@@ -219,7 +219,7 @@ public final class LanceRowNodes {
     }
   }
 
-  /** Columns with offsets, of which there is one more than values. */
+  /** Columns with offsets, one more than values. */
   abstract static class Offsets extends LanceRowNode {
     private long end = 0L;
 

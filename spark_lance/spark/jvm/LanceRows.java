@@ -119,7 +119,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
         columns(question, rows));
   }
 
-  // What indices tell of columns, by reference; asked only where Spark makes use of it.
+  // Statistics of columns from indices, by reference; asked for only where Spark makes use of them.
   private static Map columns(Map question, Number rows) {
     boolean used = ((SQLConf) SQLConf$.MODULE$.get()).cboEnabled() || ((SQLConf) SQLConf$.MODULE$.get()).planStatsEnabled();
     if (question == null || rows == null || !used) {

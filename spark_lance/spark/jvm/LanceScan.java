@@ -119,7 +119,7 @@ public final class LanceScan {
     return ((SQLConf) SQLConf$.MODULE$.get()).getConfString(name, otherwise);
   }
 
-  // A table as a question tells of it: options of the read, columns, a token, and the version if it is known.
+  // A table in a question: options of the read, columns, a token, and the version if it is known.
   public static Map read(CaseInsensitiveStringMap options, StructType schema, String token, Object ref) {
     Map read = new LinkedHashMap();
     read.put("options", new HashMap(options.asCaseSensitiveMap()));
@@ -154,7 +154,7 @@ public final class LanceScan {
     private int limit = -1;
     private boolean alone = false;
     private int offset = 0;
-    // The order of which the first rows are enough; null for none.
+    // The order of a top-n query, which needs only the first rows in it; null for none.
     private Map top = null;
     // What was last asked of aggregates, and their rows, which are all that is left to read then.
     private Map asked = null;
@@ -265,7 +265,7 @@ public final class LanceScan {
       return true;
     }
 
-    // Whether all rows of a version are asked for. Of these Python would take any limit up to MOST_PLAIN, too.
+    // Whether the query asks for all rows of a version. Then Python would take any limit up to MOST_PLAIN, too.
     private boolean isPlain() {
       boolean plain = pushed.length == 0 && narrowed.isEmpty();
       for (Iterator names = ((Map) read.get("options")).keySet().iterator(); plain && names.hasNext(); ) {
@@ -365,7 +365,7 @@ public final class LanceScan {
     }
   }
 
-  /** Takes Spark's own expressions, some of which tell of documents which rows cannot meet them. */
+  /** Takes Spark's own expressions: some of them exclude documents, and so rows. */
   public static final class OfExpressions extends Builder implements SupportsPushDownCatalystFilters {
     OfExpressions(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
       super(shown, read, schema, hidden, own);

@@ -248,7 +248,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
   }
 
-  // Builds Spark's own scan of the columns that are needed; one at least, by which rows are counted.
+  // Builds Spark's own scan of the columns that are needed; at least one, so that rows can be counted.
   public static final class Reading implements ScanBuilder, SupportsPushDownRequiredColumns {
     private final Found table;
     private StructType wanted;

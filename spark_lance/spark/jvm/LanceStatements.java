@@ -337,7 +337,7 @@ public final class LanceStatements {
       return planned == null && kind.equals(WRITE) ? planned(COLUMNS, write.get(), plan, "A write") : planned;
     }
 
-    // What a unit makes of a plan, of which it knows a part; null where it leaves it to Spark.
+    // The unit's plan for a logical plan with a part that it knows; null where it leaves it to Spark.
     private static SparkPlan planned(String planner, Object part, LogicalPlan plan, String what) {
       try {
         Class unit = Class.forName(planner, true, part.getClass().getClassLoader());

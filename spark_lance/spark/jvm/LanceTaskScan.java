@@ -117,7 +117,7 @@ public final class LanceTaskScan
     return (NamedReference[]) names.toArray(new NamedReference[0]);
   }
 
-  // Keys of a join. What cannot be compared here is left to the join, as is what has too many keys.
+  // Keys of a join. Keys that cannot be compared here are left to the join, and so are too many keys.
   public synchronized void filter(Predicate[] predicates) {
     List few = new ArrayList();
     for (int i = 0; i < predicates.length; i++) {

@@ -38,7 +38,7 @@ import org.slf4j.LoggerFactory;
 
 public final class LanceTransport {
   private static final String SETTING = "spark.lance.transport";
-  // Bytes of memory by which a worker hands batches to its task; 0: by the socket.
+  // Bytes of shared memory through which a worker hands batches to its task; 0: through the socket.
   private static final String MEMORY = "spark.lance.sharedMemory";
   private static final String MEMORY_DEFAULT = "8m";
   private static final long LEAST_MEMORY = 1L << 20;
@@ -48,10 +48,10 @@ public final class LanceTransport {
   private static final String[] UNITS = {
     "LanceColumns", "LanceHeldColumns", "LanceColumnVector", "LanceRing", "LanceMessage"
   };
-  // Those by which tasks write. Where one is missing they write Spark's way, and read as ever.
+  // The classes of tasks that write. Where one is missing they write Spark's way, and read as ever.
   private static final String WRITING = "LanceRowBatches";
   private static final String[] FILLING = {"LanceRowNode", "LanceRowNodes", "LanceColumnCopies", "LanceRowColumns"};
-  // Types whose values stand in a batch as Spark reads them, beside arrays, maps and structs of them.
+  // Types whose values stand in a batch as Spark reads them, besides arrays, maps and structs of them.
   private static final Set TYPES =
       new HashSet(
           Arrays.asList(
@@ -89,8 +89,8 @@ public final class LanceTransport {
     return asked.equals("columns") && !isolated && !large && isKnown(schema);
   }
 
-  // Whether tasks shall put rows of these columns into batches before Spark's writer gets them. Large values, which
-  // binary columns are there for, are measured in no time beside what copying them once more costs.
+  // Whether tasks put rows of these columns into batches before Spark's writer gets them. Not for binary columns: they
+  // are for large values, and to copy these once more costs far more than to measure them.
   public static boolean batches(StructType schema) {
     return isWanted(schema) && !hasBytes(schema) && isUsable() && hasWriting;
   }
@@ -108,7 +108,7 @@ public final class LanceTransport {
     return (DataWriterFactory) made(WRITING + "$Factory", new Object[] {own, schema});
   }
 
-  // The factory by which they read: the given one, which makes rows, or one around it, which makes batches.
+  // The factory of their readers: the given one, which makes rows, or one around it, which makes batches.
   public static PartitionReaderFactory factory(PartitionReaderFactory rows, String kind) {
     if (kind.equals("rows")) {
       return rows;

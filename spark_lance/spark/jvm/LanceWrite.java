@@ -278,7 +278,7 @@ public final class LanceWrite {
       return plan == null ? null : (Map) plan.get("route");
     }
 
-    // Plans it anew when it is written, for rows that are sent anyhow.
+    // Forgets the plan, so that the write is planned again, for rows that are sent anyhow.
     void forget() {
       plan = null;
     }

@@ -1,4 +1,4 @@
-"""Row-level changes of rows that the driver has at hand: no job is run for them, and no Python worker."""
+"""Row-level changes of rows that the driver already holds: they need no Spark job and no Python worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["gather_changes", "whole_row_bytes"]
 Answer = TypeVar("Answer")
 
 _ROWS = "spark_lance.sql.LanceAtHand"
-# What a row is in memory, as a multiple of what it takes on average in files; and an address beside it.
+# Size of a row in memory, as a multiple of its average size in files; and the size of its address.
 _GROWTH, _ADDRESS_BYTES = 4, 16
 _INT_MAX = 2**31 - 1
 
@@ -31,10 +31,10 @@ def gather_changes(
     work: Callable[[Iterator[pa.RecordBatch]], Iterable[Answer]],
     row_bytes: float | None,
 ) -> list[Answer]:
-    """Give the rows of a frame to `work`, and return what it yielded.
+    """Pass the rows of a frame to `work`, and return what it yielded.
 
-    As `gather`, but that the driver does the work itself if Spark's plan has the rows already, as after a
-    look-up by an index, and little is to be done for them.
+    Like `gather`, but the driver does the work itself if Spark's plan already has the rows (for example,
+    after an index lookup) and the work is small.
 
     Args:
         frame: the rows.
@@ -64,5 +64,5 @@ def _at_hand(frame: Any, most: int) -> bytes | None:
         rows: bytes | None = java(frame.sparkSession._jvm, _ROWS).rows(frame._jdf, min(most, _INT_MAX))
         return rows
     except Py4JError:
-        # What is wrong with the rows, the job says; and there may be no such class in this release of Spark.
+        # The job reports what is wrong with the rows; or this release of Spark has no such class.
         return None

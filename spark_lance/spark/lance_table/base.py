@@ -1,4 +1,4 @@
-"""What every part of `LanceTable` stands on: a session, a path and its options."""
+"""The base of every part of `LanceTable`: a session, a path and its options."""
 
 from __future__ import annotations
 

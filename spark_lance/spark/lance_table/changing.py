@@ -86,8 +86,8 @@ class Changing(TableBase):
         """Set columns of the rows for which a condition is true, of all rows without one.
 
         All values are computed from the old row. They are cast by Spark's rules of store assignment: a
-        number too large for its column is an error. The changed rows are written anew, and only they;
-        columns without a new value do not pass through Spark. With stable row ids rows keep their `_rowid`.
+        number too large for its column is an error. Only the changed rows are rewritten, and columns without
+        a new value do not pass through Spark. With stable row ids rows keep their `_rowid`.
 
         Args:
             condition: SQL or a Column.

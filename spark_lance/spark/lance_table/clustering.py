@@ -1,11 +1,11 @@
-"""Clustering rewrites: rows that are close in some columns come to lie close in the files.
+"""Clustering rewrites: rows with similar values in some columns are stored close together in the files.
 
-Spark puts the rows in order: tasks read the fragments, a range partition sorts them, and tasks write what
-they get, see `table.maintenance.cluster`. Columns whose values Spark cannot carry unchanged (nanoseconds,
-dictionaries, ...) stay behind and are fetched by row address when the row is written.
+Spark sorts the rows: tasks read the fragments, a range partition sorts them, and tasks write their share, see
+`table.maintenance.cluster`. Columns whose values Spark cannot carry unchanged (nanoseconds, dictionaries,
+...) stay behind and are fetched by row address when the row is written.
 
 The Z-order of several columns: each value is replaced by its rank among `2**bits` ranges that hold about
-equally many rows, and the bits of the ranks are interleaved to one number, by which the rows are sorted.
+equally many rows. The bits of the ranks are interleaved to one number, the sort key of the rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Clustering", "is_carried"]
 
-# Bytes in files of what one task writes, and of what one reads; what a fragment costs beside its bytes.
+# Bytes in files that one task writes, and that one task reads; the fixed cost of a fragment in bytes.
 _TASK_BYTES = 256 << 20
 _SHARE_BYTES = 64 << 20
 _FRAGMENT_BYTES = 64 << 10

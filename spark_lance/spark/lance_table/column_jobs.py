@@ -1,11 +1,11 @@
-"""Distributed changes of columns: what is missing is computed by Spark, and everything is committed at once.
+"""Distributed changes of columns: Spark computes the missing values, and one commit adds all files.
 
     round    the newest version is looked at. Of its fragments, those are computed for which there is no file,
              or one that no longer fits, and all files are committed. If other writers were in the way, the
              next round begins: it computes the fragments that they brought or changed.
 
-Every finished fragment is recorded in the table at once (see `table.columns.finished`), so that a job with a
-name can be taken up again, also by another process, and one without leaves no files behind if it fails.
+Every finished fragment is recorded in the table at once (see `table.columns.finished`). So a job with a name
+can be resumed, also by another process. A job without a name leaves no files behind if it fails.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _Files = dict[int, Finished]
 
 @dataclass
 class Outcome:
-    """What a change of columns did.
+    """The result of a change of columns.
 
     Attributes:
-        version: the version that has it.
+        version: the version with the change.
         fragments: the fragments that have new files.
         rows: the rows that were given a value.
         reused: the files that were there from an earlier run of the job.
@@ -177,7 +177,7 @@ class ColumnJob:
         with running, discarding(self._discard, PySparkException), options:
             version = retry_operation(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
         files = [done for done in self._used.values() if done.file is not None]
-        # What an earlier run has left is not touched: that run may have committed it.
+        # Files of an earlier run stay: that run may have committed them.
         with only_logged(f"version {version.version} was committed, but unused files stay behind"):
             clean_up(self._records, _paths(files) | self._found)
         return Outcome(
@@ -288,7 +288,7 @@ class ColumnJob:
 
 
 def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
-    """Alter columns; those that get another type are written anew by Spark tasks.
+    """Alter columns; Spark tasks rewrite the columns whose type changes.
 
     Raises:
         SchemaError, CommitError, UnsupportedFormatError: see `alter_columns` of the table layer.

@@ -1,9 +1,9 @@
 """Which columns of a table conditions and expressions need.
 
-Spark reads Python data sources with all columns, so a job that evaluates a condition says itself what is read
-(option `columns`). What an expression names is taken from its text: for a column of the table a word of its
-text is enough. That finds too much now and then, never too little; where the text does not show everything
-(a star, a subquery), all columns are read.
+Spark reads Python data sources with all columns, so a job that evaluates a condition states itself which
+columns it reads (option `columns`). The columns of an expression are taken from its text: a word that equals
+the name of a column is enough. That sometimes finds too many columns, never too few. Where the text does not
+show everything (a star, a subquery), all columns are read.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Expressions:
     fitted: Callable[[DataFrame, Mapping[str, Column]], Mapping[str, Column]] = field(
         default=lambda frame, columns: columns, compare=False
     )
-    # What was asked for last: the schema of new columns comes from the DataFrame that is then run.
+    # Frames of the last request: the schema of new columns comes from the DataFrame that is then run.
     _frames: dict[tuple[int, tuple[int, ...]], DataFrame] = field(default_factory=dict, compare=False)
 
     def describe(self) -> str:
@@ -314,7 +314,7 @@ def _named(table: TableBase, version: Manifest, expressions: Sequence[Expression
     names = [field.name for field in version.schema.fields]
     system = system_names(names)
     needed = needed_columns([*names, *system], expressions, table.aliased)
-    # What cannot be understood may name everything; but system columns are not meant by a star.
+    # An expression that cannot be parsed may use everything; but a star does not include system columns.
     return tuple(names if len(needed) == len(names) + len(system) else needed)
 
 

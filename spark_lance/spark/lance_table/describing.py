@@ -1,4 +1,4 @@
-"""What a table is and was: rows, history, versions and their names, branches, settings."""
+"""Description of a table: rows, history, versions and their names, branches, settings."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Describing(TableBase):
     def detail(self) -> DataFrame:
         """Return one row about the newest version.
 
-        The columns are Delta's first, of which those that Lance has nothing for are null or empty. The
-        others are `version`, `branch`, `numVersions`, `numRows`, `numDeletedRows`, `numFragments`,
+        The first columns are Delta's; a column without a counterpart in Lance is null or empty. The others
+        are `version`, `branch`, `numVersions`, `numRows`, `numDeletedRows`, `numFragments`,
         `dataStorageVersion`, `stableRowIds`, `primaryKey` and `indices`.
         """
         dataset = self._dataset()
@@ -178,7 +178,7 @@ class Describing(TableBase):
 
     @property
     def branches(self) -> TableBranches:
-        """The lines of versions beside the main one."""
+        """The branches of the table."""
         return TableBranches(self)
 
     def create_branch(self: _Same, branch: str, reference: Reference | None = None) -> _Same:
@@ -280,7 +280,7 @@ class TableTags:
 
 @dataclass(frozen=True)
 class TableBranches:
-    """The lines of versions beside the main one, as `LanceTable.branches`."""
+    """The branches of a table, as `LanceTable.branches`."""
 
     table: Describing
 

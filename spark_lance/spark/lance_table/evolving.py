@@ -66,11 +66,11 @@ class Evolving(TableBase):
         vector_sizes: Mapping[str, int] | None = None,
         resume: str | None = None,
     ) -> DataFrame:
-        """Add columns: one new data file per fragment, beside those that are there, which stay as they are.
+        """Add columns: one new data file per fragment; the existing files stay as they are.
 
-        Only the columns that the values are computed from are read. Rows that others append meanwhile get
-        their values too (null if they come from a DataFrame by row address), rows that others delete are
-        gone, and what others rewrite is computed again.
+        Only the input columns of the new values are read. Rows that others append meanwhile get their values,
+        too (null if the values come from a DataFrame by row address). Rows that others delete are gone, and
+        rows that others rewrite are computed again.
 
         Args:
             columns: where the values come from:
@@ -160,7 +160,7 @@ class Evolving(TableBase):
     ) -> DataFrame:
         """Give columns new values in place: rows stay where they are, other columns are not touched.
 
-        The columns are written anew for the fragments that have a row to change; `update` is less work if
+        The columns are rewritten in each fragment that has a row to change; `update` is less work if
         these rows are few. Indices on the columns no longer cover these fragments until they are optimized.
         Rows that others append meanwhile keep their values.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["QUOTING", "analysed", "as_column", "functions_of", "is_ansi", "quoted", "stored", "types_of"]
 
 
-# What strings in the place of expressions are.
+# The hint for plain strings in place of expressions.
 QUOTING = """Values are SQL: write a text in quotes, {"name": "'hello'"}, or use lit("hello")"""
 
 

@@ -60,11 +60,11 @@ class HybridSearching(Searching):
         fastSearch: bool = False,
         useIndex: bool = True,
     ) -> DataFrame:
-        """Return the k rows that a search by vector and one by words rank best together, best first.
+        """Return the k rows that a vector search and a text search rank best together, best first.
 
-        A row's `_relevance_score` is `vectorWeight / (rankConstant + rank)` by vector plus `textWeight /
-        (rankConstant + rank)` by words; a search that has not ranked it adds nothing, and its `_distance` or
-        `_score` is null.
+        A row's `_relevance_score` is `vectorWeight / (rankConstant + rank)` of the vector search plus
+        `textWeight / (rankConstant + rank)` of the text search. A search that has not ranked the row adds
+        nothing, and its `_distance` or `_score` is null.
 
         Args:
             vector: as many numbers as the column's vectors have.

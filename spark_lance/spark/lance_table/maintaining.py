@@ -226,12 +226,12 @@ class Optimizing:
         return replace(self, conditions=(*self.conditions, condition))
 
     def executeCompaction(self) -> DataFrame:
-        """Put small fragments together and drop deleted rows, see `LanceDataset.compact_files`.
+        """Merge small fragments and drop deleted rows, see `LanceDataset.compact_files`.
 
-        Each group of fragments is one Spark task, which needs memory for some pages only; few stored bytes
-        (`spark.lance.localBytes`) the driver rewrites itself. All new files become one version. Indices that
-        name rows by address are written anew by the driver. `max_source_bytes` bounds one call; calling again
-        goes on where it ended.
+        Each group of fragments is one Spark task, which needs memory for a few pages only. If the fragments
+        have few stored bytes (`spark.lance.localBytes`), the driver rewrites them itself. One commit adds all
+        new files. The driver rebuilds indices that refer to rows by address. `max_source_bytes` bounds one
+        call; calling again continues where the last call ended.
 
         Raises:
             OptionError: an option does not exist or its value cannot be used.
@@ -262,10 +262,10 @@ class Optimizing:
     def sortBy(self, *columns: str) -> DataFrame:
         """Rewrite the rows sorted by columns, nulls first, so that readers can skip what they do not need.
 
-        The files get about `target_rows_per_fragment` rows each, and the sorted rows stand behind those that
-        are not rewritten. With stable row ids the rows keep them, and indices of row ids stay as they
-        are; without, indices lose the rewritten rows. The ids and versions of many rows are kept in the new
-        data files, which readers older than this format feature refuse; the table's config
+        The files get about `target_rows_per_fragment` rows each, and the sorted rows come after the fragments
+        that are not rewritten. With stable row ids the rows keep them, and indices of row ids stay as they
+        are; without, indices lose the rewritten rows. The ids and versions of many rows are stored in the new
+        data files, which readers older than this format feature refuse. The table's config
         `lance.row_lineage.spill` = false keeps them in the manifest, at up to a hundred bytes a row.
 
         Args:

@@ -1,8 +1,9 @@
 """The key columns in the condition of a merge.
 
-Two merges that insert the same key at once must not both succeed, so each commit tells the keys that it
-inserts (see `table.rows.key_filter`). This finds the keys: the columns that the condition says are equal in
-table and source. What it does not understand has no keys; then every concurrent insert is a conflict.
+Two merges that insert the same key at once must not both succeed, so each commit records the keys that it
+inserts (see `table.rows.key_filter`). This module finds the key columns: those that the condition compares
+for equality between table and source. A condition that it does not understand has no keys; then every
+concurrent insert is a conflict.
 """
 
 from __future__ import annotations

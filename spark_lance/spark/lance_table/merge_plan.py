@@ -1,6 +1,6 @@
-"""A merge as one Spark job: a join that gives what is done with each row to change, and its new values.
+"""A merge as one Spark job: a join that returns the action for each row to change, and its new values.
 
-What is joined, and how, is in `merge_sides`; what each clause sets, in `merge_clauses`.
+`merge_sides` builds the join; `merge_clauses` computes the values of each clause.
 """
 
 from __future__ import annotations

@@ -55,11 +55,11 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class SourceKeys:
-    """What the keys of a source say of the rows of a table.
+    """The keys of a source, as a filter on the rows of a table.
 
     Attributes:
         pairs: the keys.
-        condition: SQL that all rows of the table meet which have a key of the source.
+        condition: SQL that is true for every row of the table whose key is in the source.
     """
 
     pairs: Sequence[KeyPair]

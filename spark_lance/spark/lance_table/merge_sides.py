@@ -1,8 +1,8 @@
 """The join of a merge: its two sides, how they are joined, and what an expression can name.
 
-Source and table are joined once, so the source is evaluated once (in each attempt), and what it gives is what
-is written even if it would give something else the next time. Of the table only the columns are read that the
-condition and the clauses name, with the rows' addresses. The kind of join follows from the clauses:
+Source and table are joined once, so the source is evaluated once per attempt. Its rows are written as they
+were read, even if another evaluation would return others. Only the columns of the table that the condition
+and the clauses use are read, with the rows' addresses. The kind of join follows from the clauses:
 
     matched                        inner
     not matched (insert)           left anti: what the table has does not matter
@@ -11,10 +11,10 @@ condition and the clauses name, with the rows' addresses. The kind of join follo
     matched, not by source         right outer
     insert, not by source          full outer
 
-Where only rows of the table matter that have a key of the source, the keys are a condition of the read
-(`rows`, see `merge_pruning`). An outer join of a large table with few rows of a source would still sort what
-is read, so the rows that have a key are picked first, with the keys in the memory of every task (`narrow`).
-For both the source is looked at twice and must be one that gives the same rows each time.
+If only rows of the table with a key of the source matter, the keys become a condition of the read (`rows`,
+see `merge_pruning`). An outer join of a large table with a small source would still sort all rows that are
+read. So the rows with a key are picked first, with the keys in the memory of every task (`narrow`). Both
+cases evaluate the source twice, so the source must return the same rows each time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ADDRESS", "OLD", "Sides"]
 
-# Columns that the join carries beside those of table and source.
+# Columns that the join carries in addition to the columns of table and source.
 ADDRESS = "__lance_address"
 # The old values of columns that are set in part.
 OLD = "__lance_old_"

@@ -68,18 +68,18 @@ class Merging(TableBase):
 class MergeBuilder:
     """A merge in the making. Its methods change it and return it, so that calls can be chained.
 
-    Clauses of one kind are looked at in the order in which they were added; the first whose condition is
-    true counts, and rows for which none is stay as they are. Expressions of matched clauses name columns of
-    both sides, those of inserts columns of the source, and those of clauses for rows that are not matched by
-    the source columns of the table. A row of the table that several rows of the source would change is an
-    error, unless the only matched clause deletes without a condition.
+    Clauses of one kind are checked in the order in which they were added. The first whose condition is true
+    counts; rows for which none is true stay as they are. Expressions of matched clauses can use columns of
+    both sides, expressions of inserts columns of the source. Clauses for rows that the source does not match
+    can use columns of the table. A row of the table that several rows of the source would change is an error,
+    unless the only matched clause deletes without a condition.
     """
 
     def __init__(
         self, table: TableBase, source: DataFrame, condition: Expression, widened: Widened = AS_THEY_ARE
     ) -> None:
         self._table = table
-        # Adds columns that expressions name beside those of the table.
+        # Adds columns that expressions may use in addition to the table's columns.
         self._widened = widened
         self._source = source
         self._condition = condition
@@ -149,16 +149,16 @@ class MergeBuilder:
         return self
 
     def execute(self) -> DataFrame:
-        """Merge, in one transaction, and return what was done. If nothing changes, no version is made.
+        """Merge in one transaction, and return the counts. If nothing changes, no version is created.
 
-        Of two merges that insert the same key at once the later one begins anew and finds the key. For that
-        it tells its keys with its commit, if the condition says that columns are equal and the inserts store
-        these; otherwise any concurrent insert makes it begin anew.
+        If two merges insert the same key concurrently, the later one starts again and finds the key. For that
+        its commit records its keys, if the condition compares columns for equality and the inserts store
+        these columns. Otherwise any concurrent insert makes it start again.
 
-        The source is evaluated once in each attempt. Merged into a large table by columns that are equal, it
-        is evaluated once for all and kept by Spark (local checkpoint) until this object goes. Its keys are
-        looked at first, and only rows of the table are read that may have them, with the indices that there
-        are; not so if a clause is about rows that the source does not match.
+        The source is evaluated once in each attempt. If it is merged into a large table by equal columns, it
+        is evaluated once for all attempts, and Spark keeps it (local checkpoint) as long as this object. Its
+        keys are collected first, and only rows of the table that may have them are read, with the table's
+        indices. That does not apply if a clause is about rows that the source does not match.
 
         Returns:
             One row: num_affected_rows, num_updated_rows, num_deleted_rows, num_inserted_rows, bytes_written,

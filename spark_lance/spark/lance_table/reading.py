@@ -30,11 +30,11 @@ def _as_it_is(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Widened:
-    """What adds columns to frames, which expressions name beside those that are there.
+    """Functions that add columns to frames, for expressions that use more than the stored columns.
 
     Attributes:
-        table: adds those that rows of the table tell.
-        pairs: adds those that only rows of the table joined with rows of a source tell.
+        table: adds the columns that a row of the table determines.
+        pairs: adds the columns that only a joined pair of a table row and a source row determines.
     """
 
     table: Callable[[DataFrame], DataFrame] = _as_it_is

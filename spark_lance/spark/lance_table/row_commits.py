@@ -1,8 +1,8 @@
-"""The driver's part of row-level changes: put together what tasks did, and commit it once.
+"""The driver's part of row-level changes: combine the answers of the tasks, and commit them once.
 
-One attempt is: a version is pinned, a Spark job finds rows in it and writes new ones, one transaction commits
-all. Changes of other writers to other rows are taken in by the commit; if they were in the way, the attempt's
-files are deleted and the next one starts from the newest version.
+In one attempt a version is pinned, a Spark job finds rows in it and writes new ones, and one transaction
+commits everything. The commit merges concurrent changes of other writers to other rows. On a conflict, the
+attempt's files are deleted and the next attempt starts from the newest version.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _METRICS = (
 
 @dataclass(frozen=True)
 class Changed:
-    """What an operation did.
+    """The result of an operation.
 
     Attributes:
-        version: the version of the table with its result; the one it found if nothing changed.
+        version: the version of the table with the result; the current one if nothing changed.
         updated, deleted, inserted: rows.
         bytes_written: data files and deletion files together.
     """

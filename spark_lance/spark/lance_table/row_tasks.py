@@ -1,7 +1,7 @@
-"""What Spark tasks do for row-level changes: note rows that go, write rows that are changed or new.
+"""The Spark tasks of row-level changes: they note deleted rows, and write changed and new rows.
 
-A task sees where the rows are (`_rowaddr`: fragment << 32 | physical row) and their new values, which Spark
-has computed. All other columns it reads from the table itself, for just these rows, so they never pass
+A task gets the addresses of the rows (`_rowaddr`: fragment << 32 | physical row) and their new values, which
+Spark has computed. It reads all other columns from the table itself, for just these rows, so they never pass
 through Spark and keep every detail that Spark has no type for.
 """
 
@@ -38,12 +38,12 @@ _INSERTED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Action:
-    """What is done with a row.
+    """The action for a row.
 
     Attributes:
         kind: "update", "insert" or "delete".
         columns: the columns that get values, as the table spells them.
-        places: which of the value columns these are.
+        places: their positions among the value columns.
     """
 
     kind: str
@@ -53,10 +53,10 @@ class Action:
 
 @dataclass
 class TaskAnswer:
-    """What a task did.
+    """The result of a task.
 
     Attributes:
-        rows: fragment id -> serialized bitmap of the rows that go, or go elsewhere.
+        rows: fragment id -> serialized bitmap of the rows that are deleted or moved.
         fragments: the messages of new fragments.
         counts: rows by kind of action.
         keys: the bits of the filter of inserted keys; None without one.

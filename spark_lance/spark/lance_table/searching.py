@@ -1,7 +1,7 @@
 """Searching by vector in Spark jobs: one search, or a join with many.
 
-One search: a task per segment of the index, and one per million rows without it, answers with its best rows;
-Spark keeps the best of all, and a task fetches their columns.
+For one search there is a task per segment of the index, and one per million rows that are not indexed. Each
+answers with its best rows. Spark keeps the best of all, and a task fetches their columns.
 
 Many searches: see `batch_search`.
 """

@@ -27,10 +27,10 @@ __all__ = ["LanceTable"]
 @both_spellings_of_methods
 @dataclass(frozen=True)
 class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing, HybridSearching, Upserting):
-    """A Lance table in a Spark session: changed, evolved and looked after by Spark jobs.
+    """A Lance table in a Spark session. Its methods change, evolve and maintain the table in Spark jobs.
 
-    Made by `forPath`. All work on rows is done by DataFrames, so a session of Spark Connect does as well;
-    commits are made by this process, which therefore needs access to the table's store.
+    Create it with `forPath`. DataFrames do all work on rows, so a session of Spark Connect works as well.
+    This process makes the commits, so it needs access to the table's store.
     """
 
     @classmethod

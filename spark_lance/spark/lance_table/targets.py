@@ -1,4 +1,4 @@
-"""What an update or a clause of a merge sets: columns, or fields inside them, and their new values."""
+"""The assignments of an update or a merge clause: columns, or fields inside them, and their new values."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Assignments:
 
     @property
     def partly(self) -> list[str]:
-        """The columns of which only fields get values: their old values are needed, too."""
+        """The columns in which only some fields get values: their old values are needed, too."""
         return [name for name, tree in self.targets.items() if not isinstance(tree, int)]
 
     def columns(

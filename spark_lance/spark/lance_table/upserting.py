@@ -56,7 +56,7 @@ class UpsertLog:
     def upsert(self, rows: DataFrame, txnAppId: str | None = None, txnVersion: int | None = None) -> int:
         """Insert or update rows by the table's primary key; return how many were appended to logs.
 
-        Of several rows with one key any may count, so give each key once.
+        If several rows have the same key, any of them may win, so give each key once.
 
         Args:
             rows: columns of the table; those that are missing become null.
@@ -118,7 +118,7 @@ def _once(name: str | None, number: int | None) -> Once | None:
 
 
 class Upserting(TableBase):
-    """Rows go to logs beside the table, and come into it later (MemWAL)."""
+    """Write rows to logs next to the table; they are merged into it later (MemWAL)."""
 
     def upsertLog(self) -> UpsertLog:
         """Return what writes DataFrames to the logs of the table; see `UpsertLog`."""

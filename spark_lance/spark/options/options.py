@@ -47,7 +47,7 @@ _TIMES = ("asof", "startingTimestamp", "endingTimestamp")
 
 _SEARCHES = ("nearest", "full_text_query", "hybrid_search")
 
-# What has no meaning for a metadata table.
+# Options without a meaning for a metadata table.
 _OF_ROWS = (
     *_SEARCHES,
     "readChangeFeed",
@@ -85,7 +85,7 @@ _MISSING_PATH = (
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a read was asked for."""
+    """The options of a read."""
 
     path: str
     version: int | None
@@ -128,7 +128,7 @@ class ReadOptions:
 
     @property
     def kind(self) -> str:
-        """What is read: a key of the table of reads in `source`."""
+        """The kind of read: a key of the table of reads in `source`."""
         if self.table is not None:
             return "metadata"
         if any(getattr(self, name) is not None for name in _SEARCHES):
@@ -139,7 +139,7 @@ class ReadOptions:
 
     @property
     def system_columns(self) -> tuple[str, ...]:
-        """The system columns that are read beside the others."""
+        """The system columns that are read in addition to the table's columns."""
         chosen = {
             "_rowid": self.with_row_id,
             "_rowaddr": self.with_row_address,
@@ -160,7 +160,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write was asked for; `column_settings` maps lower-cased column paths to options and values."""
+    """The options of a write; `column_settings` maps lower-cased column paths to options and values."""
 
     path: str
     max_rows_per_file: int

@@ -1,11 +1,13 @@
 """TBLPROPERTIES that have a meaning here, and the check for names that nearly have one.
 
-primary_key               names of the columns of the primary key, with commas between them
-enable_stable_row_ids     true if rows keep their ids
-data_storage_version      the version of the data files, where it is not that of new tables
-compression               the compression of all columns
-<column>.<option>         how a column is stored; see column_options.py
-anything else             a setting of the table
+    primary_key               names of the columns of the primary key, with commas between them
+    enable_stable_row_ids     true if rows keep their ids
+    data_storage_version      the version of the data files, where it is not that of new tables
+    compression               the compression of all columns
+    <column>.<option>         how a column is stored; see column_options.py
+    anything else             a setting of the table
+
+Other names that nearly equal one of these are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From the versions of a table to tasks that read what these versions changed.
+"""Planning of the change feed: from the versions of a table to tasks that read the rows they changed.
 
-Rows come with the columns of one version, the reference. What its columns are in an older version is found by
-walking back from it, version by version; columns of a newer version must be the same.
+Rows have the columns of one version, the reference. Walking back from it, version by version, finds its
+columns in an older version; columns of a newer version must be the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EPOCH_MICROS = 10**6
 
 @dataclass(frozen=True)
 class _Holder:
-    """What reading rows of a version needs, whichever rows."""
+    """The parts of a read of a version that do not depend on the rows."""
 
     names: tuple[str, ...]
     fields: tuple[Field, ...]
@@ -54,7 +54,7 @@ class _Holder:
 
 
 class Feed:
-    """What versions of a table changed, as tasks.
+    """The changes of versions of a table, as tasks.
 
     Args:
         walk: the versions.
@@ -95,7 +95,7 @@ class Feed:
             changed_rows = changes_of(None if old is None else at.at(old), at, transaction)
             self._changes[version] = changed_rows
             self._changes_kept += len(changed_rows)
-            # While the manifest is at hand.
+            # Now, as the manifest is loaded already.
             self._holder(version)
             while len(self._changes) > _VERSIONS_KEPT or self._changes_kept > _CHANGES_KEPT:
                 self._changes_kept -= len(self._changes.popitem(last=False)[1])
@@ -174,7 +174,7 @@ class Feed:
 
 
 class TaskColumns(NamedTuple):
-    """What a task has to know of the columns of a read: the filter, and which columns are blobs."""
+    """The part of a read's columns that a task needs: the filter, and which columns are blobs."""
 
     condition: Condition | None
     blobs: tuple[Field, ...]
@@ -187,7 +187,7 @@ class TaskColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangePartition(InputPartition):
-    """What one Spark task reads.
+    """The input of one Spark task.
 
     Attributes:
         tasks: changed rows of its fragments.

@@ -1,7 +1,8 @@
 """The change feed in batches: what a range of versions changed, row by row.
 
-Every version of the range is compared with the one before it, where the driver plans; the tasks then read the
-changed rows, those that went from the files of the version before. Rows of one version come in no order.
+The driver compares every version of the range with the version before it when it plans. The tasks then read
+the changed rows; they read deleted rows from the files of the version before. Rows of one version have no
+order.
 """
 
 from __future__ import annotations

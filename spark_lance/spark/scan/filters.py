@@ -1,9 +1,9 @@
 """Spark's filters as conditions on stored columns.
 
-A filter is taken over only if it keeps exactly the rows that Spark's own evaluation would keep. That holds
-where a column's values are the same in Spark and on disk. Of NaN Spark knows one only, greater than all other
-numbers, so floats are compared without the sign of NaN. Columns that Spark sees in another way (times finer
-than its own, blobs, 256-bit decimals) keep their filters in Spark, except for tests of null.
+A filter is pushed down only if it keeps exactly the rows that Spark's own evaluation would keep. That holds
+where a column's values are the same in Spark and on disk. Spark has only one NaN, which is greater than all
+other numbers, so floats are compared without the sign of NaN. Columns that Spark sees in another way (times
+finer than its own, blobs, 256-bit decimals) keep their filters in Spark, except for tests of null.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reading tables together with the rows that are logged and not in them yet: option `fresh`.
 
-What is read is decided where the driver plans: the base version, SSTables, positions of logs. The rows of the
-base are read as those of any version, without the ones that a shard has a newer state of; each SSTable and
-each log is a partition of its own.
+The driver decides what to read when it plans: the base version, SSTables, positions of logs. The rows of the
+base are read like those of any version, but without rows for which a shard has a newer state. Each SSTable
+and each log is a partition of its own.
 """
 
 from __future__ import annotations

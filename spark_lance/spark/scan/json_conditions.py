@@ -1,13 +1,15 @@
-"""Spark's conditions on what stands at a path of documents, as conditions that leave out documents.
+"""Spark's conditions on values at a path of JSON documents, as conditions that skip documents.
 
     {"op": "DOCUMENT", "function": "get_json_object", "column": "doc", "path": "$.a.b",
      "types": ["\\"long\\""], "test": ">", "values": [{"type": "\\"long\\"", "value": "5"}]}
 
-`function` is get_json_object or variant_get, `types` are the types to which its value is turned then, of
-variant_get first its own, and `test` is a comparison with one of `values`, or IS_NOT_NULL. What comes back is
-met by every document that Spark keeps, and by others: Spark applies its own condition to these.
+`function` is get_json_object or variant_get. `types` are the types to which Spark then casts its value; the
+first type of variant_get is its own. `test` is a comparison with one of `values`, or IS_NOT_NULL. Every
+document that Spark keeps meets the resulting condition, and so may others: Spark applies its own condition to
+these.
 
-Paths are names and single items. Wildcards lead to several values, which the two put together in other ways.
+Paths are names and single items. Wildcards lead to several values, which the two functions combine
+differently.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _KINDS = {
 }
 _VARIANT = "variant"
 _TESTS = {"=": "=", "<=>": "=", "IN": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-# What Spark writes in place of characters that it cannot.
+# Spark writes these in place of characters that it cannot encode.
 _REPLACED = re.compile("[?\ufffd]")
 
 

@@ -40,7 +40,7 @@ def _table(options: ReadOptions) -> MetadataTable:
 
 
 def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
-    """Return the version that a metadata table tells of, and the Spark schema of the columns asked for.
+    """Return the version that a metadata table describes, and the Spark schema of the columns asked for.
 
     Args:
         options: what the read was asked for; `table` is given.

@@ -1,9 +1,9 @@
 """From the fragments of a version to the input partitions of a scan.
 
-A partition is the work of one Spark task: fragments, put together until they make about `partition_bytes` of
-what is read, or a run of the rows of a fragment that is larger. What all tasks share travels with the reader;
-a partition holds little more than the messages of its fragments. Every partition says how many rows and
-bytes it holds, as text that the optimizer rule finds in its pickled form; see `planned_size`.
+A partition is the work of one Spark task: either fragments that add up to about `partition_bytes` of data to
+read, or a run of rows of a larger fragment. Data that all tasks share travels with the reader; a partition
+holds little more than the messages of its fragments. Every partition states its number of rows and bytes, as
+text that the optimizer rule finds in the pickle; see `planned_size`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ __all__ = [
 # As for Spark's own file sources: no partition above the first size, none below the second without need.
 _MOST_BYTES = 128 << 20
 _LEAST_BYTES = 4 << 20
-# What a fragment costs beside its bytes, so that many tiny ones are spread, too.
+# The fixed cost of a fragment, so that many tiny fragments are spread over tasks, too.
 _FRAGMENT_BYTES = 64 << 10
 _SYSTEM_BYTES = 8
-# What Spark holds of a row at least.
+# The least that Spark holds for a row.
 ROW_HEADER_BYTES = 8
 # A fragment is not cut into smaller runs of rows than this.
 _LEAST_ROWS = 4096
@@ -191,7 +191,7 @@ def row_bytes(
 ) -> float:
     """Estimate the bytes of one row of some columns, from types and from the sizes of the data files.
 
-    Columns without a fixed width share evenly what the files take beside the fixed ones.
+    Columns without a fixed width share evenly the bytes of the files that the fixed ones leave.
 
     Args:
         table: the table's schema.

@@ -4,8 +4,8 @@
 
 `op` is the name of a predicate of Spark's connectors, `type` is the type of a literal as JSON, and `value` is
 its value in Spark's own form, as text: days for a date, microseconds for a timestamp, hexadecimal digits for
-bytes. Literals of one type may come together, as {"type": ..., "values": [...]}. What has no such form is
-`{}`. A predicate is taken over under the conditions of `filters`.
+bytes. Literals of one type may come together, as {"type": ..., "values": [...]}. A predicate without such a
+form is `{}`. `filters` lists the conditions under which a predicate is pushed down.
 
 Conditions on what stands in documents come as {"op": "CANDIDATE", "args": [...]}; see `json_conditions`.
 """

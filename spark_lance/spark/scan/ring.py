@@ -1,12 +1,12 @@
-"""Batches that a Spark worker places in memory, where its task reads them, in place of the socket.
+"""Batches that a Spark worker places in shared memory, where its task reads them instead of from the socket.
 
-The executor names a file of memory behind the partition that it hands over (`TaskRead`). Batches are copied
-into it, each as Arrow's encapsulated message, and a batch without rows goes to the socket in its place; what
-is small, or finds no room, goes through the socket itself. The layout, and how the file passes from task to
-task, is told by the executor's side: jvm/LanceRing.java.
+The executor sends the path of a memory file after the partition that it hands over (`TaskRead`). The worker
+copies batches into it, each as Arrow's encapsulated message, and sends a batch without rows to the socket for
+each. Batches that are small, or find no room, go through the socket themselves. The executor's side documents
+the layout, and how the file passes from task to task: jvm/LanceRing.java.
 
-Nothing is lost if the memory cannot be had: another container than the executor's, a kernel that refuses, a
-limit on addresses. Then all batches go through the socket.
+Nothing is lost if the memory is not available: another container than the executor's, a kernel that refuses,
+a limit on addresses. Then all batches go through the socket.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SharedMemory:
                     self._stream.flush()
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield a batch in pieces of which several have room."""
+        """Yield a batch in pieces so small that several fit into the memory."""
         size = pa.ipc.get_record_batch_size(batch)
         count = -(-size // max(1, (self._size - _HEADER) // _PIECES))
         rows = max(1, -(-batch.num_rows // count))

@@ -1,7 +1,7 @@
 """Reading tables from Spark: fragments become input partitions, stored columns become Spark's Arrow batches.
 
-The reader is made where the driver plans; it reads the manifest of the pinned version there and puts all
-that is special to a task into its partition. What tasks share, such as the filter, travels with the reader.
+The reader is made where the driver plans. It reads the manifest of the pinned version there, and puts the
+data of each task into its partition. Data that all tasks share, such as the filter, travels with the reader.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Sn
     store, root = open_store(options.path, options.storage)
     selector = (options.version, options.tag, options.branch, options.asof)
     if ref is None and all(value is None for value in selector):
-        # The listing that tells which is the newest version tells of its content, too.
+        # The listing that finds the newest version also returns its content.
         newest = load_latest(store, root)
         return VersionRef(root, None, newest.version), indexed_snapshot(store, root, newest)
     ref = pin(options) if ref is None else ref
@@ -138,7 +138,7 @@ def _chosen(
 
 
 class Amounts(NamedTuple):
-    """What a planned read reads: fragments, those that it skips, and at most rows and bytes, as for Spark."""
+    """Amounts of a planned read, for Spark: fragments read and skipped, and most rows and bytes."""
 
     fragments: int
     skipped: int
@@ -237,7 +237,7 @@ class LanceReader(DataSourceReader):
 
     @cached_property
     def _shared(self) -> ScanTask | None:
-        """What all tasks have in common; None if there is none."""
+        """The data that all tasks share; None if there is none."""
         return Piece(b"", 0, None, None).task(self._tasks[0]) if self._tasks else None
 
     @cached_property
@@ -254,7 +254,7 @@ class LanceReader(DataSourceReader):
 
     @property
     def condition(self) -> Condition | None:
-        """The condition by which rows are left out; None if there is none."""
+        """The condition that skips rows; None if there is none."""
         return self._condition
 
     @cached_property
@@ -313,7 +313,7 @@ class LanceReader(DataSourceReader):
         return sum(live_rows(task) for task in self._tasks)
 
     def streamed(self, most_bytes: int) -> Iterator[pa.RecordBatch] | None:
-        """Return the batches of all rows, of which none is held, if little has to be read; None otherwise.
+        """Stream the batches of all rows, keeping none, if little has to be read; return None otherwise.
 
         Args:
             most_bytes: about the bytes to read.

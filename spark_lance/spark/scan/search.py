@@ -1,7 +1,7 @@
-"""What a search finds: `nearest` is by vector, `full_text_query` by words, `hybrid_search` by both.
+"""Reads of search results: `nearest` by vector, `full_text_query` by words, `hybrid_search` by both.
 
-One task searches and fetches the rows, so exactly the k best come, also where Spark filters them afterwards.
-`LanceTable.search` is the same search as many tasks.
+One task searches and fetches the rows, so it returns exactly the k best, also if Spark filters them
+afterwards. `LanceTable.search` is the same search as many tasks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["SearchReader", "describe", "reader"]
 def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
     """Return the version that is searched and the Spark schema of the columns asked for.
 
-    What is measured of a row comes last, or where option `columns` names it.
+    Measures of a row come last, or at their place in option `columns`.
 
     Args:
         options: what the read was asked for; one of the searches is given.
@@ -189,10 +189,10 @@ class SearchReader(DataSourceReader):
                 yield convert(batch)
 
     def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
-        """Return what is found, if few rows are wanted and no more than few are compared one by one.
+        """Return the results, if k is small and only few rows are compared one by one.
 
-        Of an index is read what the search needs. A hybrid search has no answer here, nor has one with a
-        filter, which may have to read the whole table.
+        The search reads only the parts of an index that it needs. A hybrid search has no answer here, nor has
+        a search with a filter, which may have to read the whole table.
 
         Args:
             most_rows: rows to return.

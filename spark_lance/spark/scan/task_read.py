@@ -1,7 +1,7 @@
-"""What a Spark task runs for a scan that the driver itself has planned.
+"""The function of a Spark task that runs a scan which the driver itself has planned.
 
-Spark's own planner wraps a reader in a function of its own. This one is named by its module, so that it
-pickles to a few bytes and not to its code.
+Spark's own planner wraps a reader in a closure. This function belongs to its module, so it pickles to a few
+bytes instead of its code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TASK_AMOUNTS", "TaskRead", "pickled_read"]
 
-# What tasks read: field of `ReadCounts`, name, and what Spark's UI calls it.
+# Counters of a task's read: field of `ReadCounts`, name, and label in Spark's UI.
 _COUNTED = (
     ("requests", "lanceTaskRequests", "requests to the store"),
     ("bytes", "lanceTaskBytes", "bytes read from the store"),
@@ -55,8 +55,9 @@ class TaskRead:
     def batches(self, handed_over: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the partition that Spark hands over: one row with one column, its pickle.
 
-        LanceColumns adds the path of a file behind the pickle, in which it looks for what has been read; or
-        two lines, the path of memory for batches (`spark.scan.ring`) and its key in hexadecimal digits.
+        LanceColumns adds a text after the pickle. It is either the path of a file, in which LanceColumns
+        expects the counters of the read, or two lines: the path of shared memory for batches
+        (`spark.scan.ring`) and its key in hexadecimal digits.
         """
         for batch in handed_over:
             handed = io.BytesIO(batch.column(0)[0].as_py())

@@ -1,7 +1,7 @@
-"""What a Spark task reads of a version, and how: all that a worker process loads for it.
+"""The read of a version in a Spark task: all that a worker process loads for it.
 
-A worker is started for one query and may be ended with it, and what it imports it imports then. So nothing of
-the planning is needed here: no manifest, no index, no option. `rows.LanceReader` pickles to `TaskRows`.
+A worker may be started for one query and end with it, and it imports its modules then. So this module needs
+nothing of the planning: no manifest, no index, no option. `rows.LanceReader` pickles to `TaskRows`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EMPTY_BATCH = 1 << 20
 
 
 class Piece(NamedTuple):
-    """What is special to one task of a scan; see the attributes of `ScanTask`."""
+    """The part of a scan that differs from task to task; see the attributes of `ScanTask`."""
 
     fragment: bytes
     first_row: int
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class LancePartition(InputPartition):
-    """What one Spark task reads.
+    """The input of one Spark task.
 
     Attributes:
         pieces: its fragments.

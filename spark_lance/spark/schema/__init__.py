@@ -1,1 +1,1 @@
-"""Spark's types and rows beside Lance's."""
+"""Spark's types and rows, and their counterparts in Lance."""

@@ -1,12 +1,12 @@
-"""`lance_blob(blob, offset, length)`: bytes of blobs in queries, of which only the range is fetched.
+"""`lance_blob(blob, offset, length)`: ranges of bytes of blobs in queries; only the range is fetched.
 
     lance_blob(blob)                   all bytes
     lance_blob(blob, offset)           those from a position on, 0 is the first
     lance_blob(blob, offset, length)   at most so many of them
 
-What lies behind the end of a blob is left out, so a range that begins there is empty. It is null if one of
-its arguments is. `blob` is a column of descriptions as reads give it, wherever the row has been meanwhile, or
-of plain bytes. Workers open the files with what their environment gives, as rows hold no credentials.
+Bytes after the end of a blob are left out, so a range that begins there is empty. It is null if one of its
+arguments is. `blob` is a column of descriptions as reads return it, wherever the row has been meanwhile, or
+of plain bytes. Workers open the files with the settings of their environment, as rows hold no credentials.
 
 From Spark 4.1 on it works on batches: the ranges in one file are fetched together. Spark 4.0 calls it by row.
 """

@@ -55,7 +55,7 @@ LEFT_OUT = "none"
 
 _MOST_BYTES = 2**31 - 1
 _PARALLEL_READS = 16
-# What version 2.0 writes for a null blob.
+# The position of a null blob in files of version 2.0.
 _NULL_POSITION = 1
 _PARTS = frozenset(field.name for field in REFERENCE)
 

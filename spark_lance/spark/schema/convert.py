@@ -159,7 +159,7 @@ def _build(
     """Return an array of `target` with the length and the nulls of `like`."""
     validity = None
     if like.null_count:
-        # A bitmap of a sliced array may start within a byte, so it is packed anew.
+        # A bitmap of a sliced array may start within a byte, so it is packed again.
         validity = like.buffers()[0] if like.offset == 0 else like.is_valid().buffers()[1]
     return pa.Array.from_buffers(
         target, len(like), [validity, *buffers], like.null_count, children=list(children)

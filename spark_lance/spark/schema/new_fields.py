@@ -4,11 +4,11 @@ A field may hold nulls, at every level: what Spark says of nulls to a writer is 
 about this query, and the next query to append to the table may differ in that. (Spark's own tables are
 created so, too.) Only columns of a primary key, and the structs that they are in, must hold none.
 
-What the options of columns and their metadata ask goes into the type (vectors, half floats, large types) or
-into field metadata, by which the file writer goes. Metadata about pages stands on the field and, as arrays
-are stored by their elements, on the elements of an array too.
+The options of columns and their metadata become part of the type (vectors, half floats, large types) or field
+metadata, which the file writer follows. Metadata about pages is on the field and also on the elements of an
+array, because arrays are stored by their elements.
 
-Descriptions of blobs stand for the blobs: such a column becomes a column of blobs.
+A column of blob descriptions becomes a column of blobs.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
 
 
 def _suiting(request: dict[str, Any], spark: st.DataType) -> dict[str, Any]:
-    """Return what metadata asks, without the length of vectors of values that no new vector can have.
+    """Return the options in metadata, without the length of vectors whose type no new vector can have.
 
-    What was read from a table has such metadata if the table's vectors are of types that Spark lacks.
+    Columns read from a table have such metadata if the table's vectors are of types that Spark lacks.
     """
     item = spark.elementType if isinstance(spark, st.ArrayType) else None
     if isinstance(item, (st.StringType, st.BinaryType, st.ArrayType, st.MapType, st.NullType)):

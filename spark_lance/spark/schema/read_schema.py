@@ -172,7 +172,7 @@ def narrow(field: Field, target: st.DataType) -> Field:
             for child in field.children
             if child.name in target.names
         ]
-        # A struct of which nothing is asked for still has rows that are null, and a child tells which.
+        # A struct without requested fields still has null rows, and a child shows which.
         return replace(field, children=tuple(parts) or field.children[:1])
     if field.kind == "list" and isinstance(target, st.ArrayType):
         return replace(field, children=(narrow(field.children[0], target.elementType),))

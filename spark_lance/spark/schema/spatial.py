@@ -74,7 +74,7 @@ def is_carrier(arrow: pa.DataType) -> bool:
 
 
 def carried(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return well-known binary in a carrier, whose type says of which spatial reference it is."""
+    """Return well-known binary in a carrier, whose type has the spatial reference."""
     binary = values.storage if isinstance(values, pa.ExtensionArray) else values
     binary = binary.cast(pa.binary())
     srid = int((target.field("wkb").metadata or {}).get(b"srid", b"0"))

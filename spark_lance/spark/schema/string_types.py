@@ -5,8 +5,8 @@ column; other engines ignore it:
 
     spark.string-type = "char(5)" | "varchar(10)" | "string collate UTF8_LCASE"
 
-A schema that Spark reads has strings in place of CHAR and VARCHAR, and the declared type of the whole column
-in the column's metadata, as Spark's own relations have it:
+Spark reads a schema that has strings in place of CHAR and VARCHAR. The declared type of the whole column is
+in the column's metadata, as in Spark's own relations:
 
     __CHAR_VARCHAR_TYPE_STRING = "char(5)" | "array<varchar(10)>" | "struct<a:char(5),b:int>" | ...
 

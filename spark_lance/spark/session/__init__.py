@@ -1,1 +1,1 @@
-"""What is set up once per session or process: the optimizer rule, workers."""
+"""Set-up once per session or process: the optimizer rule, workers."""

@@ -29,7 +29,7 @@ __all__ = ["FAST_SETTINGS", "REDACTION", "session_builder", "tell_of_settings"]
 
 logger = logging.getLogger(__name__)
 
-# The setting by which Spark hides values in its UI, its event log and its plans; and the names of secrets.
+# The setting for values that Spark hides in its UI, its event log and its plans; and the names of secrets.
 REDACTION = ("spark.redaction.regex", SECRET_NAMES)
 _SOCKETS, _SOCKET_FOLDER = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 

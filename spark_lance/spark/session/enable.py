@@ -1,12 +1,12 @@
-"""What makes Spark read from Lance tables only what a query needs, switched on for one session.
+"""Switch on, for one session, that Spark reads from Lance tables only what a query needs.
 
-Spark plans the scans of a Python data source with all columns, and without filters and limits. That is mended
-by a rule for its optimizer, `jvm/LancePruning.java`, which is compiled in the driver's JVM by the compiler
-that Spark brings along. Clients of Spark Connect have no way to that JVM; there the options `columns` and
-`filter` choose what is read, unless the server has switched the rule on for all of its sessions.
+Spark plans the scans of a Python data source with all columns, and without filters and limits. A rule for
+its optimizer, `jvm/LancePruning.java`, fixes that; Spark's own compiler compiles it in the driver's JVM.
+Clients of Spark Connect cannot reach that JVM. There the options `columns` and `filter` choose what is read,
+unless the server has switched the rule on for all of its sessions.
 
-The format to write is looked for in the thread's active session, and a session is active by itself only in
-the thread that made it. Where the class `FORMAT` is published, it does not matter which one is.
+Spark looks up the format to write in the thread's active session, and a session is active by itself only in
+the thread that made it. Where the class `FORMAT` is published, the active session does not matter.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 def enable(spark: SparkSession, wish: Wish | None = None, *, new_sessions: bool = False) -> Started:
     """Let queries of a session read only the columns and rows of Lance tables that they need.
 
-    Filters and limits reach the tables, columns that a query does not use are not fetched, rows are counted
-    without reading any, and small tables are known to be small, so that Spark can broadcast them. Everything
+    Filters and limits reach the tables, and columns that a query does not use are not fetched. Rows are
+    counted from metadata. Spark learns the sizes of small tables, so that it can broadcast them. Everything
     works without this call, too. Calling it again is harmless.
 
     Args:

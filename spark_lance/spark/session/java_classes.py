@@ -1,8 +1,8 @@
-"""Java classes of this package in the driver's JVM: compiled there, by the compiler that Spark brings along.
+"""Java classes of this package in the driver's JVM: compiled there, by the compiler that Spark contains.
 
-A class is *published* where the class loader that Spark looks things up with takes more classes, as that of
-a driver which spark-submit or Python has started does: then all threads and sessions find it by name, and it
-is compiled once per JVM. What was compiled is kept for the next JVM, in the user's cache folder, by content
+A class is *published* if the class loader that Spark looks things up with accepts more classes, as in a
+driver that spark-submit or Python has started. Then all threads and sessions find it by name, and it
+is compiled once per JVM. Compiled classes are kept for the next JVM, in the user's cache folder, by content
 and release of Spark:
 
     <cache>/spark-lance/java/<release>/<class>-<hash of the sources>.jar

@@ -1,4 +1,4 @@
-"""What the optimizer rule (jvm/LancePruning.java) tells the reader of a scan that it has made.
+"""Marks of the optimizer rule (jvm/LancePruning.java) for the reader of a scan that it has made.
 
 Spark hands a reader nothing but the data source and a schema, so the rule writes into the metadata of the
 first column:
@@ -8,7 +8,7 @@ first column:
     lance.planned.limit     at most this many rows are used, in any order
     lance.planned.filters   how many conditions stand between the scan and that limit
 
-A scan without columns has no marks. What Spark sees of the scan has none either.
+A scan without columns has no marks. Nor does the schema that Spark sees of the scan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a classic session is given by `enable`, by the classes of jvm/ whose nested class Start does it.
+"""The parts that `enable` gives a classic session: classes of jvm/ whose nested class Start does the work.
 
 All of it is one question to the JVM, see `jvm/LanceStart.java`.
 """
@@ -40,7 +40,7 @@ NOT_TAKEN = "the driver's class loader takes no classes"
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked of parts beside the rule.
+    """The request for parts in addition to the rule.
 
     Attributes:
         parts: their classes, in order.
@@ -57,7 +57,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Started:
-    """What has come of it.
+    """The result of a start.
 
     Attributes:
         missing: classes that are not there or could not be started, and why, in a line.

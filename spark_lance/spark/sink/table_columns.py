@@ -1,8 +1,8 @@
 """Options of columns and the columns of a table that is there: an append or a partial overwrite.
 
-What tells the type of a column (vectors, half floats, large types, blobs) or the primary key was settled when
-the table was made: an option that says the same is fine, one that says something else is refused. What tells
-how pages are stored holds for the files of the write at hand, whatever the table says for others.
+Options about the type of a column (vectors, half floats, large types, blobs) or the primary key were settled
+when the table was created. A write may repeat the same value; a different value is refused. Options about the
+storage of pages apply to the files of this write, whatever the table's settings for other files are.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def named_children(field: Field) -> tuple[Field, ...]:
 
 
 def with_page_settings(schema: Schema, column_settings: ColumnSettings) -> Schema:
-    """Return the schema by which files are written, its fields with what options ask of their pages."""
+    """Return the schema for writing files: its fields carry the options about pages."""
     pages = {
         column: {ENCODINGS[name]: str(value) for name, value in settings.items() if name in ENCODINGS}
         for column, settings in column_settings.items()

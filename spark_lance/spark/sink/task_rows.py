@@ -1,7 +1,7 @@
-"""What a Spark task writes of a table's new rows, and how: all that a worker process loads for it.
+"""The write of new rows in a Spark task: all that a worker process loads for it.
 
-A worker is started for one query and may be ended with it, and what it imports it imports then. So nothing of
-planning and committing is needed here: no version, no conflict, no option.
+A worker may be started for one query and end with it, and it imports its modules then. So this module needs
+nothing of planning and committing: no version, no conflict, no option.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["LanceCommitMessage", "WrittenRows"]
 
 @dataclass(frozen=True)
 class LanceCommitMessage(WriterCommitMessage):
-    """What one task wrote: serialized DataFragment messages, and the number of rows it was given."""
+    """The result of one write task: serialized DataFragment messages, and the number of its input rows."""
 
     fragments: tuple[bytes, ...]
     rows: int

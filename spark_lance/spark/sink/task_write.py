@@ -1,7 +1,7 @@
-"""What a Spark task runs for a write that the driver itself has planned.
+"""The function of a Spark task that runs a write which the driver itself has planned.
 
-Spark's own planner wraps a writer in a function of its own. This one is named by its module, so that it
-pickles to a few bytes and not to its code.
+Spark's own planner wraps a writer in a closure. This function belongs to its module, so it pickles to a few
+bytes instead of its code.
 """
 
 from __future__ import annotations

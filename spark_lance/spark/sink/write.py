@@ -139,8 +139,8 @@ class LanceWriter(DataSourceArrowWriter):
         """Delete the files of all tasks, also of those that were killed, unless a commit has been tried.
 
         Spark also calls this after `commit` has failed, in another process. Then all messages are there,
-        and `commit` has deleted what was certainly not committed; only a write of which some task did not
-        finish (its message is None) has certainly never been committed.
+        and `commit` has deleted everything that was certainly not committed. Only a write with an unfinished
+        task (its message is None) has certainly never been committed.
         """
         done = [message for message in messages if isinstance(message, LanceCommitMessage)]
         if len(done) < len(messages):

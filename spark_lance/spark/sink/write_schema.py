@@ -1,6 +1,6 @@
 """How the rows of a DataFrame are to be stored: decided in the driver, before any task runs.
 
-What a write does to the table's columns:
+The effect of a write on the table's columns:
 
     append                            the table's columns stay; those that the rows lack become null
     append, mergeSchema               ... and the table gets the columns that it lacks
@@ -13,8 +13,8 @@ What a write does to the table's columns:
     overwrite, replaceUsing           as append; just the rows that equal a new row in these columns are
                                       replaced; replaceOn: the rows that a condition matches with a new row
 
-Descriptions of blobs stand for the blobs: a new column of them is a column of blobs, and in a table that is
-there its own column decides whether blobs or plain bytes are stored.
+Descriptions of blobs stand in for the blobs: a new column of descriptions is a column of blobs. For an
+existing table its own column decides whether blobs or plain bytes are stored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Aggregates that the driver answers: from the manifest, from indices, and from columns of few bytes.
 
-Indices have to know all rows of a version. With a condition they tell where they name exactly the rows that
-meet it. What an index tells of the least and the greatest value is where their rows are: the values are read
-from these rows. What no index tells is found by looking through the columns, where little has to be read for
-that (`running`). Whatever is not certain is left to Spark's tasks: there is no answer then.
+An index can answer if it covers all rows of a version. With a condition it can answer if it finds exactly the
+rows that meet the condition. For the least and the greatest value, an index returns the place of their rows,
+and the values are read from these rows. Without an index, the columns are scanned if they are small
+(`running`). If a result is not certain, there is no answer, and Spark's tasks compute it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["column_statistics", "push_aggregates"]
 
 # Rows that are looked at for one value: those of a few zones.
 _MOST_LOOKED = 1 << 16
-# What Spark's estimates of a join or a filter can use.
+# Types that Spark's estimates of a join or a filter can use.
 _ESTIMATED = (st.IntegralType, st.DecimalType, st.DateType, st.TimestampType, st.BooleanType)
 
 
@@ -69,7 +69,7 @@ def push_aggregates(question: Question) -> dict[str, Any] | None:
 
 
 def column_statistics(question: Question) -> dict[str, Any]:
-    """Return what indices tell of columns of a scan, for estimates.
+    """Return statistics of columns of a scan from indices, for estimates.
 
     `columns` have `nulls` and `distinct` (None if not known) by name; the two rows are the least and the
     greatest values, null where they are not known.
@@ -112,7 +112,7 @@ _Found = tuple[st.DataType, pa.Array]
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is known of the rows of a read without tasks."""
+    """Facts about the rows of a read that need no tasks."""
 
     read: Read
     request: Mapping[str, Any] = dataclass_field(repr=False)
@@ -256,7 +256,7 @@ class _Facts:
 
 
 def _only(paths: Sequence[Sequence[str]], seen: st.StructType) -> st.StructType:
-    """Return a schema of the columns of some paths, of which nothing but the fields at their ends is left."""
+    """Return a schema of the columns of some paths, with only the fields at the ends of the paths."""
     fields = []
     for field in seen.fields:
         parts = [path[1:] for path in paths if path[0] == field.name]

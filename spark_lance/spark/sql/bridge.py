@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 Answer = Callable[[Question], Any]
 
-# Verb -> the module beside this one whose function of that name answers. It is imported when first asked: a
-# session that reads loads nothing of what changes tables.
+# Verb -> the module of this package with the function that answers it. It is imported at the first question:
+# a session that only reads does not load the code for changing tables.
 VERBS = {
     "open_catalog": "namespaces",
     "list_namespaces": "namespaces",
@@ -66,7 +66,7 @@ VERBS = {
     "nearest": "search",
 }
 
-# Errors that Spark has a class of its own for, by which IF EXISTS and the like work.
+# Errors with an own class in Spark, which IF EXISTS and the like need.
 _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (errors.NamespaceNotFoundError, "NoSuchNamespace"),
     (errors.NamespaceExistsError, "NamespaceExists"),

@@ -41,7 +41,7 @@ _STORAGE = "storage."
 # A part of a name in SQL, quoted or not.
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 _SETTINGS = frozenset({"root", "paths", "impl", "storage_for", ALLOWED_BASES})
-# Options by which a service could lead requests, and the user's credentials with them, to another server.
+# Options that could lead a service's requests, with the user's credentials, to another server.
 _LEADING = re.compile(r"(?i)endpoint|base_url|host|proxy|kwargs|connection_string|(^|_)url$")
 
 
@@ -197,7 +197,7 @@ def _tell_of_left_out(name: str, uri: str) -> None:
 
 @lru_cache(maxsize=64)
 def _directory(root: str, storage: tuple[tuple[str, str], ...]) -> DirectoryCatalog:
-    # Who names no table loads nothing of what keeps them.
+    # A session that names no table does not load the code for directories.
     kind = import_module("spark_lance.catalog.directory").DirectoryCatalog
     return cast("DirectoryCatalog", kind(root, dict(storage)))
 

@@ -1,4 +1,4 @@
-"""What SQL gets beside the catalog: searches in FROM, distances of vectors, and ranges of blobs.
+"""SQL functions in addition to the catalog: searches in FROM, distances of vectors, and ranges of blobs.
 
 Their classes are compiled at the first use.
 """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["opened", "search_each", "stand_ins"]
 
-# What a search for each row takes: keys of searches, and options of reads.
+# Options of a search for each row: keys of searches, and options of reads.
 _OF_VECTORS = ("metric", "nprobes", "refine_factor", "use_index", "fast_search")
 _OF_READS = ("filter", "columns", "version", "tag", "asof", "allowed_bases")
 # A row that is searched for, with a number that tells it from others.

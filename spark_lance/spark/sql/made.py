@@ -1,4 +1,4 @@
-"""What Java asks Python to make when it is first needed, because making it takes as long as a small query."""
+"""Objects that Java has Python create at their first use: creating one takes as long as a small query."""
 
 from __future__ import annotations
 

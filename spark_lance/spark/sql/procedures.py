@@ -38,7 +38,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Procedure:
-    """What a procedure is called with, what it does and what comes back.
+    """A procedure: its parameters, its function and its result.
 
     Attributes:
         run: called with the question, the table and the arguments by name; returns a DataFrame or None.

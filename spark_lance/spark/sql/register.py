@@ -29,7 +29,7 @@ PLANS_IN_DRIVER = "spark.lance.planInDriver"
 # Names of options whose values Spark hides in plans: those of its own default, and those that may be secret.
 _HIDDEN_OPTIONS, _HIDDEN_NAMES = "spark.sql.redaction.options.regex", f"{SECRET_NAMES}|url"
 
-# What answers questions, functions and a rule, errors of statements that Spark cannot parse, and statements.
+# The classes that answer questions; the functions and a rule; parse errors; statements.
 _UNITS, _FUNCTIONS = "spark_lance.LanceUnits", "spark_lance.LanceLate"
 _PARSER, _STATEMENTS = "spark_lance.LanceParser", "spark_lance.LanceStatements"
 PARTS = (_UNITS, _FUNCTIONS, _PARSER, _STATEMENTS)

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 # The aliases in the expressions that Java hands over.
 _TARGET, _SOURCE = "__lance_target", "__lance_rows"
-# Options by which a view shows another version, or a part of the table: its rows are not those to change.
+# With these options a view shows another version or a part of the table, so its rows cannot be changed.
 _OTHER_ROWS = (
     *("version", "tag", "asof", "table", "filter", "nearest", "full_text_query", "fragments"),
     *("readChangeFeed", "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp"),
@@ -49,7 +49,7 @@ _SESSIONS = 1000
 
 @dataclass(frozen=True)
 class LastChange:
-    """What a statement did.
+    """The result of a statement.
 
     Attributes:
         statement: DELETE, UPDATE or MERGE.
@@ -73,7 +73,7 @@ class LastChange:
 
 
 class _LastChanges:
-    """What the last statement of each session did, for as many sessions as were the last to change rows."""
+    """The last change of each session, for a bounded number of sessions, the most recent ones."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, LastChange] = OrderedDict()

@@ -1,10 +1,11 @@
-"""Aggregates of columns that are found batch by batch, in whatever order rows come.
+"""Aggregates of columns that are computed batch by batch, in any order of rows.
 
-They are exactly Spark's, or there is none. Sums are those of whole numbers and decimals that cannot overflow
-in whatever order; sums of floats depend on the order, and are left to Spark. An average is to Spark a sum and
-a count where it hands over aggregates, and otherwise a sum of doubles: so where both of one column are asked
-for, the sum has to be one that doubles hold exactly, and averages of decimals are left to Spark, which may
-round them in another way.
+They are exactly Spark's, or there is none. Sums are computed for whole numbers and decimals that cannot
+overflow in any order. Sums of floats depend on the order, and are left to Spark.
+
+Spark pushes down an average as a sum and a count if it pushes down aggregates; otherwise it is a sum of
+doubles. So if a query has both for one column, doubles must hold the sum exactly. Averages of decimals are
+left to Spark, which may round them in another way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scans that the driver's own Python plans, and answers itself where little has to be read.
 
-Every question has `read`: the options of a read, the version if it is known ([root, branch, number]), the
-columns as Spark was told of them, and a token by which questions of one table are told from those of another.
+Every question has `read`: the options of a read, the version if it is known ([root, branch, number]), and the
+columns as Spark has them. A token tells the questions about one table from those about another.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _MOST_TOP = 10_000
 # Open versions, by token and options: a version never changes, and a table in the place of another one has
 # another token.
 _OPEN: ByteCache[tuple[VersionRef, Snapshot]] = ByteCache(64 << 20)
-# What a version takes at least, and for each byte of its manifest.
+# The least memory of a cached version, and the memory for each byte of its manifest.
 _LEAST_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
 
 
@@ -89,13 +89,13 @@ class _Bounded(Protocol):
 
 @dataclass(frozen=True)
 class Read:
-    """What the questions about one table have in common."""
+    """The common part of all questions about one table."""
 
     request: dict[str, Any] = field(repr=False)
 
     @cached_property
     def options(self) -> ReadOptions:
-        """What the read was asked for."""
+        """The options of the read."""
         return read_options(CaseInsensitiveDict(self.request["options"]))
 
     @cached_property
@@ -236,12 +236,13 @@ def push_limit(question: Question) -> bool:
 def plan_scan(question: Question) -> dict[str, Any]:
     """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
 
-    `kind` is "rows", "columns" or "tasks"; all have the version (`ref`), and `rows` and `bytes` that are read
-    at most, columns and tasks also what is to be told of them.
-    Rows come as a stream of Arrow, tasks as what Spark's reader of Python data sources takes, both in base64;
-    columns in a file, see `columns_answer`, and so do rows of many bytes where the question has `files`.
-    Columns are for more rows than Spark's local scans are made for, where the question says that they can be
-    read (`columnar`).
+    `kind` is "rows", "columns" or "tasks". Every answer has the version (`ref`), and the most `rows` and
+    `bytes` of the read; columns and tasks also have their metrics, see `_account`.
+
+    Rows are an Arrow stream, and tasks are the input of Spark's reader of Python data sources, both in
+    base64. Columns are in a file, see `columns_answer`; so are rows of many bytes where the question has
+    `files`. Columns are for more rows than Spark's local scans are made for, if the question says that the
+    caller can read them (`columnar`).
     """
     request = question.request
     read = Read(request["read"])
@@ -395,7 +396,7 @@ def local_bounds(request: Any) -> tuple[int, int]:
 
 
 def version_answer(ref: VersionRef) -> list[Any]:
-    """Return a version as Java is told of it, and tells of it again."""
+    """Return a version in the form that Java receives and sends back."""
     return [ref.root, ref.branch, ref.version]
 
 

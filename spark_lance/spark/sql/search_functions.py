@@ -1,4 +1,4 @@
-"""The table functions that search: their arguments and options. What they do is in `search`."""
+"""The table functions that search: their arguments and options. `search` runs them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """Tables in SQL: found by name or path, with a version, a branch, as metadata tables; altered and dropped.
 
-t                  the newest version                 t@dev            the branch dev
-t VERSION AS OF 3  a version, or a tag by name        t TIMESTAMP AS OF '...'
-t.history          a metadata table of t              `/data/t`        the table at a path
+    t                  the newest version                 t@dev            the branch dev
+    t VERSION AS OF 3  a version, or a tag by name        t TIMESTAMP AS OF '...'
+    t.history          a metadata table of t              `/data/t`        the table at a path
+
+Java asks for them by the verbs of `bridge`.
 """
 
 from __future__ import annotations

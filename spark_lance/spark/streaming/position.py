@@ -60,7 +60,7 @@ class Position:
 
 
 class Budget:
-    """What one micro-batch may still take.
+    """The remaining budget of one micro-batch.
 
     Args:
         options: of the stream; None for everything.

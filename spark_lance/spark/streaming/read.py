@@ -1,11 +1,11 @@
-"""Tables as streams: what new versions bring becomes micro-batches.
+"""Tables as streams: the changes of new versions become micro-batches.
 
-A stream begins with all rows of the newest version, unless it is told where to start, and goes on with what
-later versions changed: inserted rows, or all changes with `readChangeFeed`. Spark keeps one reader per query
-in a process of the driver, asks it how far the next batch goes (`latestOffset`) and what its tasks are
-(`partitions`); another reader, made from the same options, travels to the tasks (`read`).
+A stream begins with all rows of the newest version, unless an option says where to start. It continues with
+the changes of later versions: inserted rows, or all changes with `readChangeFeed`. Spark keeps one reader per
+query in a process of the driver. It asks this reader how far the next batch goes (`latestOffset`) and for its
+tasks (`partitions`). Another reader, made from the same options, travels to the tasks (`read`).
 
-Spark 4.0 and 4.1 ask for offsets without saying where the stream stands: there a batch takes all there is.
+Spark 4.0 and 4.1 ask for offsets without the position of the stream: there a batch takes all there is.
 """
 
 from __future__ import annotations
@@ -240,9 +240,9 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             index = 0
 
     def _changes(self, version: int) -> list[ChangedRows]:
-        """Return what a version changed, if the stream can deliver it.
+        """Return the changes of a version, if the stream can deliver it.
 
-        Which of it is delivered is told by `_is_delivered`: positions count all, whatever the options say.
+        `_is_delivered` selects the delivered ones: positions count all, whatever the options say.
         """
         try:
             self._feed.columns_at(version)

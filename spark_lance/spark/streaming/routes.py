@@ -1,10 +1,9 @@
-"""Routes of upserts: which Spark task gets the rows of which shard, so that it can write its shards itself.
+"""Routes of upserts: all rows of a shard go to one Spark task, so that the task can write its shards itself.
 
-Spark sends a row to the partition (Murmur3(x, seed 42) mod n, made positive) for a value x that it computes
-of the row. For shards by bucket b, x is a number that is chosen for b so that Spark sends it to partition
-b mod n; for shards by identity, x is the value itself, and without shards there is one partition. So all rows
-of a shard are in one partition. The task looks whether they are: if Spark computed something else, it fails
-before it writes.
+Spark sends a row to partition (Murmur3(x, seed 42) mod n, made positive) for a value x that it computes from
+the row. For shards by bucket b, x is a number chosen so that Spark sends it to partition b mod n. For shards
+by identity, x is the value itself; without shards there is one partition. So all rows of a shard are in one
+partition. The task checks that: if Spark computed something else, the task fails before it writes.
 """
 
 from __future__ import annotations

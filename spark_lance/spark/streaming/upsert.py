@@ -66,7 +66,7 @@ _TASK_THREADS = 4
 
 @dataclass(frozen=True)
 class UpsertMessage(WriterCommitMessage):
-    """What one task left for the shards."""
+    """The rows that one task has staged for the shards."""
 
     pieces: tuple[StagedPiece, ...]
 
@@ -108,7 +108,7 @@ class Staging:
         return cls(snapshot, router, tuple(names), secrets.token_hex(8), deletes)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> tuple[StagedPiece, ...]:
-        """Leave the rows of a task beside the table, and return what was left."""
+        """Stage the rows of a task next to the table, and return the staged pieces."""
         return self._stage(batches, self.snapshot.store, self.snapshot.root, None)
 
     def _stage(

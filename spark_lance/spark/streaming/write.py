@@ -5,7 +5,7 @@ query. After a failure it repeats the last batch, with the same number and new f
 query's id and the number, and is left out if the table has it already. The id is the one in the checkpoint:
 after its checkpoint was deleted, a query is another query.
 
-What tasks write is committed by the plan that they wrote it by, hence the plan travels with their messages.
+The commit must use the plan that the tasks wrote by, so the plan travels with their messages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["LanceStreamMessage", "LanceStreamWriter", "stream_writer"]
 
 @dataclass(frozen=True)
 class LanceStreamMessage(LanceCommitMessage):
-    """What one task wrote, and the plan by which it did."""
+    """The result of one task, and the plan of its write."""
 
     plan: WritePlan
 
