@@ -141,7 +141,7 @@ class BaseOptions:
         return None if base_id is None else self.by_id.get(base_id)
 
     def and_also(self, other: BaseOptions) -> BaseOptions:
-        """Return what these and others say; these count where both say something."""
+        """Return these options and others; these win where both set a value."""
         return BaseOptions(
             tuple(dict.fromkeys([*self.allowed, *other.allowed])),
             {**other.by_uri, **self.by_uri},

@@ -46,11 +46,11 @@ class ByteCache(Generic[Value]):
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of the values that are held."""
+        """The bytes of the cached values."""
         return self._bytes
 
     def get(self, key: Hashable, make: Callable[[], Value], size: Callable[[Value], int]) -> Value:
-        """Return the value of a key; `make` makes it if it is not there, `size` tells its bytes."""
+        """Return the value of a key; `make` creates a missing value, and `size` returns its bytes."""
         return self.get_all([key], lambda _: [make()], size)[0]
 
     def get_all(

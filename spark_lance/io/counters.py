@@ -63,6 +63,6 @@ def count_pages(read: int, skipped: int) -> None:
 
 
 def read_counts() -> ReadCounts:
-    """Return what this process has read since it began, all its threads together."""
+    """Return the counts of this process since its start, for all threads together."""
     with _lock:
         return ReadCounts(_reads, _requests, _bytes, _hits, _pages, _skipped)

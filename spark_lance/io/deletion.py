@@ -77,7 +77,7 @@ def delete_file(path: str, root: str) -> None:
 
 
 def files_to_delete(directory: str, root: str, recursive: bool) -> list[StoredObject]:
-    """Return the files and links in a folder below a root, with those of the folders in it if asked for.
+    """Return the files and links in a folder below a root, and in its subfolders if `recursive`.
 
     A link is an entry of its own, with its own size, whatever it leads to; its time is the later one of the
     link and the file. None if the folder does not exist. A folder that is a link is logged, and has none.

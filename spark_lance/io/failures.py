@@ -191,7 +191,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def translated(error: Exception, doing: str, options: Mapping[str, Any]) -> Exception:
-    """Return the error that a user gets for what a driver raised; secrets are taken out of its text.
+    """Return the error for the user after a driver raised one; secrets are removed from its text.
 
     A missing object stays a `FileNotFoundError` and one that is there already is a `FileExistsError`.
 

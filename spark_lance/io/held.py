@@ -34,7 +34,7 @@ class HeldOpen(Generic[Opened]):
         _ALL.append(self)
 
     def take(self, key: Hashable) -> Opened | None:
-        """Return what is open under a key, which is then the caller's; None if there is none."""
+        """Take the open file of a key out of the pool and return it; None if there is none."""
         with self._lock:
             self._drop_old()
             entry = self._held.pop(key, None)

@@ -117,7 +117,7 @@ class MemoryOutput:
 
 
 class RemoteOutput:
-    """Streams through the driver's own file object, which sends parts and repeats what failed.
+    """Streams through the driver's own file object, which sends parts and repeats failed ones.
 
     Args:
         fs: the file system.

@@ -20,7 +20,7 @@ _listener: ContextVar[Report | None] = ContextVar("spark_lance_progress", defaul
 
 @contextmanager
 def reporting(listener: Report) -> Iterator[None]:
-    """Let a listener hear the reports of what runs inside the block, in this thread."""
+    """Send the progress of the code inside the block, in this thread, to a listener."""
     token = _listener.set(listener)
     try:
         yield
@@ -44,7 +44,7 @@ def report(step: str, done: int, total: int, unit: str) -> None:
 
 @contextmanager
 def part_of(before: int, total: int) -> Iterator[None]:
-    """Let what is reported inside the block count as a part of something larger.
+    """Count the progress inside the block as a part of a larger step.
 
     Args:
         before: what was done of it before the block, in the unit of the reports.

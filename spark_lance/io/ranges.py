@@ -57,7 +57,7 @@ def coalesce(ranges: Sequence[tuple[int, int]], max_gap: int, max_size: int) -> 
 def fetch_joined(
     path: str, ranges: Sequence[tuple[int, int]], fetch: Callable[[int, int], bytes]
 ) -> list[pa.Buffer]:
-    """Return the bytes of each (offset, size) of an object, in the asked order.
+    """Return the bytes of each (offset, size) of an object, in the order of the ranges.
 
     Near ranges are joined into one request; several requests are sent from threads.
 

@@ -67,7 +67,7 @@ def retried(
     transient: Callable[[Exception], bool],
     doing: str = "a request",
 ) -> Result:
-    """Return what the first attempt that does not fail returns.
+    """Return the result of the first attempt that does not fail.
 
     Args:
         attempt: may run more than once, so it must not matter if an earlier one went through unnoticed.

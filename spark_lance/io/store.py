@@ -140,7 +140,7 @@ class Store:
     authority: str = field(default="", repr=False, compare=False, kw_only=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: a lock cannot follow, so a user of the lock there gets an error."""
+        """Return the pickled state, without the lock: its user gets an error after unpickling."""
         state = {name: self.__dict__[name] for name in self.__dataclass_fields__}
         if self.commit_lock is not None:
             state["commit_lock"] = _no_lock_here
@@ -241,7 +241,7 @@ class Store:
             raise local_failure(error, f"reading {path}") from None
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        """Return the bytes of each (offset, size), in the asked order.
+        """Return the bytes of each (offset, size), in the order of the ranges.
 
         Near ranges are joined into one request and requests run in parallel; on a local disk the file is
         memory mapped and nothing is copied.
@@ -305,7 +305,7 @@ class Store:
         return stored_object(info, path)
 
     def exists(self, path: str) -> bool:
-        """Tell whether an object exists."""
+        """Return whether an object exists."""
         try:
             self.look_up(path)
         except FileNotFoundError:
@@ -325,7 +325,7 @@ class Store:
         return [stored.name for stored in self.list_objects(directory)]
 
     def list_objects(self, directory: str, recursive: bool = False) -> Sequence[StoredObject]:
-        """Return the objects in a directory, with those of its subdirectories if asked for.
+        """Return the objects in a directory, and in its subdirectories if `recursive`.
 
         The order is the store's. None if the directory does not exist.
 
@@ -387,7 +387,7 @@ class Store:
 
     @property
     def tells_tags(self) -> bool:
-        """Whether `first_listed` tells tags of objects."""
+        """Whether `first_listed` returns tags of objects."""
         return self.protocol in S3
 
     def first_listed(self, directory: str, limit: int) -> Sequence[StoredObject] | None:
@@ -415,7 +415,7 @@ class Store:
         return [entry for entry in names if entry[0]][:limit]
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a whole object, replacing what was there; readers see the old one or the new one."""
+        """Write a whole object, replacing an existing one; readers see the old one or the new one."""
         if self.is_local:
             out = LocalOutput(path, self.durable)
             try:
@@ -468,7 +468,7 @@ class Store:
         self._call("creating", path, put, once=True)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy an object inside the store, replacing what was at the target.
+        """Copy an object inside the store, replacing an existing target.
 
         Raises:
             FileNotFoundError: there is no source.
@@ -568,7 +568,7 @@ class Store:
         request: Callable[[fsspec.AbstractFileSystem], Result],
         once: bool = False,
     ) -> Result:
-        """Return what a request to the driver returns; its errors become this package's."""
+        """Return the result of a request to the driver; its errors become this package's."""
         fs = self.fs
         if self.protocol in IN_REACH:
             try:

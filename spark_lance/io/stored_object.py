@@ -71,7 +71,7 @@ def file_of_disk(path: str) -> StoredObject:
 
 
 def files_of_disk(directory: str, recursive: bool) -> Iterator[StoredObject]:
-    """Yield the files in a directory of this machine, and in those below if asked for; none if it is missing.
+    """Yield the files in a local directory, and below it if `recursive`; none if it is missing.
 
     A link to a file counts as that file; links to directories, which may be another table's, are left out.
     Unlike fsspec's `find` this passes over no directory that it may not list: who takes what is listed for

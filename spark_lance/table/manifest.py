@@ -104,12 +104,12 @@ class Manifest:
         return FragmentFacts.of(self.message.fragments)
 
     def as_read(self, transaction: bytes) -> Manifest:
-        """Return what reading this version gives, after it was packed with a transaction."""
+        """Return this version as a reader gets it, after it was packed with a transaction."""
         inline = transaction if self.message.HasField("transaction_section") else None
         return replace(self, inline_transaction=inline, inferred={}).with_facts(self.facts)
 
     def with_facts(self, facts: FragmentFacts) -> Manifest:
-        """Return this version, whose fragments have these facts; they are not looked for again."""
+        """Return this version with the facts about its fragments; they are not computed again."""
         self.__dict__["facts"] = facts  # where cached_property has it
         return self
 

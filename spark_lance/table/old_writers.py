@@ -145,7 +145,7 @@ def _real_version(manifest: Manifest) -> str | None:
 
 
 def _kinds(store: Store, root: str, manifest: Manifest) -> dict[bytes, str]:
-    """Return the types of the details of those index entries that have none, as far as files tell."""
+    """Return types of details for index entries that have none, if their files show the type."""
     if not manifest.index_section:
         return {}
     try:

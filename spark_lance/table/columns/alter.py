@@ -185,7 +185,7 @@ def _has_null(field: Field, array: pa.Array, number: int) -> bool:
 
 
 def _items(array: pa.Array) -> pa.Array:
-    """Return what is in the lists or maps of an array."""
+    """Return the items of the lists or maps of an array."""
     if pa.types.is_map(array.type):
         lists = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
         return lists.flatten()
@@ -196,7 +196,7 @@ Execute = Callable[["Cast", Sequence[int]], list[Finished]]
 
 
 def _here(files: ColumnFiles) -> Execute:
-    """Return what casts fragments in this process."""
+    """Return a function that casts fragments in this process."""
 
     def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
         return each_fragment(files.store, fragments, lambda number: files.keep(cast(number)))

@@ -79,7 +79,7 @@ class ColumnFiles:
         sources: Sequence[Field],
         bases: Bases,
     ) -> Finished | None:
-        """Return what is finished of a fragment if it still fits.
+        """Return the finished result of a fragment if it still fits.
 
         Args:
             fragment: the fragment as it is now.
@@ -107,7 +107,7 @@ class ColumnFiles:
         return file
 
     def keep(self, done: Finished) -> Finished:
-        """Keep what is finished of a fragment, and return it."""
+        """Keep the finished result of a fragment, and return it."""
         self._known[done.fragment] = done
         return done
 

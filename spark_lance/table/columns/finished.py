@@ -86,7 +86,7 @@ class Finished:
         offsets: BitMap | None = None,
         values: int = 0,
     ) -> Finished:
-        """Return what is to be remembered of a fragment."""
+        """Return the result for a fragment, with the facts to check before it is used again."""
         return cls(
             fragment.id,
             fragment.deletion_file.SerializeToString() if fragment.HasField("deletion_file") else b"",
@@ -178,7 +178,7 @@ class JobRecords:
         self.store.put(join(self.folder, f"{done.fragment}-{stem}.json"), json.dumps(record).encode())
 
     def load(self) -> list[Finished]:
-        """Return what is recorded and still has its data file, in no order.
+        """Return the recorded fragments whose data file still exists, in no order.
 
         Raises:
             OptionError: a job of this name was begun with another request.

@@ -117,7 +117,7 @@ class ColumnWork:
         rows: int,
         selection: BitMap | None = None,
     ) -> Finished:
-        """Write the columns of a fragment with what a function makes of others.
+        """Write the columns of a fragment with the results of a function of other columns.
 
         Args:
             number: the fragment's id.
@@ -302,7 +302,7 @@ class _Same:
             self._next = next(self._runs, None)
 
     def rest(self) -> tuple[int, Run] | None:
-        """Pass over what has not been taken; return the first run of the next fragment."""
+        """Skip the remaining runs; return the first run of the next fragment."""
         for _ in self:
             pass
         return self._next

@@ -375,7 +375,7 @@ def _after_lock_failure(commit: PendingCommit, candidate: Manifest, failed: Lock
 
 
 def _read_back(commit: PendingCommit, candidate: Manifest, failure: OSError) -> Landed | None:
-    """Look what became of a put that failed; None if the version is another writer's or not there."""
+    """Check the outcome of a failed put; None if the version is another writer's or does not exist."""
     try:
         finish_version(commit.store, commit.root, candidate.version)
         winner = read_manifest(commit.store, candidate.path, candidate.naming)

@@ -39,7 +39,7 @@ _current: ContextVar[CommitOptions] = ContextVar("commit_options", default=Commi
 
 
 def current_options() -> CommitOptions:
-    """Return what holds for a commit that is made here and now."""
+    """Return the options of a commit in this thread or task."""
     return _current.get()
 
 

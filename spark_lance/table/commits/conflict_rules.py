@@ -234,7 +234,7 @@ def _indexes(index: pb.CreateIndex, fragments: set[int]) -> bool:
 
 
 def _coverage(entry: table_pb2.IndexMetadata) -> BitMap | None:
-    """Return the fragments that an entry names; None if it does not tell, or not so that it can be read."""
+    """Return the fragments that an entry covers; None if its bitmap is missing or damaged."""
     try:
         return covered_fragments(entry)
     except FormatError:

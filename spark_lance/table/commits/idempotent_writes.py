@@ -112,7 +112,7 @@ class IdempotentWrite:
 
 
 def pair_of(properties: Mapping[str, str]) -> Iterator[IdempotentWrite]:
-    """Yield the pairs that a transaction's properties hold; what is not a pair of ours is passed over."""
+    """Yield the pairs in a transaction's properties; other properties are skipped."""
     for kind, (application, number) in _KINDS.items():
         name, text = properties.get(application), properties.get(number, "")
         if name and text.isascii() and text.isdecimal():
@@ -221,7 +221,7 @@ class AppliedWrites:
         return json.dumps(record, separators=(",", ":"))
 
     def with_pair(self, once: IdempotentWrite, version: int, seconds: int) -> AppliedWrites:
-        """Return the record of the version that brings a pair, committed at a time; old jobs are dropped."""
+        """Return the record of the version with a new pair, committed at a time; old jobs are dropped."""
         numbers = {**self.numbers, once.key: (once.number, version, seconds)}
         most, age = self.limits
         latest = sorted(numbers.items(), key=lambda item: item[1][1])
@@ -331,7 +331,7 @@ def _digests(text: str) -> set[bytes]:
 
 
 def carried(latest: Manifest, number: int) -> dict[str, str]:
-    """Return the record as config of version `number`, which is built on `latest` and brings no pair.
+    """Return the record as config of version `number`, which is built on `latest` and has no new pair.
 
     Nothing if there is no record. One that is not complete up to `latest` stays as it is: reading what it
     lacks, and what to do if it is damaged, is left to the next commit that needs it.

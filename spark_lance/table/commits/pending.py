@@ -65,7 +65,7 @@ class PendingCommit:
         self.checked = self.transaction.read_version
 
     def stamp(self, version: int, config: Mapping[str, str]) -> Stamp:
-        """Return what marks `version` as this commit's; `config` is what it keeps of the record of pairs."""
+        """Return the stamp of this commit for `version`; `config` has the record of pairs."""
         name = self.transaction.file_name
         if self.once is not None:
             config = {
@@ -89,7 +89,7 @@ class Landed:
 
 
 def unknown_outcome(commit: PendingCommit) -> CommitOutcomeUnknownError:
-    """Return the error for a put whose fate nobody knows."""
+    """Return the error for a put with an unknown outcome."""
     return CommitOutcomeUnknownError(
         f"the store did not say whether transaction {commit.transaction.uuid} was committed to "
         f"{commit.root}: {commit.doubt}. Nothing was deleted; look at its newest versions before a retry"

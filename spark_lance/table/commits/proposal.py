@@ -134,7 +134,7 @@ def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> 
 
 
 def _check(commit: PendingCommit, theirs: Manifest) -> None:
-    """Raise if a version that came in between stands in the way."""
+    """Raise if a version since the read version conflicts."""
     ours = commit.transaction
     where = f"version {theirs.version} of {commit.root}"
     since = f"this {ours.name} was computed from version {ours.read_version}"
@@ -175,7 +175,7 @@ def _read_past(commit: PendingCommit, version: int, latest: Manifest) -> Manifes
 
 
 def builder_of(transaction: Transaction) -> Builder:
-    """Return what builds the version of an operation.
+    """Return the function that builds the version of an operation.
 
     Raises:
         UnsupportedFormatError: the operation is not known here.

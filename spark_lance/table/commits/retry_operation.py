@@ -1,4 +1,4 @@
-"""Running an operation again, from the newest version, when what it was computed from has changed."""
+"""Run an operation again, from the newest version, if its input has changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def retry_operation(
     policy: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Result:
-    """Return what an attempt on a version gives, or one on the newest version after each conflict.
+    """Return the result of an attempt on a version; after each conflict, try again on the newest version.
 
     Args:
         snapshot: the version that the first attempt is computed from.

@@ -174,7 +174,7 @@ def _segment(entry: table_pb2.IndexMetadata, present: BitMap) -> IndexSegment:
 
 
 def _read_details(bases: Bases, entry: table_pb2.IndexMetadata) -> tuple[str, dict[str, Any]]:
-    """Return the kind of an index and what is known of its parameters."""
+    """Return the kind of an index and its known parameters."""
     kind, parse = kind_of(entry), _PARSERS.get(label_of(entry))
     if kind is None:
         unknown = entry.index_details.type_url.rpartition(".")[2]

@@ -57,7 +57,7 @@ def with_sound_coverage(snapshot: Snapshot) -> tuple[Manifest, frozenset[bytes]]
 
 
 def _fragments_of(store: Store, directory: str) -> BitMap | None:
-    """Return the fragments of the rows of an index; None if they are not told here."""
+    """Return the fragments of the rows of an index; None if this module cannot read them."""
     names = set(store.list(directory))
     for name, column in _ROWS:
         if name in names:

@@ -1,1 +1,1 @@
-"""Writes that bring rows or whole tables, from the plan to the commit."""
+"""Writes of rows or whole tables, from the plan to the commit."""

@@ -180,7 +180,7 @@ def _match(
 
 
 def _fallback(mode: str, replaces: bool, bases: Sequence[BasePath]) -> str:
-    """Return what a creation becomes if another writer's comes first: `WritePlan.fallback`."""
+    """Return the operation that replaces a creation if another writer's comes first: `WritePlan.fallback`."""
     if mode == "create" or bases:  # Another writer's table would not have the places.
         return ""
     return "replace" if replaces else mode
@@ -328,7 +328,7 @@ def _base(store: Store, root: str, plan: WritePlan, once: IdempotentWrite | None
 
 
 def _after_lost_creation(plan: WritePlan, winner: Manifest) -> WritePlan:
-    """Return what a lost creation becomes. Files to append carry ids that the winner's schema must share."""
+    """Return the plan after a lost creation. Files to append carry ids that the winner's schema must share."""
     if plan.fallback == "append" and not plan.merges and winner.schema.fields != plan.schema.fields:
         raise SchemaError(
             "another writer created the table meanwhile with another schema "

@@ -138,7 +138,7 @@ def plan_compaction(
     only: Iterable[int] | None,
     remap: IndexRemap | None,
 ) -> CompactionPlan:
-    """Return what there is to rewrite in a version.
+    """Return the plan to compact a version.
 
     Raises:
         UnsupportedFormatError: the table uses what is not rewritten here.
@@ -255,7 +255,7 @@ def _commit_untouched(
     env: CommitEnv,
     remap: IndexRemap | None,
 ) -> tuple[CompactionMetrics, list[RewriteResult]]:
-    """Commit the results whose fragments nobody has changed; return what that did, and the other results.
+    """Commit the results whose fragments nobody has changed; return the metrics and the other results.
 
     The files of the others are deleted, and all files if nothing can be committed.
     """
@@ -292,7 +292,7 @@ def commit_compaction(
     env: CommitEnv,
     remap: IndexRemap | None,
 ) -> CompactionMetrics:
-    """Commit results as one Rewrite, and with it what indices need to follow the rows that moved.
+    """Commit results as one Rewrite, together with the index changes for moved rows.
 
     Segments that were written for a commit that failed are deleted, unless nobody knows whether it failed.
     """

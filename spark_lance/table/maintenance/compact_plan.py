@@ -155,7 +155,7 @@ def plan_groups(
     options: CompactionOptions,
     only: Iterable[int] | None = None,
 ) -> list[Group]:
-    """Return what is to be rewritten of a version, in the order of its rows.
+    """Return the groups of fragments to rewrite, in the order of their rows.
 
     Args:
         snapshot: the version.

@@ -213,7 +213,7 @@ class CompactionTask:
                     yield rows
 
     def _account(self, new: list[table_pb2.DataFragment], rows_read: int) -> RewriteResult:
-        """Return the result after its rows are counted, and given what belongs to them."""
+        """Check the number of rows, add their lineage, and return the result."""
         old = self.fragments
         deleted = [
             read_deletions(self.store, self.root, fragment, self._rows(fragment), self.bases)

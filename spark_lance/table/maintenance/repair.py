@@ -1,4 +1,4 @@
-"""Repairing what a power failure leaves: torn manifests are moved aside, and the table goes on.
+"""Repair the damage of a power failure: torn manifests are moved aside, and the table goes on.
 
 If the newest manifest is torn, the newest whole version is restored first, under the next free number. So the
 number of the torn file is never used twice. Other engines find a whole newest version from then on. Nothing

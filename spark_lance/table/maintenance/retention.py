@@ -23,7 +23,7 @@ _GUARD = timedelta(hours=24)
 
 
 def min_retention(manifest: Manifest) -> timedelta:
-    """Return the age below which no version of a table is deleted unless that is asked for.
+    """Return the age below which no version of a table is deleted by default.
 
     Raises:
         OptionError: the table's config has a value that is not a duration.

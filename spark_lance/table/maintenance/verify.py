@@ -97,7 +97,7 @@ class Verification:
 
 
 def verify(snapshot: Snapshot, progress: Progress | None = None) -> Verification:
-    """Read a version as a whole and check what the format promises of it.
+    """Read a version as a whole and check the guarantees of the format.
 
     Args:
         snapshot: the version.
@@ -140,7 +140,7 @@ class _Line:
         self.version_count = 0
 
     def versions(self) -> Iterator[Finding]:
-        """Look at the manifests of the line, at what made this version, and at the names of versions."""
+        """Check the manifests of the line, the transaction of this version, and tags and branches."""
         for file in list_versions(self._store, self._root):
             self.version_count += 1
             try:
@@ -174,7 +174,7 @@ class _Line:
                 yield Finding("warning", where, f"the version that it begins with is gone: {finding.message}")
 
     def fragment(self, fragment: table_pb2.DataFragment) -> tuple[list[Finding], int]:
-        """Read a fragment as a whole; return what is wrong with it, and its live rows."""
+        """Read a fragment as a whole; return its findings and the number of its live rows."""
         where = f"fragment {fragment.id}"
         findings = [*self._sizes(fragment)]
         try:
@@ -212,7 +212,7 @@ class _Line:
                 yield _damage(f"data file {file.path}", message)
 
     def _columns(self, fragment: table_pb2.DataFragment) -> Iterator[Finding]:
-        """Read column by column, to tell which ones are damaged."""
+        """Read column by column, to find the damaged ones."""
         for top in self._manifest.schema.fields:
             where = f"fragment {fragment.id}, column {top.name}"
             try:
@@ -272,7 +272,7 @@ class _Line:
             yield _damage("manifest", "two fields have the same id")
 
     def indices(self) -> Iterator[Finding]:
-        """Look at what the version says of its indices, and whether their files are there."""
+        """Check the version's index entries, and that their files exist."""
         fields = {field.id for field in self._manifest.message.fields}
         for entry in self._manifest.indices:
             where = f"index {entry.name}"

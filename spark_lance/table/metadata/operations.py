@@ -48,7 +48,7 @@ def parameters(transaction: Transaction) -> dict[str, str]:
 
 
 def live_rows(fragment: table_pb2.DataFragment) -> int | None:
-    """Return the rows of a fragment that are not deleted; None if the manifest does not tell."""
+    """Return the number of live rows of a fragment; None if it is not in the manifest."""
     if not fragment.physical_rows and fragment.files:
         return None
     return int(fragment.physical_rows - fragment.deletion_file.num_deleted_rows)

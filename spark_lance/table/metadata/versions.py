@@ -144,12 +144,12 @@ def _bytes(row: _Version) -> int | None:
 
 
 def _of_message(value: Any) -> Any:
-    """Return a column's function: what `value` says of the manifest's message, if that is there."""
+    """Return a column's function: `value` of the manifest's message; None without a manifest."""
     return lambda row: None if row.message is None else value(row.message)
 
 
 def _of_transaction(value: Any) -> Any:
-    """Return a column's function: what `value` says of the transaction, if that is there."""
+    """Return a column's function: `value` of the transaction; None without one."""
     return lambda row: None if row.transaction is None else value(row.transaction)
 
 

@@ -98,7 +98,7 @@ def retain(section: bytes, fragments: Iterable[table_pb2.DataFragment]) -> bytes
 
 
 def keep_relevant(section: bytes, message: table_pb2.Manifest) -> bytes:
-    """Return what is left of the section for a new version with these fields and fragments.
+    """Return the part of the section that stays for a new version with these fields and fragments.
 
     This is due after delete, update, merge and project; the other operations leave the entries alone.
 

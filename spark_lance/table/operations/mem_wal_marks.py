@@ -29,7 +29,7 @@ _MILLIS = 1_000_000
 
 
 def mem_wal_details(entries: Iterable[table_pb2.IndexMetadata]) -> index_pb2.MemWalIndexDetails | None:
-    """Return what a version's MemWAL entry says; None if it has none.
+    """Return the details of a version's MemWAL entry; None if it has none.
 
     Raises:
         FormatError: the entry cannot be decoded.
@@ -131,7 +131,7 @@ def without_catchup(
 def _opened(
     section: bytes,
 ) -> tuple[table_pb2.IndexSection, table_pb2.IndexMetadata, index_pb2.MemWalIndexDetails] | None:
-    """Return a section, its entry of the MemWAL, and what that says; None if it has none."""
+    """Return a section, its MemWAL entry, and the entry's details; None if it has none."""
     if MEM_WAL.encode() not in section:
         return None
     parsed, entry = _entry(section)

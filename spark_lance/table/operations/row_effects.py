@@ -53,5 +53,5 @@ ROW_EFFECTS: Mapping[str, RowEffect] = {
 
 
 def effect_of(name: str | None) -> RowEffect:
-    """Return what an operation does, by its name; the worst of one that is not known."""
+    """Return the effects of an operation, by its name; all possible effects for an unknown one."""
     return ROW_EFFECTS.get(name or "", RowEffect())

@@ -91,7 +91,7 @@ def walk(node: Expression) -> Iterator[Expression]:
 
 
 def replaced(node: Expression, new: Callable[[Expression], Expression | None]) -> Expression:
-    """Return an expression in which what `new` gives takes the place of a node; None leaves a node."""
+    """Return an expression with each node replaced by the result of `new`; None leaves a node."""
     other = new(node)
     if other is not None:
         return other

@@ -98,7 +98,7 @@ def _geometries(value: Value) -> tuple[Geometries, bool]:
 
 
 def _result(values: Any, missing: npt.NDArray[np.bool_], kind: pa.DataType, constant: bool) -> Value:
-    """Return what was computed, null where an argument is; a scalar if all arguments are constants."""
+    """Return the results, null if an argument is null; a scalar if all arguments are constants."""
     result = pa.array(np.asarray(values), kind, mask=missing)
     return result[0] if constant else pa.chunked_array([result])
 

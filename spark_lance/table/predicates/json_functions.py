@@ -170,7 +170,7 @@ def is_item_key(key: str) -> bool:
 
 
 def _at_key(documents: JsonValues, key: str) -> tuple[npt.NDArray[np.int64], JsonValues]:
-    """Return the documents that have a member of a name, or an item of a number, and what that is."""
+    """Return the documents that have a member of a name or an item of a number, and its values."""
     places, values = member(documents, key)
     if not is_item_key(key):
         return places, values

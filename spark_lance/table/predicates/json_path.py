@@ -120,7 +120,7 @@ _STEPS = (
 
 
 def find(documents: JsonValues, steps: tuple[_Step, ...]) -> Found:
-    """Return what a path leads to, in the order of the documents.
+    """Return the values at a path, in the order of the documents.
 
     Raises:
         FormatError, UnsupportedFormatError: a document is damaged, or has what is not known.

@@ -30,7 +30,7 @@ def regexp_like(text: Value, pattern: str | None, flags: str | None = None) -> V
 
 
 def regexp_match(text: Value, pattern: str | None, flags: str | None = None) -> Value:
-    """Return what the first match has: its groups, or all of it if there are none; null without a match."""
+    """Return the groups of the first match, or the whole match if it has none; null without a match."""
     if pattern is None:
         return pa.scalar(None, pa.list_(pa.string()))
     names: list[str] = []

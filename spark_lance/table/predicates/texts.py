@@ -11,7 +11,7 @@ _INFIX = frozenset({"=", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "a
 
 
 def expression_text(node: Expression) -> str:
-    """Return an expression as text; texts in it stand without quotes."""
+    """Return an expression as text; strings in it have no quotes."""
     if isinstance(node, Column):
         return ".".join(node.path)
     if isinstance(node, Literal):

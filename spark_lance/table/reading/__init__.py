@@ -1,1 +1,1 @@
-"""Reading rows: fragments, scans, single rows, blobs, and what changed between versions."""
+"""Reading rows: fragments, scans, single rows, blobs, and changes between versions."""

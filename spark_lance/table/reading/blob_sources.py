@@ -46,7 +46,7 @@ _ADVICE = "read the column with blob_handling=all_binary"
 
 
 def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
-    """Return what tells the data files of a fragment; all rows are its own.
+    """Return a function from rows to data files, for rows of one fragment.
 
     Rows of a fragment that lacks the column are null, and have no file.
     """

@@ -37,7 +37,7 @@ _FEED_TYPES = {
 
 
 def feed_field(name: str) -> pa.Field:
-    """Return the Arrow field of one of the three columns that tell what happened."""
+    """Return the Arrow field of one of the three columns that describe a change."""
     return pa.field(name, _FEED_TYPES[name], nullable=False)
 
 

@@ -56,7 +56,7 @@ class ComparedRows:
 
 @dataclass(frozen=True)
 class FragmentView:
-    """Reads what belongs to fragments of one version. All methods raise FormatError for damaged files."""
+    """Reads deletions and lineage of one version's fragments. All methods raise FormatError for damaged files."""
 
     store: Store
     root: str
@@ -81,7 +81,7 @@ class FragmentView:
         return LineageReader(self.store, self.root, fragment, name, total, self.bases).read(0, total)[rows]
 
     def identified(self, fragment: Fragment, rows: Rows, stable_row_ids: bool) -> IdentifiedRows:
-        """Return rows with what tells them from others."""
+        """Return rows with the keys that identify them."""
         if not stable_row_ids:
             return IdentifiedRows(
                 fragment, rows, row_addresses(fragment.id, rows), np.zeros(len(rows), np.uint64)

@@ -280,7 +280,7 @@ class FragmentReader:
         read: Callable[[_Part], pa.ChunkedArray],
         rows: npt.NDArray[np.int64] | None,
     ) -> list[pa.ChunkedArray]:
-        """Return what `read` gives for the parts of every field, put together.
+        """Return the results of `read` for the parts of every field, put together.
 
         Args:
             chosen: the fields and their parts.
@@ -336,7 +336,7 @@ def _combined(array: pa.ChunkedArray) -> pa.Array:
 
 
 def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:
-    """Return the width of a fixed-width field, else twice what its pages take on disk, per row."""
+    """Return the width of a fixed-width field, else twice the size of its pages on disk, per row."""
     try:
         return fixed_width(field.arrow_type())
     except ValueError:

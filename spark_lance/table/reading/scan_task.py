@@ -317,7 +317,7 @@ class ScanTask:
     def _candidates(
         self, rows: FragmentRows, head: Columns, condition: Condition, target_bytes: int
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
-        """Yield the live rows that a condition may keep: their numbers, and what it reads of them."""
+        """Yield the live rows that may match a condition: their numbers, and the columns of the condition."""
         if self.selection is None:
             for start, stop, table in windows(rows, head, target_bytes, self._runs(rows, condition)):
                 keep = keep_mask(rows.deleted, start, stop)

@@ -108,7 +108,7 @@ def _runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
 
 
 def _kind(fragment: table_pb2.DataFragment, columns_by_version: dict[FileVersion, set[int]]) -> object:
-    """Return what fragments that are read as one have in common; None if this one is read alone."""
+    """Return a key that is equal for fragments that are read as one; None if this one is read separately."""
     if len(fragment.files) != 1 or fragment.overlays or not fragment.physical_rows:
         return None
     (file,) = fragment.files

@@ -1,4 +1,4 @@
-"""Rows by position, by address, or by id, in the order asked for.
+"""Read rows by position, by address, or by id, in the requested order.
 
 Positions count the live rows in scan order. An address is fragment id << 32 | physical row. In tables without
 stable row ids, an id is the same as the address. In others it is looked up in the fragments' sequences. Only

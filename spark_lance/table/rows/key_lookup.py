@@ -85,7 +85,7 @@ def key_lookup(
 
 
 def key_indices(scan: Scan, keys: Sequence[Field]) -> list[tuple[str, str, str]]:
-    """Return column, name and kind of the indices that are asked about keys."""
+    """Return column, name and kind of the indices that look up keys."""
     index_uses = []
     for key in keys:
         sample = _sample(key.arrow_type())

@@ -235,7 +235,7 @@ class Merge:
         return self.at.manifest
 
     def scan(self) -> Scan:
-        """Return the read of what is compared, of all rows."""
+        """Return the scan of the compared columns, for all rows."""
         names = {key.name for key in self.keys}
         names.update(self.condition.target_columns if self.condition else ())
         names.update(self.missing.columns if self.missing else ())
@@ -304,7 +304,7 @@ class Merge:
         return ", ".join(f"{key.name} = {self.source.held[key.name][row].as_py()!r}" for key in self.keys)
 
     def write(self) -> Written:
-        """Write what `match` has found."""
+        """Write the rows that `match` has selected."""
         inserted = np.empty(0, np.int64)
         if self.rules.insert:
             inserted = np.flatnonzero(~np.append(self.seen, False)[self.index.codes])
@@ -368,7 +368,7 @@ def _key_fields(schema: Schema, on: Sequence[str]) -> tuple[Field, ...]:
 
 
 def _aligner(source: pa.Schema, schema: Schema, keys: Sequence[Field], insert: bool) -> Aligner:
-    """Return what gives the source's rows the table's types, its columns in the table's order."""
+    """Return the aligner that casts the source's rows to the table's types and order of columns."""
     for key in keys:
         if key.name not in source.names:
             raise SchemaError(f"the source lacks the key column {key.name!r}")

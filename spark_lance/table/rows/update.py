@@ -97,7 +97,7 @@ def _changed(
 
 
 def _value(base: Manifest, name: str, value: Any) -> Evaluate:
-    """Return what computes the new values of a column, already tried on an empty table."""
+    """Return the function for the new values of a column, already tried on an empty table."""
     field = base.schema.field(name)
     schema = columns_of(base)
     source = _source(value, field, schema)
@@ -129,7 +129,7 @@ def _source(value: Any, field: Field, schema: pa.Schema) -> Evaluate:
 
 
 def _fit(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
-    """Return the values in the type of their column; what is JSON there comes as text or as documents."""
+    """Return the values in the type of their column; values for JSON are text or documents."""
     target = field.arrow_type()
     if field.is_json:
         parts = [documents_of(chunk) for chunk in values.chunks]

@@ -78,7 +78,7 @@ def new_field_ids(manifest: Manifest) -> Iterator[int]:
 
 
 def schema_protos(schema: Schema, manifest: Manifest) -> list[file_pb2.Field]:
-    """Return a schema's field messages; what is unknown here of a field of the manifest is kept."""
+    """Return a schema's field messages; they keep unknown fields of the manifest's messages."""
     stored = {field.id: field for field in manifest.message.fields}
     out = []
     for message in schema.to_protos():

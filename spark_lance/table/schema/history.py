@@ -57,7 +57,7 @@ class Step:
 
 
 def before(columns: Sequence[PastColumn | None], step: Step) -> list[PastColumn | None]:
-    """Return for columns of a version what they are in the version before; None if they are not there."""
+    """Return the counterparts of a version's columns in the version before; None for missing ones."""
     if step.old is step.new:
         return list(columns)
     return [None if column is None else _before(column, step) for column in columns]

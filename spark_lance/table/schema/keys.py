@@ -94,7 +94,7 @@ def _paths(schema: Schema) -> Iterator[tuple[str, Field]]:
 def check_same_keys(
     before: Schema, after: Schema, *, may_vanish: bool = False, replaced: Mapping[int, Field] | None = None
 ) -> None:
-    """Refuse a change of a primary key that is there already. Names and types of its fields may change.
+    """Refuse to change an existing primary key. Names and types of its fields may change.
 
     Args:
         before, after: the schema before and after a change.

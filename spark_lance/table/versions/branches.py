@@ -189,7 +189,7 @@ class Branches:
             self.store.delete_many(_outside_tables(folder, [entry.path for entry in objects]), self.main)
 
     def _check_unused(self, branch: str) -> None:
-        """Refuse to delete a branch that tags or other branches stand on."""
+        """Raise an error if tags or other branches refer to a branch."""
         users = [f"branch {name}" for name, b in self.list().items() if b["parent_branch"] == branch]
         tags = list_tags(self.store, self.main)
         users += [f"tag {name}" for name, tag in tags.items() if tag["branch"] == branch]
@@ -256,7 +256,7 @@ def _outside_tables(folder: str, paths: Sequence[str]) -> list[str]:
 
 
 def _fault(branch: str) -> str | None:
-    """Return what is wrong with a name, None if it is a name of a branch."""
+    """Return the fault of a name; None if it is a valid name of a branch."""
     if branch == "main":
         return "main is the line without a branch name"
     if branch.startswith("/") or branch.endswith("/") or "//" in branch:

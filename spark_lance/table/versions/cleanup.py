@@ -181,7 +181,7 @@ class _Named:
     )
 
     def add(self, manifest: Manifest) -> None:
-        """Take in what a version names."""
+        """Add the files of a version."""
         fragments = manifest.fragments
         # A table may have many fragments in many versions: one plain loop for each kind of file.
         self.keys["data"].update([file.path for fragment in fragments for file in fragment.files])
@@ -326,7 +326,7 @@ class _Line:
         self._look_elsewhere()
 
     def look_again(self) -> None:
-        """Keep what others have begun to use since the last look: new versions, tags, branches, restores.
+        """Keep files that others use since the last check: new versions, tags, branches, restores.
 
         Manifests that are deleted already come back, where a tag, a branch or a restore needs them.
         """
@@ -425,7 +425,7 @@ class _Line:
         self._oldest_kept = min(self._oldest_kept, manifest.timestamp)
 
     def _look_elsewhere(self) -> None:
-        """Take in what the other lines name, and detached versions, which have files but no history.
+        """Keep the files of other lines, and of detached versions, which have files but no history.
 
         Lines are looked for in the tree itself: one that is just being made has no name yet.
         """

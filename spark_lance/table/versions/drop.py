@@ -113,7 +113,7 @@ def _put_marker(store: Store, parent: str, folder: str) -> str | None:
 
 
 def _folder_of(store: Store, parent: str, marker: str) -> str | None:
-    """Return what a marker names; None if it is gone, or is not a marker."""
+    """Return the folder in a marker; None if the marker is gone, or is not one."""
     try:
         folder = json.loads(store.read(join(parent, _MARKERS, marker)))["folder"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -123,7 +123,7 @@ def _folder_of(store: Store, parent: str, marker: str) -> str | None:
 
 
 def _delete_listed(store: Store, root: str) -> None:
-    """Delete what a table has now, and manifests that its writers add meanwhile; nothing of a new table."""
+    """Delete a table's current files, and manifests that writers add meanwhile; nothing of a new table."""
     paths = [entry.path for entry in store.list_to_delete(root, root, recursive=True)]
     versions, data = f"{join(root, VERSIONS_DIR)}/", f"{join(root, DATA_DIR)}/"
     manifests = {path for path in paths if path.startswith(versions)}

@@ -53,7 +53,7 @@ def main_root(root: str, manifest: Manifest) -> str:
 
 
 def resolve(store: Store, main: str, reference: Reference, branch: str | None = None) -> VersionRef:
-    """Find what a reference names.
+    """Return the version that a reference names.
 
     Args:
         main: root of the main line.

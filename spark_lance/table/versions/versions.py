@@ -144,7 +144,7 @@ def _no_table(store: Store, root: str) -> TableNotFoundError:
 
 
 def _what_is_there(place: Path) -> str:
-    """Return what helps somebody who took a place on this machine for that of a table."""
+    """Return a hint for a user whose local path is not a table."""
     if place.is_file():
         return "it is a file, a table is a folder"
     if place.is_dir():
@@ -219,7 +219,7 @@ def load_newest(store: Store, root: str) -> Newest:
 
 
 def _newest_whole(store: Store, root: str, read: Callable[[VersionFile], Result]) -> tuple[Result, int]:
-    """Return what `read` makes of the newest whole version, and the highest number in use."""
+    """Return the result of `read` for the newest whole version, and the highest number in use."""
     for _ in range(_LATEST_ATTEMPTS):
         newest = _newest_named(store, root)
         try:
@@ -241,7 +241,7 @@ def _older_whole(
     torn: TornManifestError,
     read: Callable[[VersionFile], Result],
 ) -> Result:
-    """Return what `read` makes of the newest whole version below a torn one."""
+    """Return the result of `read` for the newest whole version below a torn one."""
     skipped = [torn]
     for file in reversed(list_versions(store, root)):
         if file.version >= newest.version:

@@ -73,7 +73,7 @@ class Walk:
         return self.manifest(version - 1)
 
     def transaction(self, version: int) -> Transaction:
-        """Return what made a version.
+        """Return the transaction of a version.
 
         Raises:
             FormatError: it cannot be read; or as `manifest`.
@@ -102,7 +102,7 @@ class Walk:
             return None
 
     def require(self, first: int, last: int) -> None:
-        """See that the changes of versions `first` to `last` can be told.
+        """Check that the changes of versions `first` to `last` can be computed.
 
         Raises:
             VersionNotFoundError: versions among them, or the one before them, have been cleaned up, or do not

@@ -102,7 +102,7 @@ def cast_field(source_field: pa.Field, target: pa.Field, path: str, differences:
 
 
 def _cast_json(source_field: pa.Field, target: pa.Field, path: str, differences: Differences) -> Cast | None:
-    """Return what makes stored documents: of text that is JSON, of documents nothing or a check."""
+    """Return the cast to stored documents: it parses JSON text; documents need no cast, or a check."""
     if is_json_field(source_field):
         return None
     if documents_of(pa.chunked_array([], source_field.type).combine_chunks()) is None:

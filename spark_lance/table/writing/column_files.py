@@ -45,7 +45,7 @@ def each_fragment(
     fragments: Sequence[Fragment],
     work: Callable[[Fragment], Outcome],
 ) -> list[Outcome]:
-    """Return what `work` gives for each fragment, or id, in order; in threads unless the store is local."""
+    """Return the results of `work` for fragments, or ids, in order; in threads unless the store is local."""
     if store.is_local or len(fragments) < 2:
         return [work(fragment) for fragment in fragments]
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -149,7 +149,7 @@ def _column(values: Any) -> Any:
 
 
 def _batches(items: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield what an iterable gives as batches: batches, tables, and dicts of one row each."""
+    """Yield the items of an iterable as batches: batches, tables, and dicts of one row each."""
     for item in items:
         if isinstance(item, pa.RecordBatch):
             yield item

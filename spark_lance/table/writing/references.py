@@ -35,7 +35,7 @@ Indices = npt.NDArray[np.int64]
 def bounded(
     batches: Iterable[pa.RecordBatch], schema: Schema, sources: ReferencedBlobs
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches with the bytes of references that stand for bytes.
+    """Yield the rows of batches; references in columns of bytes are replaced by the bytes.
 
     Args:
         batches: rows as `Aligner` leaves them.
