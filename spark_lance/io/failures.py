@@ -34,7 +34,7 @@ class Kind(enum.Enum):
     TAKEN = "the object exists already"
     BUSY = "another request to the same object is under way"
     REJECTED = "the store rejects the request, as it does for expired credentials or a wrong region"
-    RANGE = "the object ends before the bytes that were asked for: it is damaged, or was replaced"
+    RANGE = "the object ends before the requested bytes: it is damaged, or was replaced"
     UNSUPPORTED = "the store does not know this request"
 
 

@@ -131,7 +131,7 @@ class DynamoManifestStore:
             return send()
         except Exception as error:
             if _code(error) == _NO_TABLE:
-                raise StoreError(f"there is no DynamoDB table {self.table}") from error
+                raise StoreError(f"DynamoDB table {self.table} does not exist") from error
             if _code(error) == _TAKEN:
                 raise StoreError("the condition does not hold") from error
             raise translated(error, doing, options) from presentable(error, options)

@@ -63,7 +63,7 @@ def fetch_joined(
 
     Args:
         path: the object, for messages.
-        ranges: what is asked for; at least one.
+        ranges: the requested ranges; at least one.
         fetch: returns the bytes of an offset and a size that are there.
 
     Raises:
@@ -94,4 +94,4 @@ def check_length(path: str, offset: int, size: int, got: int) -> None:
     if got < size:
         # If the range begins after the end, no answer contains the position of the end.
         ends = f"after {offset + got} bytes" if got or not offset else f"before byte {offset + 1}"
-        raise StoreError(f"{path} ends {ends}, but bytes up to {offset + size} were asked for")
+        raise StoreError(f"{path} ends {ends}, but bytes up to {offset + size} were requested")

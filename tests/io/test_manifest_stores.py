@@ -168,7 +168,7 @@ class TestDynamo(ManifestStoreTests):
         keys = ("a", "hunter2", None)
         with pytest.raises(StoreError, match="keys must be base_uri"):
             DynamoManifestStore("wrong", server.url, "us-east-1", None, keys).get(ROOT, 1)
-        with pytest.raises(StoreError, match="no DynamoDB table nowhere"):
+        with pytest.raises(StoreError, match="DynamoDB table nowhere does not exist"):
             DynamoManifestStore("nowhere", server.url, "us-east-1", None, keys).get(ROOT, 1)
         make_manifest_table(client, "manifests")
         server.fault(expired, "POST", "GetItem")

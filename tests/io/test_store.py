@@ -101,7 +101,7 @@ class StoreTests:
         store.put(join(root, "r"), b"12345")
         with pytest.raises(StoreError, match="ends after 5 bytes"):
             store.read_ranges(join(root, "r"), [(3, 4)])
-        with pytest.raises(StoreError, match="but bytes up to 21 were asked for"):
+        with pytest.raises(StoreError, match="but bytes up to 21 were requested"):
             store.read_ranges(join(root, "r"), [(20, 1)])
 
     def test_put_if_absent_never_replaces(self, place: tuple[Store, str]) -> None:

@@ -138,7 +138,9 @@ def check_metadata_tables(spark: SparkSession, folder: Path) -> None:
     assert history.collect() == [(2, "Append", "5"), (1, "Overwrite", "10")]
     fragments = load(spark, path, table="fragments", columns="rows,columns", filter="rows < 10")
     assert fragments.collect() == [(5, ["id", "name", "x"])]
-    assert "there is no metadata table 'nope'" in refusal(lambda: load(spark, path, table="nope").collect())
+    assert "metadata table 'nope' does not exist" in refusal(
+        lambda: load(spark, path, table="nope").collect()
+    )
 
 
 def check_errors(spark: SparkSession, folder: Path) -> None:

@@ -128,10 +128,10 @@ def test_ranges_at_the_end(place: tuple[Store, str]) -> None:
     store.put(path, data)
     asked = [(999, 1), (0, 1000), (1000, 0), (990, 10)]
     assert [bytes(part) for part in store.read_ranges(path, asked)] == [data[o : o + n] for o, n in asked]
-    with pytest.raises(StoreError, match=r"ends after 1000 bytes, but bytes up to 1001 were asked for"):
+    with pytest.raises(StoreError, match=r"ends after 1000 bytes, but bytes up to 1001 were requested"):
         store.read_ranges(path, [(999, 2)])
     for offset in (1000, 1001, 5000):
-        with pytest.raises(StoreError, match=f"but bytes up to {offset + 1} were asked for"):
+        with pytest.raises(StoreError, match=f"but bytes up to {offset + 1} were requested"):
             store.read_ranges(path, [(offset, 1)])
     with pytest.raises(FileNotFoundError):
         store.read_ranges(join(root, "missing"), [(0, 1)])

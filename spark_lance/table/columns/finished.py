@@ -142,7 +142,7 @@ class JobRecords:
     Attributes:
         store, root: the table.
         job: the job's name, which is also that of its folder.
-        request: what was asked for, as text.
+        request: the request, as text.
     """
 
     store: Store

@@ -237,9 +237,7 @@ class Join:
             SchemaError: there is no such column, or its values are none of this type.
         """
         if key not in data.column_names:
-            raise SchemaError(
-                f"there is no column {key!r} in the data; it has {', '.join(data.column_names)}"
-            )
+            raise SchemaError(f"column {key!r} is not in the data; it has {', '.join(data.column_names)}")
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         keys = _one_array(data[key])

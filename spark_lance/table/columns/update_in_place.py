@@ -110,7 +110,9 @@ class NewValues:
         schema = version.schema
         kind = pa.uint64() if left_on in (ROW_ID, ROW_ADDRESS) else schema.field(left_on).arrow_type()
         if right_on not in data.column_names:
-            raise SchemaError(f"there is no column {right_on!r} in the data; it has {data.column_names}")
+            raise SchemaError(
+                f"column {right_on!r} is not in the data; it has {', '.join(data.column_names)}"
+            )
         others = data.drop_columns([right_on])
         if not others.num_columns:
             raise SchemaError("the data has no columns besides its key")

@@ -328,7 +328,7 @@ def _base(store: Store, root: str, plan: WritePlan, once: IdempotentWrite | None
 
 
 def _after_lost_creation(plan: WritePlan, winner: Manifest) -> WritePlan:
-    """Return the plan after a lost creation. Files to append carry ids that the winner's schema must share."""
+    """Return the plan after a lost creation. Files to append have ids that the winner's schema must share."""
     if plan.fallback == "append" and not plan.merges and winner.schema.fields != plan.schema.fields:
         raise SchemaError(
             "another writer created the table meanwhile with another schema "

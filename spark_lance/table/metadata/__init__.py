@@ -34,5 +34,5 @@ def metadata_table(name: str) -> MetadataTable:
     """
     table = METADATA_TABLES.get(name.strip().lower())
     if table is None:
-        raise OptionError(f"there is no metadata table {name!r}; there is {', '.join(METADATA_TABLES)}")
+        raise OptionError(f"metadata table {name!r} does not exist; use one of {', '.join(METADATA_TABLES)}")
     return table

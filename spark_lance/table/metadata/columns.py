@@ -103,7 +103,9 @@ class MetadataTable:
         by_name = {column.name: column for column in self.columns}
         missing = [name for name in names if name not in by_name]
         if missing:
-            raise SchemaError(f"there is no column {', '.join(missing)}, but {', '.join(by_name)}")
+            raise SchemaError(
+                f"the metadata table has no column {', '.join(missing)}; it has {', '.join(by_name)}"
+            )
         return [by_name[name] for name in names]
 
 

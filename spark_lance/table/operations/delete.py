@@ -31,7 +31,7 @@ def delete_message(
     Args:
         updated: fragments with their new deletion files, complete in all other fields too.
         removed: ids of the fragments that lose their last row.
-        predicate: what was asked for, as text for readers of the history.
+        predicate: the condition of the delete, as text for readers of the history.
     """
     return transaction_pb2.Transaction.Delete(
         updated_fragments=updated, deleted_fragment_ids=removed, predicate=predicate

@@ -31,7 +31,7 @@ def date_part(unit: Value, value: Value) -> Value:
     name = str(unit.as_py() if isinstance(unit, pa.Scalar) else unit).lower().strip("'\"")
     part = _NAMES.get(name)
     if part is None:
-        raise ExpressionError(f"there is no part {name!r} of a time; there are {', '.join(_PARTS)}, epoch")
+        raise ExpressionError(f"{name!r} is not a part of a time; use one of {', '.join(_PARTS)}, epoch")
     if not is_typed(value):
         value = cast(value, pa.timestamp("ns"))
     if pa.types.is_string(value.type) or pa.types.is_large_string(value.type):

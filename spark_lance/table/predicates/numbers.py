@@ -136,7 +136,7 @@ def _operands(left: Value, right: Value) -> tuple[Any, Any]:
 
 def _same(left: Any, right: Any) -> tuple[Any, Any]:
     if pa.types.is_boolean(left.type) or pa.types.is_nested(left.type):
-        raise ExpressionError(f"there is no arithmetic of {left.type}")
+        raise ExpressionError(f"values of type {left.type} have no arithmetic")
     if pa.types.is_null(left.type):
         return cast(left, pa.int64()), cast(right, pa.int64())
     return left, right

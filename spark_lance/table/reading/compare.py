@@ -56,7 +56,7 @@ class ComparedRows:
 
 @dataclass(frozen=True)
 class FragmentView:
-    """Reads deletions and lineage of one version's fragments. All methods raise FormatError for damaged files."""
+    """Reads deletions and lineage of one version. All methods raise FormatError for damaged files."""
 
     store: Store
     root: str

@@ -66,7 +66,7 @@ class FragmentRows:
     Args:
         store, root: the table.
         fragment: its message.
-        fields: the fields that will be asked for.
+        fields: the fields that will be read.
         bases: the version's base paths.
         stable_row_ids: whether the table has stable row ids.
         first_row: how many live rows the fragments before this one have; for `_rowoffset`.

@@ -29,7 +29,7 @@ def planned_pages(
     """Return how many pages a scan reads at most, and how many it skips; opens all its files.
 
     Args:
-        scan: all that was asked for.
+        scan: the whole scan.
         tasks: the tasks that remain after pruning.
         condition: what they get.
         most: fragments that may be opened, and none in other stores than local disks; None for any.

@@ -47,7 +47,7 @@ def prune(
 
     Args:
         condition: fitted to the table; None keeps every row.
-        fragments: those of the version that are asked for.
+        fragments: the fragments of the version to prune.
         stable_row_ids: whether the table has stable row ids.
         others: what knows more of the table.
         system: the names that mean system columns in this table.

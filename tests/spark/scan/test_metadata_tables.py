@@ -159,7 +159,9 @@ def test_rows_without_columns_are_counted(path: str) -> None:
 
 
 def test_mistakes_say_what_is_right(spark: SparkSession, path: str, tmp_path: Path) -> None:
-    with pytest.raises(AnalysisException, match="no metadata table 'snapshots'; there is versions, history"):
+    with pytest.raises(
+        AnalysisException, match="metadata table 'snapshots' does not exist; use one of versions, history"
+    ):
         table(spark, path, "snapshots")
     with pytest.raises(AnalysisException, match="no column 'nope' in the table, which has id, rows"):
         table(spark, path, "fragments", columns="nope")

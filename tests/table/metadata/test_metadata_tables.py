@@ -328,7 +328,9 @@ def test_limit_and_order_of_columns(path: Path) -> None:
 
 
 def test_unknown_names_list_those_that_exist(path: Path) -> None:
-    with pytest.raises(OptionError, match="no metadata table 'snapshots'; there is versions, history"):
+    with pytest.raises(
+        OptionError, match="metadata table 'snapshots' does not exist; use one of versions, history"
+    ):
         metadata_table("snapshots")
     with pytest.raises(SchemaError, match="no column nope, but id, rows"):
         METADATA_TABLES["fragments"].to_arrow(subject(path), ["id", "nope"])
