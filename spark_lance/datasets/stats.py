@@ -9,6 +9,7 @@ from spark_lance.datasets.read import ReadMixin
 from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import FormatError
 from spark_lance.late import late
+from spark_lance.table.data_files import column_numbers
 
 if TYPE_CHECKING:
     from spark_lance.file.opening import open_file
@@ -67,8 +68,7 @@ class LanceStats:
         for fragment in at.fragments:
             for file in fragment.files:
                 store, path = at.bases.data_file(file)
-                columns = dict(zip(file.fields, file.column_indices, strict=False))
-                opened = open_file(store, path, columns=columns)
+                opened = open_file(store, path, columns=column_numbers(file))
                 for field in at.schema.walk():
                     if field.id in file.fields:
                         sizes[field.id] += opened.stored_bytes(replace(field, children=()))

@@ -15,7 +15,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.rowids import LINEAGE_FIELDS
 
-__all__ = ["known_size", "open_data_file", "physical_rows"]
+__all__ = ["column_numbers", "known_size", "open_data_file", "physical_rows"]
 
 
 def physical_rows(
@@ -41,7 +41,7 @@ def open_data_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:
     version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
     store, path = bases.data_file(file)
     try:
-        return open_file(store, path, version=version, size=known_size(file), columns=_columns(file, version))
+        return open_file(store, path, version=version, size=known_size(file), columns=column_numbers(file))
     except FileNotFoundError as error:
         raise FormatError("the manifest names a data file that does not exist", path) from error
 
@@ -52,8 +52,13 @@ def known_size(file: table_pb2.DataFile) -> int | None:
     return None if version is FileVersion.V0_1 else int(file.file_size_bytes) or None
 
 
-def _columns(file: table_pb2.DataFile, version: FileVersion) -> dict[int, int]:
-    """Return field id -> column number; legacy files have no columns, only fields."""
+def column_numbers(file: table_pb2.DataFile) -> dict[int, int]:
+    """Return field id -> column number; legacy files have no columns, only fields.
+
+    Raises:
+        FormatError: the manifest does not name one column for each field.
+    """
+    version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
     if version is FileVersion.V0_1:
         return dict.fromkeys((field for field in file.fields if field >= 0), 0)
     if len(file.fields) != len(file.column_indices):

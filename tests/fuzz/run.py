@@ -28,14 +28,13 @@ from pathlib import Path
 from typing import IO
 
 from tests.fuzz.targets import TARGETS
-from tests.fuzz.worker import MEMORY
+from tests.fuzz.worker import HARMLESS, MEMORY, replay
 
 __all__ = ["Report", "fuzz_target"]
 
 ROOT = Path(__file__).resolve().parents[2]
 FINDINGS = ROOT / "fuzz-findings"
 OUTCOMES = ("ok", "typed error", "untyped error", "signal", "hang", "memory")
-HARMLESS = ("ok", "typed error")
 # Seconds without an answer after which a worker hangs where Python cannot stop it; a busy machine is slow.
 SILENCE, START = 120.0, 600.0
 # A part of the time is for random tests.
@@ -55,7 +54,9 @@ class Report:
     findings: dict[str, Path] = field(default_factory=dict)
 
 
-def fuzz_target(name: str, seed: int, seconds: float, count: int, keep: Path) -> Report:
+def fuzz_target(
+    name: str, seed: int, seconds: float, count: int, keep: Path, template: Path | None = None
+) -> Report:
     """Try mutations of a target until the time or the count is used up.
 
     Args:
@@ -63,15 +64,22 @@ def fuzz_target(name: str, seed: int, seconds: float, count: int, keep: Path) ->
         seed: of the mutations.
         seconds, count: whichever is used up first.
         keep: the folder for reproducers.
+        template: the valid object if it is made already.
     """
     report = Report()
     base = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=base) as folder:
+        if template is not None:
+            shutil.copytree(template, Path(folder) / "template")
         end: float | None = None
         number = 0
         while number < count and (end is None or time.monotonic() < end):
             with _Worker(name, Path(folder), seed, number, count - number) as worker:
-                worker.start()
+                if (failure := worker.start()) is not None:
+                    # A target that cannot be fuzzed is a finding, and leaves the others alone.
+                    report.findings[f"the template is not made: {failure}"] = Path(folder)
+                    print(f"{name}: the template is not made: {failure}", flush=True)
+                    return report
                 # Making the tables is no part of the time.
                 end = end or time.monotonic() + seconds
                 number = _collect(worker, report, end, number, keep)
@@ -94,7 +102,7 @@ def _collect(worker: _Worker, report: Report, end: float, number: int, keep: Pat
             key = what.rpartition(" at ")[2] if " at " in what else what
             known = [other for other in report.findings if other.endswith(key)]
             if not known:
-                report.findings[what] = worker.keep(keep)
+                report.findings[what] = worker.keep(keep, number if line is not None else None)
                 print(f"{worker.name}: {what}\n    {report.findings[what]}", flush=True)
         if line is None:
             return worker.number + 1
@@ -127,10 +135,11 @@ class _Worker:
         self._lines.close()
         self._errors.close()
 
-    def start(self) -> None:
-        """Wait until the template is made."""
-        if self.answer(START) is None:
-            raise RuntimeError(f"{self.name}: {(self.folder / 'stderr').read_text()[-3000:]}")
+    def start(self) -> str | None:
+        """Wait until the template is made; return why it is not."""
+        if self.answer(START) is not None:
+            return None
+        return (self.folder / "stderr").read_text()[-3000:]
 
     def answer(self, seconds: float) -> dict[str, str] | None:
         """Return the next line of the worker, None if it has ended or is silent."""
@@ -173,15 +182,16 @@ class _Worker:
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return "signal", f"{name} {(self.folder / 'stderr').read_text()[-300:]}"
 
-    def keep(self, folder: Path) -> Path:
-        """Keep the mutation that was tried last, so that it can be tried again."""
-        note = json.loads((self.folder / "at").read_text())
+    def keep(self, folder: Path, number: int | None) -> Path:
+        """Keep a mutation, by default the one that ended the worker, so that it can be tried again."""
+        source = self.folder if number is None else self.folder / f"finding-{number}"
+        note = json.loads((source / "at").read_text())
         target = folder / f"{self.name.replace(' ', '-')}-{note['seed']}-{note['number']}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         shutil.copytree(self.folder / "template", target / "template")
         for name in ("mutated", "at"):
-            shutil.copy(self.folder / name, target / name)
+            shutil.copy(source / name, target / name)
         return target
 
 
@@ -204,7 +214,8 @@ def _print(reports: dict[str, Report]) -> None:
     print(f"{'total':{width}}" + "".join(f"{total[outcome]:15}" for outcome in OUTCOMES))
     for name, report in reports.items():
         for what, folder in report.findings.items():
-            print(f"{name}: {what}\n    python -m tests.fuzz.run --replay {folder}")
+            replay = f"\n    python -m tests.fuzz.run --replay {folder}" if folder.is_dir() else ""
+            print(f"{name}: {what}{replay}")
 
 
 def main() -> None:
@@ -219,20 +230,21 @@ def main() -> None:
     parser.add_argument("--replay", type=Path, help="folder of a finding")
     arguments = parser.parse_args()
     if arguments.replay is not None:
-        command = [sys.executable, "-m", "tests.fuzz.worker", str(arguments.replay.resolve()), "--replay"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "FUZZ_TRACE": "1"}
-        sys.exit(subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode)
+        replay(arguments.replay.resolve())
+        return
     seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
     targets = {name: target for name, target in TARGETS.items() if arguments.only in name}
     minutes = arguments.minutes * (1.0 if arguments.no_tests else 1 - TESTS_SHARE)
     unit = 60 * minutes * arguments.jobs / sum(target.share for target in targets.values())
+
+    def fuzz(name: str) -> Report:
+        report = fuzz_target(name, seed, unit * targets[name].share, arguments.count, FINDINGS)
+        print(f"{name}: {dict(report.counts)}", flush=True)
+        return report
+
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        futures = {
-            name: pool.submit(fuzz_target, name, seed, unit * target.share, arguments.count, FINDINGS)
-            for name, target in targets.items()
-        }
-        reports = {name: future.result() for name, future in futures.items()}
+        reports = dict(zip(targets, pool.map(fuzz, targets), strict=True))
     _print(reports)
     code = 0
     if not arguments.no_tests:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -83,15 +84,19 @@ class Target:
 
 
 def run_steps(steps: Iterator[Step]) -> LanceError | None:
-    """Run all steps, also those behind one that was refused; return the first refusal."""
+    """Run all steps, also those behind one that was refused; return the first refusal.
+
+    What the iterator itself does between two steps may be refused, too, and ends the steps.
+    """
     refusal: LanceError | None = None
-    for step in steps:
+    while True:
         try:
+            if (step := next(steps, None)) is None:
+                return refusal
             step()
         except LanceError as error:
             _check_cause(error)
             refusal = refusal or error
-    return refusal
 
 
 def _check_cause(error: BaseException | None) -> None:
@@ -285,6 +290,26 @@ def make_files(path: Path, version: str) -> None:
     list(files(path, version))  # type: ignore[arg-type]
 
 
+def make_planar_files(path: Path) -> None:
+    """Write small files of version 2.3, with pages of dense and of sparse structure."""
+    from tests.file.v2_1.pylance_file import pylance_file
+    from tests.file.v2_1.read.test_planar import forced
+    from tests.file.v2_1.test_corruption import SMALL
+
+    path.mkdir(parents=True)
+    for name, table in SMALL.items():
+        for kind, rows in (("dense", table), ("sparse", forced(table))):
+            root = path / f"{kind} {name}"
+            try:
+                file = pylance_file(rows, "2.3", root)
+            except BaseException as error:  # pylance panics on some types: there are no such files
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+            else:
+                Path(file).rename(root.with_suffix(".lance"))
+            shutil.rmtree(root, ignore_errors=True)
+
+
 @dataclass
 class _Files:
     known: dict[str, Known] = field(default_factory=dict)
@@ -363,4 +388,5 @@ TARGETS: dict[str, Target] = {
         )
         for version in VERSIONS
     },
+    "data file 2.3": Target(make_planar_files, {"*.lance": mutate_lance_file}, _Files().steps),
 }

@@ -1,7 +1,6 @@
 """Runs the mutations of one target in a process with limits, and prints one line of JSON for each.
 
     python -m tests.fuzz.worker TARGET FOLDER SEED FIRST COUNT
-    python -m tests.fuzz.worker FOLDER --replay
 
 FOLDER/template holds the valid object, FOLDER/mutated the bytes that are being tried, and FOLDER/at says
 where they belong, so that the parent can keep them when the process dies. The address space of the process
@@ -11,9 +10,9 @@ and the CPU time of a mutation are limited, and the peak of the resident memory 
 from __future__ import annotations
 
 import json
-import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import traceback
@@ -27,11 +26,12 @@ import pyarrow as pa
 
 from tests.fuzz.targets import TARGETS, Target, run_steps
 
-__all__ = ["MEMORY", "Tree", "resident", "try_table"]
+__all__ = ["HARMLESS", "MEMORY", "Tree", "replay", "resident", "try_table"]
 
 # Bytes that a mutation may add to the resident memory, and to the address space, where more is refused.
 MEMORY, ADDRESSES = 1 << 30, 3 << 30
 CPU_SECONDS = 10.0
+HARMLESS = ("ok", "typed error")
 
 
 class TooSlow(BaseException):
@@ -117,7 +117,7 @@ def try_table(target: Target, root: Path, number: int, template: Path) -> tuple[
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     peak = resident("VmHWM") - before
-    if peak > MEMORY and outcome in ("ok", "typed error"):
+    if peak > MEMORY and outcome in HARMLESS:
         outcome, detail = "memory", f"{peak >> 20} MB {detail}"
     return outcome, detail
 
@@ -127,6 +127,12 @@ def _where(error: BaseException | None) -> str:
     frames = traceback.extract_tb(error.__traceback__) if error else []
     own = [frame for frame in frames if "spark_lance" in frame.filename] or list(frames)
     return f"{own[-1].filename.rpartition('spark_lance/')[2]}:{own[-1].lineno}" if own else "?"
+
+
+def _run_alone() -> None:
+    """Use one thread, so that the CPU time is that of the mutation."""
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
 
 
 def _limit() -> None:
@@ -170,11 +176,18 @@ def run(name: str, folder: Path, seed: int, first: int, count: int) -> None:
         tree.write(file, data)
         (tree.root / "mutated").write_text(str(file))
         outcome, detail = try_table(target, tree.root, number, template)
+        if outcome not in HARMLESS:
+            # A folder of its own: the next mutation may begin before the parent has looked.
+            finding = folder / f"finding-{number}"
+            finding.mkdir()
+            for file_name in ("mutated", "at"):
+                shutil.copy(folder / file_name, finding)
         _say(number=number, outcome=outcome, detail=detail)
 
 
 def replay(folder: Path) -> None:
-    """Try the mutation that a folder holds once more."""
+    """Try the mutation that a folder holds once more; an error that is a finding is raised."""
+    _run_alone()
     note = json.loads((folder / "at").read_text())
     target, template = TARGETS[note["target"]], folder / "template"
     tree = Tree(template, folder)
@@ -182,19 +195,14 @@ def replay(folder: Path) -> None:
     tree.write(Path(note["file"]), (folder / "mutated").read_bytes())
     (tree.root / "mutated").write_text(note["file"])
     _limit()
-    if os.environ.get("FUZZ_TRACE"):
-        run_steps(target.steps(tree.root, note["number"], template))
+    run_steps(target.steps(tree.root, note["number"], template))
     outcome, detail = try_table(target, tree.root, note["number"], template)
     _say(number=note["number"], outcome=outcome, detail=detail)
 
 
 def main() -> None:
     """Run with the arguments of the command line."""
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
-    if sys.argv[2:] == ["--replay"]:
-        replay(Path(sys.argv[1]))
-        return
+    _run_alone()
     name, folder, *numbers = sys.argv[1:]
     run(name, Path(folder), *map(int, numbers))
 

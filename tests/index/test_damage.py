@@ -65,8 +65,8 @@ def made(path: Path, kind: str, builder: str) -> str:
     )
     write_dataset(rows, path, max_rows_per_file=250)
     table: Any = dataset(path) if builder == "ours" else lance.dataset(str(path))
-    if kind in VECTOR:
-        more = {"num_sub_vectors": 4} if kind == "IVF_PQ" else {}
+    if kind.startswith("IVF"):
+        more = {"num_sub_vectors": 4} if kind.endswith("_PQ") else {}
         table.create_index("v", kind, num_partitions=3, **more)
     else:
         more = {"stem": False, "remove_stop_words": False} if kind == "INVERTED" else {}
@@ -80,7 +80,7 @@ def answer(path: str, kind: str) -> list[int]:
     btree._PAGES = type(btree._PAGES)(1 << 20)
     rtree._PAGES = type(rtree._PAGES)(1 << 20)
     table = dataset(path)
-    if kind in VECTOR:
+    if kind.startswith("IVF"):
         found = table.to_table(["id"], nearest={"column": "v", "q": QUERY, "k": 9, "nprobes": 2})
     elif kind == "INVERTED":
         found = table.to_table(["id"], full_text_query={"query": "word3 number", "column": "t"})

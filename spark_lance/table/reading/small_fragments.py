@@ -21,6 +21,7 @@ from spark_lance.file.joined import JoinedFiles, can_join, open_whole
 from spark_lance.file.schema import Field
 from spark_lance.file.version import FileVersion
 from spark_lance.proto import table_pb2
+from spark_lance.table.data_files import column_numbers
 from spark_lance.table.deletion import keep_mask, read_deletions
 from spark_lance.table.reading.fragment import fixed_width
 from spark_lance.table.reading.scan_task import ScanTask
@@ -151,7 +152,7 @@ def _read_joined(run: Run) -> pa.Table:
         if task.bases is None:
             raise UnsupportedFormatError("fragments without base paths", task.root)
         store, path = task.bases.data_file(entry)
-        columns = dict(zip(entry.fields, entry.column_indices, strict=True))
+        columns = column_numbers(entry)
         try:
             file = open_whole(store, path, columns)
         except FileNotFoundError as error:

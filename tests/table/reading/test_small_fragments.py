@@ -13,6 +13,8 @@ import pytest
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
+from spark_lance.proto import table_pb2
+from spark_lance.table.manifest import pack_manifest
 from spark_lance.table.reading import small_fragments
 from spark_lance.table.reading.scan import Scan
 
@@ -97,6 +99,20 @@ def test_the_damaged_file_is_named(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-4] + b"XXXX")
     with pytest.raises(FormatError, match=name):
         read(table)
+
+
+def test_a_file_with_fewer_columns_than_fields(tmp_path: Path) -> None:
+    write_dataset(rows(0, 30), tmp_path / "t", max_rows_per_file=10)
+    table = dataset(tmp_path / "t")
+    manifest = table_pb2.Manifest.FromString(table.manifest.message.SerializeToString())
+    del manifest.fragments[1].files[0].column_indices[-1]
+    file = Path(table.manifest.path)
+    file.unlink()
+    file.write_bytes(pack_manifest(manifest, b"", b""))
+    table = dataset(tmp_path / "t")
+    for call in (lambda: read(table), lambda: table.stats.data_stats()):
+        with pytest.raises(FormatError, match="2 fields but 1 column indices"):
+            call()
 
 
 def test_nothing_to_read() -> None:
