@@ -1,4 +1,4 @@
-"""What a segment of an index of single values is built from, and where its files go."""
+"""The input of a segment of an index of single values, and the place of its files."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The entries of the index section, as builders and searches of indices see them.
 
 An index of a name may have several entries, its segments; each covers some fragments, and no fragment is
-covered twice. What counts of a segment are the rows of the fragments that it covers and that the version
-still has. Several indices of one kind may be on one column: a search uses one of them, see `newest_index`
-(vectors) and `first_index` (text).
+covered twice. A segment's rows count only for fragments that it covers and that still exist in the version.
+Several indices of one kind may be on one column: a search uses one of them, see `newest_index` (vectors) and
+`first_index` (text).
 (Lance index format, manifest entry and reader duties.)
 """
 
@@ -119,7 +119,7 @@ def _is_outdated(entry: table_pb2.IndexMetadata, store: Store, directory: str) -
 
 
 def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment]) -> None:
-    """Refuse to extend an index of which a segment cannot be used here.
+    """Refuse to extend an index if one of its segments cannot be used here.
 
     Raises:
         UnsupportedFormatError: there is such a segment.
@@ -171,7 +171,7 @@ def first_index(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def _once_covered(segments: Sequence[Segment]) -> list[Segment]:
-    """Return segments of which the last has the fragments that several name."""
+    """Return segments without overlap: a fragment that several have belongs to the last of them."""
     result: list[Segment] = []
     taken = BitMap()
     for segment in reversed(segments):

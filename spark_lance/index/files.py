@@ -61,7 +61,7 @@ class IndexFileWriter:
         self._writer.write(pa.RecordBatch.from_arrays(list(columns), schema=self._schema))
 
     def add_buffer(self, data: bytes) -> int:
-        """Store bytes beside the columns; return the number by which readers ask for them."""
+        """Store bytes next to the columns; return the number with which readers ask for them."""
         return self._writer.add_global_buffer(data)
 
     def finish(self, metadata: Mapping[str, str]) -> int:

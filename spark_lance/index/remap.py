@@ -1,9 +1,9 @@
 """New addresses for indices whose rows a compaction moves.
 
-Every segment that names rows by address and covers fragments that are rewritten is written anew: the same
-index, built from the same version, with other row addresses. What the rows hold is not read. Rows that are
-deleted are left out, except for the documents of a text index, whose places count: they keep an address in a
-fragment that is gone. (Lance index format, coverage through table changes.)
+A segment is rewritten if it refers to rows by address and covers fragments that are rewritten. The new
+segment is the same index, built from the same version, with other row addresses. The contents of the rows are
+not read. Deleted rows are left out, except for the documents of a text index, whose places count: they keep
+an address in a fragment that is gone. (Lance index format, coverage through table changes.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["SegmentRemap"]
 
 logger = logging.getLogger(__name__)
 
-# Writes a segment anew; returns file name -> bytes.
+# Rewrites a segment; returns file name -> bytes.
 _Write = Callable[[SegmentTarget, RowAddressMap], dict[str, int]]
 
 
@@ -45,7 +45,7 @@ class SegmentRemap:
         return BitMap().union(*(segment.covered for segment, _ in _movable(snapshot)))
 
     def rewrite(self, snapshot: Snapshot, groups: Sequence[MovedGroup]) -> list[RewrittenIndex]:
-        """Write the segments that cover moved rows anew, see `IndexRemap.rewrite`."""
+        """Rewrite the segments that cover moved rows, see `IndexRemap.rewrite`."""
         resolver = RowResolver(snapshot)
         moves = Moves.by(groups)
         sources = [BitMap(digest.id for digest in group.old_fragments) for group in groups]
@@ -91,7 +91,7 @@ class _Written:
 
 
 def _movable(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]:
-    """Yield the segments that name rows by address and can be written anew, and what writes them."""
+    """Yield the segments that refer to rows by address and can be rewritten, with their writers."""
     stable = snapshot.manifest.uses_stable_row_ids
     for kind in SCALAR_INDICES.values():
         for segment in segments_of(snapshot, kind.label, kind.newest):

@@ -3,8 +3,8 @@
     u32 number of fragments
     per fragment, by ascending id:  u32 fragment id, u32 size, a portable 32-bit Roaring bitmap of that size
 
-A row's number is a row address, the fragment id in its upper and the physical offset in its lower half;
-tables with stable row ids have ids cut in the same way. A size of 0 stands for every row of the fragment.
+A row's number is a row address, the fragment id in its upper and the physical offset in its lower half.
+Tables with stable row ids have ids cut in the same way. Size 0 means every row of the fragment.
 Numbers are little-endian. (Lance index format, row address tree map. The 64-bit Roaring format is another.)
 """
 

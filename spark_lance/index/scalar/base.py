@@ -1,4 +1,4 @@
-"""What all indices of single values have in common."""
+"""The common part of all indices of single values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ScalarIndex", "moved_sets", "united"]
 
 
 class ScalarIndex(ABC):
-    """One segment, opened. What `find` needs of its files is read when it is asked."""
+    """One open segment. `find` reads the parts of its files that it needs when it is called."""
 
     name: ClassVar[str]
     # Last part of the details' type URL in lower case; the URL itself; highest format version known here.
@@ -86,7 +86,7 @@ class ScalarIndex(ABC):
         """Write a segment; return file name -> bytes."""
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-        """Write this segment anew, with the addresses that its rows have now; return file name -> bytes.
+        """Rewrite this segment with the current addresses of its rows; return file name -> bytes.
 
         Args:
             target: where it goes.

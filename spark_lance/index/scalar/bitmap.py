@@ -152,7 +152,7 @@ def write_sets(
 
 
 def move_sets(file: IndexFile, target: SegmentTarget, remap: RowAddressMap, notes: dict[str, bytes]) -> int:
-    """Write a file of sets anew, with the rows where they are now, and return its size.
+    """Rewrite a file of sets with the current places of its rows, and return its size.
 
     Args:
         file: the sets as they are.

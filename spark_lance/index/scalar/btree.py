@@ -392,9 +392,9 @@ def _groups(spans: Iterable[_Span]) -> Iterator[list[_Span]]:
 def _spans(pages: npt.NDArray[np.int64], count: int, *, alone: bool) -> Iterator[_Span]:
     """Yield runs [start, stop) of `count` pages that have these in them, of at most `_RUN_PAGES` each.
 
-    A block from which most pages are wanted is read whole, so that it is at hand whatever is looked up next.
-    Of others each page is a run if `alone`: others will be wanted beside it the next time. If not, pages that
-    lie side by side, or nearly so, are one run.
+    A block is read whole if most of its pages are needed, so that later look-ups find it in memory. In other
+    blocks each page is a run if `alone`: later look-ups will need other pages around it. Otherwise adjacent
+    pages, or nearly adjacent ones, are one run.
     """
     gap = 0 if alone else 1 + _GAP_PAGES
     for neighbours in np.split(pages, np.flatnonzero(np.diff(pages // _RUN_PAGES)) + 1):

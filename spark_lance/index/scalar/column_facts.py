@@ -1,9 +1,10 @@
-"""What the indices of a column tell of all its values: where the first ones are, how many rows have each.
+"""Facts about all values of a column from its indices: the places of the first ones, rows per value.
 
-An index answers here only if its segments cover every fragment of the version. Deleted rows are left out, as
-are entries of rows that are gone. A table with stable row ids may keep old values under the id of a changed
-row, so there only indices that name rows by address answer, or those whose entries add up to the rows of the
-version. The rows of a condition (exact_rows.py) may be asked about alone.
+An index answers here only if its segments cover every fragment of the version. Deleted rows are left out, and
+so are entries of rows that are gone. A table with stable row ids may keep old values under the id of a
+changed row. There only two kinds of indices answer: those that refer to rows by address, and those whose
+entries add up to the rows of the version. A question can also be limited to the rows of a condition
+(exact_rows.py).
 
     leading_rows    a set of rows that holds the first n in the order of the values; read them to know these
     null_count      exact
@@ -299,7 +300,7 @@ def _bounds_of_bitmap(index: Covering) -> Bounds | None:
 
 
 class _Teller(NamedTuple):
-    """What a kind of index tells; `counts` is None if it does not know the rows of each value."""
+    """The functions of a kind of index; `counts` is None if it does not know the rows of each value."""
 
     leading: Callable[[Covering, Order], RowSelection | None]
     nulls: Callable[[Covering], int | None]

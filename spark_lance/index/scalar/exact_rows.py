@@ -1,9 +1,9 @@
-"""Exactly the rows of a version for which a condition is true, where indices tell them without reading rows.
+"""The exact rows of a version for which a condition is true, where indices find them without reading rows.
 
-The condition is a tree of "and" and "or", each other part of which is about one column. A BTREE or a BITMAP
-answers for such a part if it covers the whole version and names rows by address: it compares the values that
-it holds, which are those of the rows, by the same code as a scan. Deleted rows are left out. What is not
-certain has no answer.
+The condition is a tree of "and" and "or", whose other parts are each about one column. A BTREE or a BITMAP
+answers such a part if it covers the whole version and refers to rows by address. It compares the values that
+it holds, which are the rows' values, by the same code as a scan. Deleted rows are left out. If a result is
+not certain, there is no answer.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _part_rows(snapshot: Snapshot, tree: Expression, most_bytes: int) -> RowsOfV
         return result
     inner = tree.arguments[0] if isinstance(tree, Call) and tree.function == "not" else None
     if isinstance(inner, Call) and inner.function == "is_null":
-        # Spark asks for it beside every comparison. It is true or false, never unknown.
+        # Spark adds it to every comparison. It is true or false, never unknown.
         without = exact_rows(snapshot, inner, most_bytes)
         return None if without is None else _others(snapshot, without)
     probe = probe_of(tree)

@@ -1,4 +1,4 @@
-"""What kinds of index tell of a column, in forms that they share: its bounds, the first rows asked for."""
+"""Facts about a column in forms that kinds of index share: its bounds, the first rows in an order."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from spark_lance.table.addresses import Addresses
 
 __all__ = ["MOST_SHARE", "Bounds", "Order", "bounds_between", "has_nan"]
 
-# Rows of which a larger share of the table has to be read are not worth looking for.
+# Rows are not searched for if a larger share of the table would have to be read.
 MOST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What an index tells of the values of a column, some of which may be gone.
+    """Facts from an index about the values of a column; some of the values may be gone.
 
     Attributes:
-        low, high: bounds of all values but null, as arrays of one value; None if there is none but null.
-        nulls: at least as many rows are null as there are.
-        distinct: values but null, None if it is not known.
+        low, high: bounds of all values but null, as arrays of one value; None if all values are null.
+        nulls: an upper bound of the number of null rows.
+        distinct: the number of different values other than null; None if it is not known.
     """
 
     low: pa.Array | None
@@ -38,7 +38,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Order:
-    """Which first rows are wanted: how many, from which end, where those without a value are, among which."""
+    """A request for first rows: how many, which end, where nulls are sorted, among which rows."""
 
     count: int
     descending: bool

@@ -1,11 +1,11 @@
-"""JSON: an index of the values that stand at one path in the documents of a JSON column.
+"""JSON: an index of the values at one path in the documents of a JSON column.
 
-Its files are those of another kind of index, over these values; the entry in the manifest says of which, and
-where in documents they are (`JsonIndexDetails`). All values are whole numbers, floats, texts or booleans; a
-document without one, or with JSON's null, has the key null.
+Its files are those of another kind of index over these values. The entry in the manifest has the kind, and
+the path (`JsonIndexDetails`). All values are whole numbers, floats, texts or booleans; a document without
+one, or with JSON's null, has the key null.
 
-It knows of `json_get_int(j, 'a') > 1`, or of nested calls of json_get, if the function gives the type of the
-keys: then a call that finds something in the document finds the key. Keys that are numbers are left to
+The index answers `json_get_int(j, 'a') > 1`, or nested calls of json_get, if the function returns the type of
+the keys: then a call that finds something in the document finds the key. Keys that are numbers are left to
 scans, as json_get finds items of arrays by them. (Lance index format, JSON.)
 """
 
@@ -60,7 +60,7 @@ _TYPES = {
     "json_get_string": pa.string(),
     "json_get_bool": pa.bool_(),
 }
-# What another engine compares -> the type of keys that are all values that it can be.
+# Kind of comparison in another engine -> the type of keys that are all values that it can be.
 _CANDIDATES = {"text": pa.string(), "int64": pa.int64(), "double": pa.float64()}
 _OTHERS = re.compile(r"true|false|null|nan|inf(inity)?", re.IGNORECASE)
 _DOCUMENT, _KEY = Column(("value",)), Column(("key",))

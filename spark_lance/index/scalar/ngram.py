@@ -146,7 +146,7 @@ def _needles(probe: Probe) -> Iterator[str]:
 
 
 class _Letters(dict[int, str]):
-    """What stands for a letter: its ASCII form, or a space for what is a gap."""
+    """The replacement of a letter: its ASCII form, or a space for a gap."""
 
     def __missing__(self, code: int) -> str:
         text = folded(chr(code)).lower()

@@ -59,7 +59,7 @@ class Probe:
 
     @cached_property
     def operator(self) -> str:
-        """What compares the column itself with constants, such as "<" or "is_null"; "" for anything else.
+        """The comparison of the column itself with constants, such as "<" or "is_null"; "" if it is another.
 
         Several bounds together, see `conjuncts`, are "between".
         """
@@ -82,7 +82,7 @@ class Probe:
 
     @cached_property
     def literals(self) -> list[Any]:
-        """What the column is compared with: literals, and scalars where their type is given."""
+        """The operands of the comparison: literals, and scalars if their type is known."""
         assert isinstance(self.tree, Call)
         constants = self.tree.arguments[1:]
         if _are_literals(constants):
@@ -121,7 +121,7 @@ class Probe:
         return result
 
     def points(self, kind: pa.DataType) -> list[int] | list[str] | None:
-        """Return the values for one of which the condition is true, in order, if they are numbers or texts.
+        """Return the values of a condition `column in values`, in order, if they are numbers or texts.
 
         Args:
             kind: the column's type, a signed integer or text.
@@ -135,7 +135,7 @@ class Probe:
 
     @cached_property
     def _numbers(self) -> list[int] | None:
-        """The values for one of which the condition is true, in order, if they are integers of 64 bits."""
+        """The values of a condition `column in values`, in order, if they are integers of 64 bits."""
         values = self._all_of(int)
         least, most = int(_INT64.min), int(_INT64.max)
         return None if values is None else [value for value in sorted(values) if least <= value <= most]
@@ -148,7 +148,7 @@ class Probe:
         return None if values is None else sorted(values)
 
     def _all_of(self, kind: type) -> list[Any] | None:
-        """Return the values for one of which the condition is true, if they are of a type of Python's."""
+        """Return the values of a condition `column in values`, if they are of a type of Python's."""
         if self.operator not in ("=", "in"):
             return None
         values = [value for value in self.literals if value is not None]

@@ -1,8 +1,9 @@
-"""What the scalar indices of a version know of a condition: the rows beyond which it keeps none.
+"""Pruning by the scalar indices of a version: a superset of the rows that a condition keeps.
 
-The condition is a tree of "and" and "or"; its other parts go to the indices of the one column that each
-reads. Of "and", what is known of any part holds; of "or", only what is known of all. Fragments that a segment
-does not cover stay whole. Nothing here is exact: scans apply the condition to every row they read.
+The condition is a tree of "and" and "or". Its other parts go to the indices of the one column that each
+reads. The result of an "and" can come from any of its parts, the result of an "or" needs all of them.
+Fragments that a segment does not cover stay whole. Nothing here is exact: scans apply the condition to every
+row they read.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ScalarPruner:
         self._snapshot = snapshot
 
     def __getstate__(self) -> dict[str, object]:
-        # What was opened stays behind.
+        # Open files stay behind.
         return {"_snapshot": self._snapshot}
 
     @property
@@ -56,7 +57,7 @@ class ScalarPruner:
 
     @cached_property
     def resolver(self) -> RowResolver:
-        """What finds the rows that indices name."""
+        """The lookup of rows that indices return."""
         return RowResolver(self._snapshot)
 
     @cached_property

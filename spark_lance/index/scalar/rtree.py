@@ -10,9 +10,9 @@ row per page of each level, until there is one page: the box of what is in a pag
 from 0 over all levels and have `page_size` rows, the last one of a level fewer. So 10,000 geometries have 3
 rows above them, and 4 pages.
 
-Leaves lie along a Hilbert curve over the box of all, 16 bits an axis, which no reader relies on. What is
-empty has no box and is in neither file. Not exact: boxes that meet say little of what is in them. (Lance
-index format, R-tree.)
+Leaves are sorted along a Hilbert curve over the box of all, 16 bits an axis; no reader relies on the order.
+Empty geometries have no box and are in neither file. The index is not exact: that two boxes meet says little
+about the geometries in them. (Lance index format, R-tree.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What zone maps tell of a column: the zones in which its first rows are, how many rows are null, bounds.
+"""Facts about a column from zone maps: the zones of its first rows, the number of nulls, bounds.
 
 See column_facts.py.
 """

@@ -1,4 +1,4 @@
-"""Zones: runs of physical rows of a fragment of which a few facts are kept.
+"""Zones: runs of physical rows of a fragment with a few facts about each run.
 
 Zones never reach beyond a fragment. A zone covers physical rows [zone_start, zone_start + zone_length),
 deleted ones included. (Lance index format, zone map and bloom filter.)

@@ -1,7 +1,7 @@
-"""Lists of texts as one text each, which is what an index of text has of them.
+"""Lists of texts as one text each, the form in which an index of text stores them.
 
 Elements follow each other with a space between, without those that are null and without empty ones at the
-beginning; a list that is null or has no elements is the empty text. (By experiment with pylance 14.)
+beginning. A list that is null or has no elements is the empty text. (By experiment with pylance 14.)
 """
 
 from __future__ import annotations

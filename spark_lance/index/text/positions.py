@@ -1,4 +1,4 @@
-"""Where in a text a word stands, for phrases: the column `_position` beside the posting lists of format 1.
+"""Positions of words in a text, for phrases: the column `_position` next to the posting lists of format 1.
 
     _position: list<list<large_binary>>    per word, per document of its posting list
 

@@ -1,10 +1,12 @@
-"""Queries of text as objects: words, phrases, several columns, and what must, should or must not be.
+"""Queries of text as objects: words, phrases, several columns, and boolean combinations.
 
-MatchQuery("puppy", "title")                                    a word
-PhraseQuery("new york", "text")                                 words side by side
-MultiMatchQuery("puppy", ["title", "text"], boosts=[2.0, 1.0])  the best of several columns
-BooleanQuery([(Occur.MUST, q1), (Occur.MUST_NOT, q2)])          also q1 & q2, q1 | q2
-BoostQuery(q1, q2, negative_boost=0.5)                          rows of q1, those of q2 further down
+    MatchQuery("puppy", "title")                                    a word
+    PhraseQuery("new york", "text")                                 adjacent words
+    MultiMatchQuery("puppy", ["title", "text"], boosts=[2.0, 1.0])  the best of several columns
+    BooleanQuery([(Occur.MUST, q1), (Occur.MUST_NOT, q2)])          required and excluded parts
+    BoostQuery(q1, q2, negative_boost=0.5)                          rows of q1, those of q2 further down
+
+`q1 & q2` and `q1 | q2` combine queries, too.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class FullTextOperator(str, enum.Enum):
 
 
 class Occur(str, enum.Enum):
-    """What a part of a `BooleanQuery` means for a row."""
+    """The role of a part of a `BooleanQuery` for a row."""
 
     SHOULD = "SHOULD"
     MUST = "MUST"
@@ -136,11 +138,11 @@ class MultiMatchQuery(FullTextQuery):
 
 @dataclass(frozen=True)
 class BoostQuery(FullTextQuery):
-    """Rows of one query, of which those that also answer another lose a part of that score.
+    """Rows of one query; rows that also answer another query lose a part of that query's score.
 
     Attributes:
-        positive: the rows.
-        negative: what puts rows further down.
+        positive: the query for the rows.
+        negative: the query for rows to rank lower.
         negative_boost: the part of the other's score that they lose.
     """
 

@@ -35,7 +35,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
-    """Write a segment anew with the rows that its documents are now; return file name -> bytes.
+    """Rewrite a segment with the current rows of its documents; return file name -> bytes.
 
     Raises:
         FormatError: the segment is damaged.

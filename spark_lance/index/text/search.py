@@ -1,9 +1,9 @@
 """Searching text: the rows that answer a query best.
 
 The words of the query are looked up in every partition of the index, and in the texts of the fragments that
-it does not cover; how rare a word is counts over all of them together. Rows that do not count are left out,
-so k rows come back if there are as many. A phrase is looked for in the texts of the rows that have all its
-words. Of several indices on the column the one that stands first in the manifest is used, as pylance does.
+it does not cover. The rarity of a word counts over all of them together. Rows that do not count are left out,
+so k rows are returned if there are as many. A phrase is looked for in the texts of the rows that have all its
+words. If several indices are on the column, the first one in the manifest is used, as in pylance.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _MARGIN = 64
 
 @dataclass(frozen=True)
 class TextQuery:
-    """What is looked for.
+    """A query of text.
 
     Attributes:
         text: words.
-        k: rows that are wanted; all that have a word by default.
+        k: the most rows to return; by default all rows that have a word.
         operator: whether a row needs one of the words or all of them.
         phrase: whether they must stand side by side, in this order; where the index leaves out a word of the
             query any word may stand.
@@ -143,7 +143,7 @@ class TextTopK:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts of which some have words of the query.
+    """Texts, some with words of the query.
 
     Attributes:
         lengths: words of every text.
@@ -229,7 +229,7 @@ class TextSearch:
 
     def _run(self, query: TextQuery, allowed: Addresses | None) -> TextTopK:
         cut = self._tokenizer.cut_query(query.text)
-        # What stands twice at one place, as runs of letters do, is asked for once.
+        # A word that is twice at one place, as runs of letters are, is looked up once.
         pairs = dict.fromkeys(zip(cut.word.tolist(), cut.position.tolist(), strict=True))
         words = [str(cut.distinct[number]) for number, _ in pairs]
         places = np.array([place for _, place in pairs], dtype=np.int64)

@@ -38,7 +38,7 @@ _SAID_ALIKE = (
     "with_position", "lower_case", "stem", "remove_stop_words", "ascii_folding", "min_ngram_length",
     "max_ngram_length", "prefix_only",
 )  # fmt: skip
-# Letters of which Unicode does not tell the ASCII form; after lower and upper case of those it does.
+# Letters without an ASCII form in Unicode; also their lower and upper case.
 _SPECIAL = {
     "\u00df": "ss", "\u1e9e": "SS", "\u00e6": "ae", "\u00c6": "AE", "\u0153": "oe", "\u0152": "OE",
     "\u00f8": "o", "\u00d8": "O", "\u0142": "l", "\u0141": "L", "\u0140": "l", "\u013f": "L", "\u0111":

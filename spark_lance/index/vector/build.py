@@ -58,7 +58,7 @@ _MOST_PARTITIONS = 1 << 14
 
 @dataclass(frozen=True)
 class Recipe:
-    """What kind of index is built.
+    """The kind of the index to build.
 
     Attributes:
         kind: a key of `INDEX_TYPES`.
@@ -130,7 +130,7 @@ def _keeps_bits(kind: str) -> bool:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training found; can be pickled and sent to tasks."""
+    """The result of training; can be pickled and sent to tasks."""
 
     recipe: Recipe
     ivf: Ivf

@@ -73,7 +73,7 @@ __all__ = [
 
 _TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
-# Rows by which it is told how many vectors a row has.
+# Sample size in rows, to estimate the number of vectors per row.
 _COUNTED_ROWS = 256
 _PLAIN_OPTIONS = ("sample_rate", "max_iters", "rotation_type", "ivf_centroids", "pq_codebook")
 _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
@@ -156,9 +156,10 @@ def write_vector_segment(
 def merge_vector_segments(
     snapshot: Snapshot, entries: Sequence[table_pb2.IndexMetadata]
 ) -> table_pb2.IndexMetadata:
-    """Put segments that are not committed together, and return the entry of a new one; theirs stay.
+    """Merge segments that are not committed, and return the entry of a new one; the old files stay.
 
-    Codes of segments that share centroids but not the parameters of codes are made anew, from the table.
+    If segments share centroids but not the parameters of codes, their codes are computed again, from the
+    table.
 
     Raises:
         OptionError: they have different centroids, or two of them cover one fragment.
@@ -226,7 +227,7 @@ def sample_vectors(
 
 
 def count_vectors(snapshot: Snapshot, column: str, rows: int) -> int:
-    """Return about how many vectors some rows have, of which some may have several.
+    """Return about how many vectors some rows have; a row may have several.
 
     Args:
         snapshot: the version.
@@ -394,7 +395,7 @@ def _is_alike(one: VectorSegment, other: VectorSegment) -> bool:
 
 
 def recipe_of(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> Recipe:
-    """Return the recipe by which a stored segment could be built again."""
+    """Return the recipe with which a stored segment could be built again."""
     message = index_pb2.VectorIndexDetails.FromString(entry.index_details.value)
     stored = message.hnsw_index_config
     graph = GraphParams()

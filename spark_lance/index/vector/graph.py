@@ -1,13 +1,13 @@
 """Navigable graphs over the vectors of a partition (HNSW): searching and building.
 
 Every node is on level 0, fewer and fewer on the levels above. A search walks greedily down from the entry
-point on the top level, then keeps the `ef` best nodes it has met on level 0 and looks at their neighbours
+point on the top level. Then it keeps the `ef` best nodes it has met on level 0 and looks at their neighbours
 until nothing gets better.
 
-Building does not insert node by node, which would be a loop over values: the nearest nodes of all nodes of
-a level are found by products of matrices (within the nearest cells of a k-means, where there are many nodes).
-Of these every node keeps those that are nearer to it than to another that it keeps already; links are made to
-go both ways, and what cannot be reached then is linked to the nearest node that can.
+Building does not insert node by node, which would be a loop over values. Products of matrices find the
+nearest nodes of all nodes of a level (within the nearest cells of a k-means, where there are many nodes).
+Every node keeps those that are nearer to it than to another that it already keeps. Links are made to go both
+ways, and nodes that cannot be reached then are linked to the nearest node that can.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Graph", "GraphParams", "Level", "build_graph", "search_graph"]
 Ints = npt.NDArray[np.int64]
 Nodes = npt.NDArray[np.uint32]
 
-# Candidates of which a node chooses its neighbours.
+# A node chooses its neighbours from so many candidates.
 _CANDIDATES = 64
 # Levels of more nodes are cut into cells of about this many for finding neighbours.
 _CELL = 2048

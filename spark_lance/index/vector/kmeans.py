@@ -55,7 +55,7 @@ def train_kmeans(
     centroids: _Matrix = data[np.sort(chosen)].copy()
     if spherical:
         centroids = np.asarray(unit(centroids), dtype=np.float32)
-    # What many passes over a few rows find, few passes over all of them make good.
+    # Many passes over a few rows find rough centroids; few passes over all rows refine them.
     few = max(_FEW_ROWS * clusters, len(data) // 8)
     if 2 * few <= len(data):
         some = data[np.sort(random.choice(len(data), few, replace=False))]

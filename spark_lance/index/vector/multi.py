@@ -1,7 +1,7 @@
-"""Rows of several vectors each: columns of lists of vectors, such as of the words of a text.
+"""Rows of several vectors each: columns of lists of vectors, such as one vector per word of a text.
 
-A query has several vectors, too. The distance of a row is the sum over the vectors of the query of the
-distance to the nearest of the row's vectors; rows without a vector are not found. (Lance index format,
+A query has several vectors, too. Each of them has a distance to the nearest of the row's vectors, and the sum
+of these is the distance of the row. Rows without a vector are not found. (Lance index format,
 multi-vectors.)
 """
 

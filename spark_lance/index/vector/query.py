@@ -1,4 +1,4 @@
-"""What a search by vector asks for, with the keys that pylance's `nearest` has."""
+"""The request of a search by vector, with the keys of pylance's `nearest`."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _ROWS = 1 << 20
 def remap_vectors(
     segment: Segment, store: Store, directory: str, version: FileVersion, remap: RowAddressMap
 ) -> dict[str, int]:
-    """Write a segment anew with the row ids that its rows have now; return file name -> bytes.
+    """Rewrite a segment with the current ids of its rows; return file name -> bytes.
 
     Raises:
         FormatError, UnsupportedFormatError: the segment is damaged, or of an unknown kind.

@@ -97,7 +97,7 @@ class VectorSearch:
         return [(segment, open_segment(segment)) for segment in segments]
 
     def metric(self, query: VectorQuery) -> Metric:
-        """Return the metric by which a query's rows are compared."""
+        """Return the metric for the distances of a query's rows."""
         if query.metric is not None:
             return query.metric
         if query.use_index and self._segments:
@@ -224,7 +224,7 @@ class VectorSearch:
     def _of_several(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> TopK:
         """Return the nearest rows of one task, whose rows have several vectors each.
 
-        What an index says of a row is not enough: it knows but the rows that each vector of the query finds
+        An index cannot rank such rows alone: it returns only the rows that each vector of the query finds
         first, so a row that all of them find later may be nearer. Many are taken, and compared exactly.
         """
         if not task.segments:

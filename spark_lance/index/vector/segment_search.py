@@ -39,7 +39,7 @@ _MARGIN = 16
 # are decoded for them serve many.
 _BLOCK_BYTES = 2 << 20
 _BLOCK_QUERIES = 1 << 10
-# What the caches of a core may hold of the partitions of one query from another query before.
+# The part of a core's caches that partitions of an earlier query may still fill.
 _NEARBY_BYTES = 4 << 20
 # Bytes of partitions whose distances are sorted together.
 _BYTES_TOGETHER = 64 << 20
@@ -246,8 +246,8 @@ def _smallest(
     near = smallest(scores, count)
     if not rounding:
         return near, scores[near]
-    # What is among the nearest is no further off than the last of them by estimate and two roundings. NaN, of
-    # vectors that overflow, is anywhere.
+    # A nearest row is no further off than the last of them by estimate and two roundings. NaN, of vectors
+    # that overflow, is anywhere.
     limit = scores[near].max() + np.float32(2 * rounding)
     near = np.flatnonzero(~(scores > limit))
     cuts = np.searchsorted(near, ends).tolist()

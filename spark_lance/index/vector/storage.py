@@ -58,7 +58,7 @@ INDEX_TYPES = {
     "IVF_HNSW_SQ": ("SQ", True),
     "IVF_HNSW_PQ": ("PQ", True),
 }
-# What is read at once of a segment that is read as a whole; many may be, side by side.
+# Bytes per read of a segment that is read as a whole; many reads may run in parallel.
 _RUN_BYTES = 1 << 20
 _MARKER = pa.schema([pa.field("__flat_marker", pa.uint64(), nullable=False)])
 

@@ -59,10 +59,10 @@ def smallest(scores: Distances, count: int) -> Ints:
 
 
 def _near(scores: Distances, count: int) -> Ints | None:
-    """Return places of scores (n,) among which are the `count` smallest, often few more; None if unknown.
+    """Return places of scores (n,) that include the `count` smallest, often few more; None if unknown.
 
-    Of the least values of some groups, the `count`-th smallest bounds the scores that are wanted. To find it
-    takes a tenth of the time of partitioning the places of all scores.
+    The scores are cut into groups. The `count`-th smallest of the groups' least values is a bound for the
+    scores to return. To find it takes a tenth of the time of partitioning the places of all scores.
     """
     groups = _GROUPS * count
     depth = len(scores) // groups
@@ -77,8 +77,8 @@ def _near(scores: Distances, count: int) -> Ints | None:
 class BatchTopK:
     """Gathers the k nearest rows of each of many queries from matrices of distances.
 
-    Of every matrix only rows are kept that may be among the k: at most as far as the k-th nearest of some
-    rows already seen.
+    Only rows of a matrix are kept that may be among the k: at most as far as the k-th nearest of some rows
+    already seen.
 
     Args:
         queries: how many.

@@ -1,4 +1,4 @@
-"""What the ways of keeping the vectors of a partition have in common.
+"""The common part of all encodings of the vectors of a partition.
 
 However vectors are kept, the estimate of a distance has one form, which BLAS computes for many queries and
 rows at once:
@@ -217,7 +217,7 @@ class Training(Protocol):
 
     @property
     def metric(self) -> Metric:
-        """Of the index."""
+        """Metric of the index."""
 
     @property
     def num_sub_vectors(self) -> int | None:
@@ -237,7 +237,7 @@ class Training(Protocol):
 
     @property
     def max_iterations(self) -> int:
-        """Of each k-means."""
+        """The most iterations of each k-means."""
 
     @property
     def rotation(self) -> Literal["fast", "matrix"]:
@@ -296,7 +296,7 @@ class Quantizer(ABC):
         """Return what the manifest's details say: fields of their message."""
 
     def figures(self) -> dict[str, Any]:
-        """Return what else figures of a segment tell of its codes, by pylance's names."""
+        """Return the other figures of a segment about its codes, by pylance's names."""
         return {}
 
     @abstractmethod

@@ -1,7 +1,7 @@
-"""Points that are kept as codes, in a fraction of the bytes of floats, and made floats of a few at a time.
+"""Points that are stored as codes, in a fraction of the bytes of floats, and decoded a few at a time.
 
 A comparison with many queries decodes some rows at a time, as many as stay in the caches of a core, and
-multiplies them; what the decoding takes is little beside the products.
+multiplies them. The time of decoding is little compared with the products.
 """
 
 from __future__ import annotations

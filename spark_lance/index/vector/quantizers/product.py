@@ -47,7 +47,7 @@ __all__ = ["PQ_BITS", "ProductQuantizer", "check_sub_vectors"]
 
 _COLUMN = "__pq_code"
 
-# Of a code, if nothing else is asked for.
+# The default bits of a code.
 PQ_BITS = 8
 
 

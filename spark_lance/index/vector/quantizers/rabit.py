@@ -1,4 +1,4 @@
-"""RQ (RaBitQ): of a rotated vector, one sign per dimension, and some bits more of its values.
+"""RQ (RaBitQ): one sign per dimension of a rotated vector, and some more bits of its values.
 
     _rabit_codes: fixed_size_list<uint8>[dim / 8]      sign bits: 1 where the rotated value is not negative
     __add_factors, __scale_factors: float32            for the estimate by signs alone
@@ -8,8 +8,8 @@
     metadata {"rotate_mat_position": null, "fast_rotation_signs": [bytes], "rotation_type": "fast",
               "code_dim": 32, "num_bits": 5, "packed": true, "query_estimator": "raw_query"}
 
-What is coded is r, the rotated difference between a vector and its centroid (whatever the metric). With s the
-signs as +-0.5, or u, the centred integer codes, in their place:
+The coded vector is r, the rotated difference between a vector and its centroid (whatever the metric). With s
+the signs as +-0.5, or u, the centred integer codes, in their place:
 
     l2, cosine   add = n2 + 2 n2 <cR, s> / <r, s>          scale = -2 n2 / <r, s>    shift = |q - c|^2
     dot          add = 1 - <r, cR> + n2 <cR, s> / <r, s>   scale = -n2 / <r, s>      shift = 1 - <q, c> - gain
@@ -290,7 +290,8 @@ class RabitQuantizer(Quantizer):
 def _levels(sizes: Matrix, width: int) -> npt.NDArray[np.uint8]:
     """Return whole numbers below 2^width in proportion to the sizes of a row's values (n, dim).
 
-    Of several scales, each row takes the one whose numbers, centred, point most nearly where the values do.
+    Several scales are tried. Each row takes the one whose centred numbers point most nearly where the values
+    do.
     """
     most = (1 << width) - 1
     largest = sizes.max(axis=1, keepdims=True, initial=0)

@@ -1,15 +1,15 @@
-"""How the bits of RQ codes lie in memory.
+"""The layout of the bits of RQ codes in memory.
 
-Sign codes of a partition, L bytes a row, packed: rows go in blocks of 32. For each of the L bytes of a row, a
-block has 32 bytes; with perm = 0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15 and j < 16
+Sign codes of a partition, L bytes a row, are packed in blocks of 32 rows. For each of the L bytes of a row, a
+block has 32 bytes. With perm = 0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15 and j < 16
 
     byte j        low halves of row perm[j] (low) and of row perm[j] + 16 (high)
     byte 16 + j   the high halves likewise
 
-The rows left over after the last block stand behind it, column by column.
+The rows left over after the last block follow it, column by column.
 
-Extra codes of a row, `width` = 1 to 8 bits a dimension, in blocks of 64 dimensions (the last one filled up
-with zeros). Run k of a block is its dimensions 16k to 16k + 15, b counts within a run:
+Extra codes of a row have `width` = 1 to 8 bits a dimension, in blocks of 64 dimensions (zeros fill up the
+last one). Run k of a block is its dimensions 16k to 16k + 15, b counts within a run:
 
     1   8 bytes, lowest bit first
     2   16 bytes: byte b has dimensions b, b + 16, b + 32, b + 48 from the lowest bits up
@@ -34,7 +34,8 @@ import numpy.typing as npt
 
 __all__ = ["extra_bytes", "pack_extra", "pack_signs", "unpack_extra", "unpack_signs"]
 
-# Of uint8; numpy does not keep that through operations with plain numbers, as far as type checkers know.
+# Arrays of uint8; numpy does not keep that through operations with plain numbers, as far as type checkers
+# know.
 Bytes = npt.NDArray[Any]
 
 _BLOCK_ROWS = 32

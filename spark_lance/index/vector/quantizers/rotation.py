@@ -105,8 +105,8 @@ Rotation = FastRotation | MatrixRotation
 def _hadamard(values: Matrix) -> Matrix:
     """Return the Walsh-Hadamard transform of rows (n, 2^k), natural order, without a factor.
 
-    The transform of a * b values is one of b within runs of b values and one of a across them; BLAS does the
-    first for whole blocks of rows at once.
+    The transform of a * b values is a transform of b within runs of b values and then one of a across the
+    runs. BLAS does the first for whole blocks of rows at once.
     """
     rows, size = values.shape
     run = min(size, _RUN)
