@@ -45,8 +45,8 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import DATA_DIR, deletion_path
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_keys import KeyIndex
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
-from spark_lance.table.rows.row_keys import KeyIndex
 from spark_lance.table.rows.row_rewrites import commit_moves
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.ages import clamped_age

@@ -44,8 +44,8 @@ from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.scan import Filter, Scan, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS
+from spark_lance.table.row_keys import KeyIndex
 from spark_lance.table.rows.key_lookup import key_tasks
-from spark_lance.table.rows.row_keys import KeyIndex
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.versions import load_latest
 

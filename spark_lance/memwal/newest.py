@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.memwal.parts import Keys, Part
-from spark_lance.table.rows.row_keys import KeyIndex
+from spark_lance.table.row_keys import KeyIndex
 
 __all__ = ["Chosen", "choose", "newest_rows"]
 

@@ -32,7 +32,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import create_table
 from spark_lance.table.deletion import pack_deletions
 from spark_lance.table.paths import deletion_path
-from spark_lance.table.rows.row_keys import KeyIndex
+from spark_lance.table.row_keys import KeyIndex
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.writing.write import write_fragments
 

@@ -25,7 +25,7 @@ from spark_lance.table.predicates.sql import as_condition, parse_sql
 from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rows.row_keys import KeyIndex
+from spark_lance.table.row_keys import KeyIndex
 
 __all__ = ["PairMatch"]
 

@@ -29,10 +29,10 @@ from spark_lance.table.operations.update import update_message
 from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_keys import KeyIndex, check_key_type
 from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.key_lookup import key_tasks
-from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
 from spark_lance.table.writing.differences import row_text
 
 __all__ = ["KeyMatch", "RowCheck", "replace_matches", "replace_rows"]

@@ -30,11 +30,11 @@ from spark_lance.table.predicates.predicate import Condition, Predicate, compile
 from spark_lance.table.reading.row_lookup import nameable, read_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_keys import KeyIndex, check_key_type
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.key_lookup import KeyLookup, key_lookup
 from spark_lance.table.rows.merge_condition import MergeCondition
 from spark_lance.table.rows.merge_source import AlignedSource, SourceRows
-from spark_lance.table.rows.row_keys import KeyIndex, check_key_type
 from spark_lance.table.rows.row_rewrites import (
     CarriedRowIds,
     check_movable,
