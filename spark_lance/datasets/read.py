@@ -294,7 +294,8 @@ class ReadMixin(DatasetBase, Readable):
         """Return what changed from one version, exclusive, to another, inclusive.
 
         `diff(3).inserted()`, `.updated()` and `.deleted()` are streams of rows; see `Changes`. Without stable
-        row ids they can be told if rows were only appended, deleted and overwritten between the versions.
+        row ids, rows are matched by the primary key, and are updated if a value differs. Without a primary
+        key only appends, deletes and overwrites may lie between the versions.
 
         Args:
             from_version: a version of this line, by number or tag; 0 for the empty table before the first.

@@ -35,7 +35,7 @@ def rows(start: int, count: int) -> pa.Table:
     return pa.table({"a": pa.array(numbers, pa.int64()), "b": [f"b{i % 7}" * (i % 5) for i in numbers]})
 
 
-def play(path: Path, steps: Sequence[Step], *, stable: bool, alone: bool = False) -> None:
+def play(path: Path, steps: Sequence[Step], *, stable: bool, alone: bool = False, key: bool = False) -> None:
     """Create a table of 30 rows in several fragments and change it step by step.
 
     Args:
@@ -43,13 +43,19 @@ def play(path: Path, steps: Sequence[Step], *, stable: bool, alone: bool = False
         steps: the changes.
         stable: whether rows have stable ids.
         alone: let pylance do everything.
+        key: whether `a` is the primary key.
     """
-    lance.write_dataset(rows(0, 30), path, enable_stable_row_ids=stable, max_rows_per_file=8)
+    first = rows(0, 30)
+    if key:
+        marked = pa.field("a", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})
+        first = first.cast(pa.schema([marked, first.schema.field("b")]))
+    lance.write_dataset(first, path, enable_stable_row_ids=stable, max_rows_per_file=8)
     for number, (kind, choice, mine) in enumerate(steps):
         player: Any = ours if mine and not alone else lance
         table = player.dataset(str(path))
         if kind == "append":
-            player.write_dataset(rows(100 * (number + 1), 5 + choice), str(path), mode="append")
+            added = rows(100 * (number + 1), 5 + choice)
+            player.write_dataset(added.cast(_like(added.schema, table.schema)), str(path), mode="append")
         elif kind == "overwrite":
             player.write_dataset(rows(1000, 12), str(path), mode="overwrite", max_rows_per_file=5)
         elif kind == "delete":
@@ -68,8 +74,14 @@ def play(path: Path, steps: Sequence[Step], *, stable: bool, alone: bool = False
             table.update_config(SPILL)
 
 
+def _like(schema: pa.Schema, table: pa.Schema) -> pa.Schema:
+    """Return a schema whose columns may be null where those of a table may."""
+    return pa.schema([field.with_nullable(table.field(field.name).nullable) for field in schema])
+
+
 def _with_all_columns(data: pa.Table, schema: pa.Schema) -> pa.Table:
     for field in schema:
         if field.name not in data.column_names:
             data = data.append_column(field, pa.array([7] * data.num_rows, field.type))
-    return data.select(schema.names)
+    data = data.select(schema.names)
+    return data.cast(_like(data.schema, schema))

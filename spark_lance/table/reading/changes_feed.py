@@ -6,18 +6,20 @@ changed it last. A row that was inserted and then updated counts as inserted; on
 deleted does not count. Rows that a compaction moved have not changed. Only fragments that differ are read;
 fragments that are the same in both versions have the same rows. (Lance table format, change data feed.)
 
-Without stable row ids, the address identifies a row. This works if the operations between the versions only
-add or delete rows (appends, deletes and overwrites), or do not touch rows.
+Without stable row ids a row is identified by its address if rows only came and went between the versions: by
+appends, deletes, overwrites, and operations that touch no rows. After any other operation it is identified by
+the primary key, and updated if a value differs.
 
 The ids of the rows in fragments that differ are in memory, about 40 bytes each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
@@ -26,6 +28,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.operations.row_effects import effect_of
 from spark_lance.table.paths import manifest_path
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
+from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
 from spark_lance.table.transaction import Transaction, read_transaction
@@ -136,13 +139,7 @@ class Changes:
             done = {transaction.name for transaction in self.list_transactions()}
             moving = {name for name in done if not effect_of(name).keeps_addresses}
             if moving:
-                names = ", ".join(sorted(name or "an unknown operation" for name in moving))
-                raise UnsupportedFormatError(
-                    f"changes between versions {self.begin.version} and {self.end.version} cannot be told: "
-                    f"rows were moved or changed ({names}), and the table has no stable row ids (they are "
-                    "chosen when a table is created)",
-                    self.end.root,
-                )
+                return _compare_keys(self.begin, self.end, moving)
         return _compare(self.begin, self.end)
 
     def _read(self, rows: _Rows, columns: Sequence[str] | None) -> pa.RecordBatchReader:
@@ -192,6 +189,59 @@ def _compare(begin: Snapshot | None, end: Snapshot) -> _Compared:
         _rows(end, {rows.fragment.id: rows.changed for rows in newer}),
         _rows(begin or end, {rows.fragment.id: rows.alone for rows in older}),
     )
+
+
+def _compare_keys(begin: Snapshot, end: Snapshot, moving: Collection[str | None]) -> _Compared:
+    """Compare two versions of a table without stable row ids by its primary key.
+
+    Raises:
+        UnsupportedFormatError: the versions have no common primary key, or a key is not unique.
+    """
+    names = ", ".join(sorted(name or "an unknown operation" for name in moving))
+    problem = (
+        f"cannot compare versions {begin.version} and {end.version}: rows were moved or changed ({names}), "
+    )
+    if not shared_key(begin.schema, end.schema):
+        raise UnsupportedFormatError(
+            f"{problem}and the table has neither stable row ids nor a primary key in both versions. Create "
+            "tables with enable_stable_row_ids=True or with a primary key",
+            end.root,
+        )
+    old = {fragment.id: fragment for fragment in begin.fragments}
+    new = {fragment.id: fragment for fragment in end.fragments}
+
+    def differing(at: Snapshot, others: Mapping[int, Fragment]) -> Iterator[tuple[Fragment, Rows]]:
+        view = FragmentView(at.store, at.root, at.bases)
+        for fragment in at.fragments:
+            other = others.get(fragment.id)
+            if other is None or _data_of(other) != _data_of(fragment):
+                yield fragment, view.live(fragment)
+            elif other != fragment:
+                # The same files hold the same rows, so only rows that are deleted in one version differ.
+                gone = np.setdiff1d(view.live(fragment), view.live(other), assume_unique=True)
+                yield fragment, gone.astype(np.int64)
+
+    comparison = compare_by_key(begin, end, list(differing(begin, new)), list(differing(end, old)))
+    if comparison.repeated is not None:
+        raise UnsupportedFormatError(
+            f"{problem}the table has no stable row ids, and several rows have the primary key "
+            f"{comparison.repeated}. Delete the duplicates, or create tables with enable_stable_row_ids=True",
+            end.root,
+        )
+    older, newer = comparison.older, comparison.newer
+    return _Compared(
+        _rows(end, {rows.fragment.id: rows.alone for rows in newer}),
+        _rows(end, {rows.fragment.id: rows.changed for rows in newer}),
+        _rows(begin, {rows.fragment.id: rows.alone for rows in older}),
+    )
+
+
+def _data_of(fragment: Fragment) -> Fragment:
+    """Return a fragment without its deletions."""
+    data = Fragment()
+    data.CopyFrom(fragment)
+    data.ClearField("deletion_file")
+    return data
 
 
 def _rows(at: Snapshot, offsets: Mapping[int, Rows]) -> _Rows:

@@ -9,10 +9,11 @@ is compared with itself in the version before:
     other deletion file        rows were removed, or came back (restore)
     other files for a column   the rows in the operation were changed in place (or all rows)
 
-With stable row ids, a removed row and an added row with the same id are an update. If the version that
-changed them last is the same too, the row only moved. Without stable row ids, a row that an update moved
-cannot be distinguished from an insert. So such an update is a delete and an insert. An update of columns in
-place is an update. (Lance table format, transactions, stable row ids, change data feed.)
+With stable row ids, rows that came and rows that went with the same id are updates; if the version that last
+changed them is the same too, they only moved. Without stable row ids the primary key takes the place of the
+id: rows with the same key are updates if a value differs, and unchanged otherwise. Without a key, or if a key
+is not unique, a row that an update moved is a delete and an insert; an update in place is an update.
+(Lance table format, transactions, stable row ids, change data feed.)
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from spark_lance.table.bitmaps import parse_offsets
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.row_effects import effect_of
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
+from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import UPDATED_AT
 from spark_lance.table.transaction import Transaction
@@ -99,8 +101,9 @@ class _Part:
 def changes_of(old: Snapshot | None, new: Snapshot, transaction: Transaction) -> list[ChangedRows]:
     """Return the changes of a version, in an order that depends only on the version.
 
-    With stable row ids, the ids of rows that an update or a restore moved are in memory, about 40 bytes each.
-    For other operations, the manifests, deletion files and row versions of changed fragments are enough.
+    With stable row ids the ids of rows that an update or a restore moved are held in memory, some 40 bytes
+    each. Without them, and with a primary key, these rows are read and compared. For other operations the
+    manifests, deletion files and row versions of changed fragments are enough.
 
     Args:
         old: the version before; None for the empty table before the first version.
@@ -142,6 +145,7 @@ class _Comparison:
         self._new_fields = _field_ids(new.manifest)
         # A column that is back counts as new, though its file may have been there all the time.
         self._old_fields = self._new_fields & (set() if old is None else _field_ids(old.manifest))
+        self._versions = (new if old is None else old, new)
         self._before = _view(new if old is None else old)
         self._after = _view(new)
         self._old: Mapping[int, Fragment] = {} if old is None else {f.id: f for f in old.fragments}
@@ -150,7 +154,7 @@ class _Comparison:
     def changes(self) -> list[ChangedRows]:
         went, came, shared = self._sorted()
         result: list[ChangedRows] = []
-        if self._stable and went and came and effect_of(self._name).carries_ids:
+        if went and came and effect_of(self._name).carries_ids and (self._stable or self._key()):
             result += self._matched(went, came)
         else:
             result += [_changed(DELETE, part, self._before) for part in went]
@@ -158,6 +162,11 @@ class _Comparison:
         for one, other in shared:
             result += self._in_place(one, other)
         return [rows for rows in result if rows.count]
+
+    def _key(self) -> bool:
+        """Return whether both versions have the same primary key."""
+        old, new = self._versions
+        return bool(shared_key(old.schema, new.schema))
 
     def _sorted(self) -> tuple[list[_Part], list[_Part], list[tuple[Fragment, Fragment]]]:
         """Return the removed parts, the added parts, and the fragments with rows in both versions."""
@@ -186,11 +195,17 @@ class _Comparison:
         return other if any(file.path in paths for file in fragment.files) else None
 
     def _matched(self, went: Sequence[_Part], came: Sequence[_Part]) -> Iterator[ChangedRows]:
-        """Yield the changed rows, with updated and moved rows separated from the others by their ids."""
-        older, newer = compare_rows(
-            [_identified(part, self._before) for part in went],
-            (_identified(part, self._after) for part in came),
-        )
+        """Separate rows that were updated or moved from rows that came or went, by their ids or keys."""
+        if self._stable:
+            older, newer = compare_rows(
+                [_identified(part, self._before) for part in went],
+                (_identified(part, self._after) for part in came),
+            )
+        else:
+            before = [(part.fragment, _offsets(part, self._before)) for part in went]
+            after = [(part.fragment, _offsets(part, self._after)) for part in came]
+            comparison = compare_by_key(*self._versions, before, after)
+            older, newer = comparison.older, comparison.newer
         for rows in newer:
             yield _listed(INSERT, rows.fragment, rows.alone)
             yield _listed(POSTIMAGE, rows.fragment, rows.changed)
@@ -254,9 +269,12 @@ def _named_rows(operation: Message, fragment: Fragment) -> Rows | None:
 
 
 def _identified(part: _Part, view: FragmentView) -> IdentifiedRows:
+    return view.identified(part.fragment, _offsets(part, view), stable_row_ids=True)
+
+
+def _offsets(part: _Part, view: FragmentView) -> Rows:
     fragment = part.fragment
-    offsets = view.live(fragment) if part.without is None else _gone(view, fragment, part.without)
-    return view.identified(fragment, offsets, stable_row_ids=True)
+    return view.live(fragment) if part.without is None else _gone(view, fragment, part.without)
 
 
 def _gone(view: FragmentView, fragment: Fragment, other: Fragment) -> Rows:

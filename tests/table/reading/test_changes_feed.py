@@ -98,7 +98,7 @@ def test_moved_rows_without_stable_row_ids_are_refused(tmp_path: Path, step: str
     play(path, [("append", 1, False), (step, 9, True), ("append", 1, False)], stable=False)
     latest = ours.dataset(path)
     assert latest.diff(latest.version - 1).counts()["inserted"] == 6
-    with pytest.raises(UnsupportedFormatError, match="no stable row ids"):
+    with pytest.raises(UnsupportedFormatError, match="neither stable row ids nor a primary key"):
         latest.diff(1).inserted()
 
 

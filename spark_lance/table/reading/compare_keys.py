@@ -1,0 +1,212 @@
+"""Rows of two versions of a table without stable row ids, matched by the primary key.
+
+A row that an update, a merge or a compaction moved has another address, but the same key. Rows whose key is
+in both versions have changed if a value differs. Kept in memory are the keys of the rows that differ and some
+60 bytes for each; the values are read piece by piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.file.arrays import pick_rows
+from spark_lance.file.equal_values import equal_values
+from spark_lance.file.schema import Field, Schema
+from spark_lance.proto import table_pb2
+from spark_lance.table.addresses import Addresses, Offsets, offsets_of, row_addresses, runs_by_fragment
+from spark_lance.table.reading.compare import ComparedRows, IdentifiedRows, Rows, compare_rows
+from spark_lance.table.reading.row_lookup import read_rows
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_keys import KeyIndex
+from spark_lance.table.schema.keys import primary_key
+
+__all__ = ["KeyComparison", "compare_by_key", "shared_key"]
+
+Fragment = table_pb2.DataFragment
+Int64Array = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+RowsOf = Sequence[tuple[Fragment, Rows]]
+
+
+@dataclass(frozen=True)
+class KeyComparison:
+    """How rows of two versions differ, see `compare_rows`.
+
+    Attributes:
+        older, newer: the rows of the two versions. A key that several rows of a version have matches nothing.
+        repeated: such a key as text, None if every key is unique.
+    """
+
+    older: list[ComparedRows]
+    newer: list[ComparedRows]
+    repeated: str | None
+
+
+def shared_key(old: Schema, new: Schema) -> tuple[Field, ...]:
+    """Return the primary key of the newer schema if the older one has the same fields as its key; else ()."""
+    before, after = primary_key(old), primary_key(new)
+    same = [(f.id, f.arrow_type()) for f in before] == [(f.id, f.arrow_type()) for f in after]
+    return after if same else ()
+
+
+def compare_by_key(old: Snapshot, new: Snapshot, before: RowsOf, after: RowsOf) -> KeyComparison:
+    """Match rows of two versions by the primary key, which both versions share.
+
+    Args:
+        old, new: the versions.
+        before, after: fragments of each version and physical numbers of rows, ascending.
+
+    Raises:
+        FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+    """
+    before, after = _in_scan_order(old, before), _in_scan_order(new, after)
+    keys, old_keys = (_read_keys(at, rows) for at, rows in ((new, after), (old, before)))
+    index = KeyIndex(keys)
+    codes, old_codes = index.codes, index.lookup(old_keys)
+    repeated: str | None = None
+    counts, old_counts = (np.bincount(c[c >= 0], minlength=index.size) for c in (codes, old_codes))
+    unique = (counts == 1) & (old_counts <= 1)
+    if not unique.all():
+        row = int(np.flatnonzero(codes == np.flatnonzero(~unique)[0])[0])
+        names = [field.name for field in primary_key(new.schema)]
+        repeated = ", ".join(f"{n} = {column[row].as_py()!r}" for n, column in zip(names, keys, strict=True))
+    # By code, the number of the row that has it; -1 for none.
+    places, old_places = (_places_of(c, index.size, unique) for c in (codes, old_codes))
+    matched = np.flatnonzero((places >= 0) & (old_places >= 0))
+    matched = matched[np.argsort(places[matched])]
+    changed = _changed(old, new, (before, old_places[matched]), (after, places[matched]))
+    ids = np.arange(len(codes), dtype=np.uint64)
+    old_ids = np.arange(len(codes), len(codes) + len(old_codes), dtype=np.uint64)
+    old_ids[old_places[matched]] = ids[places[matched]]
+    updated = np.zeros(len(codes), np.uint64)
+    updated[places[matched]] = changed
+    older, newer = compare_rows(
+        list(_identified(before, old_ids, np.zeros(len(old_codes), np.uint64))),
+        _identified(after, ids, updated),
+    )
+    return KeyComparison(older, newer, repeated)
+
+
+def _in_scan_order(at: Snapshot, rows: RowsOf) -> RowsOf:
+    places = {fragment.id: place for place, fragment in enumerate(at.fragments)}
+    return sorted(rows, key=lambda item: places[item[0].id])
+
+
+def _places_of(codes: Int64Array, size: int, unique: Flags) -> Int64Array:
+    places: Int64Array = np.full(size, -1, np.int64)
+    rows = np.flatnonzero(codes >= 0)
+    places[codes[rows]] = rows
+    places[~unique] = -1
+    return places
+
+
+def _identified(
+    rows: RowsOf, ids: npt.NDArray[np.uint64], updated: npt.NDArray[np.uint64]
+) -> Iterator[IdentifiedRows]:
+    first = 0
+    for fragment, offsets in rows:
+        part = slice(first, first + len(offsets))
+        yield IdentifiedRows(fragment, offsets, ids[part], updated[part])
+        first = part.stop
+
+
+def _read_keys(at: Snapshot, rows: RowsOf) -> list[pa.ChunkedArray]:
+    """Return the columns of the primary key, rows in the given order."""
+    paths = [_path(at.schema, field) for field in primary_key(at.schema)]
+    tops = list({path[0].id: path[0] for path in paths}.values())
+    tables = [table for _, _, table in read_rows(at, _by_fragment(rows), tops)]
+    types = [path[-1].arrow_type() for path in paths]
+    if not tables:
+        return [pa.chunked_array([], kind) for kind in types]
+    table = pa.concat_tables(tables)
+    columns = []
+    for path in paths:
+        column = table.column(path[0].name)
+        for field in path[1:]:
+            column = pc.struct_field(column, field.name)
+        columns.append(column)
+    return columns
+
+
+def _path(schema: Schema, leaf: Field) -> list[Field]:
+    """Return the fields from a top-level column down to a leaf."""
+
+    def visit(field: Field) -> list[Field] | None:
+        if field.id == leaf.id:
+            return [field]
+        below = next((path for path in map(visit, field.children) if path), None)
+        return None if below is None else [field, *below]
+
+    return next(path for path in map(visit, schema.fields) if path)
+
+
+def _by_fragment(rows: RowsOf) -> Mapping[int, Offsets]:
+    return {fragment.id: offsets.astype(np.uint32) for fragment, offsets in rows if len(offsets)}
+
+
+def _changed(
+    old: Snapshot, new: Snapshot, before: tuple[RowsOf, Int64Array], after: tuple[RowsOf, Int64Array]
+) -> Flags:
+    """Return for each pair of rows of one key whether a value differs.
+
+    Args:
+        old, new: the versions.
+        before, after: rows, and the number of each pair's row among them; those of `after` ascend.
+    """
+    result: Flags = np.zeros(len(after[1]), np.bool_)
+    addresses, old_addresses = (_addresses(rows)[places] for rows, places in (after, before))
+    fields = list(new.schema.fields)
+    known = {field.id: field for field in old.schema.fields}
+    former_fields = [known[field.id] for field in fields if field.id in known]
+    start = 0
+    for _, offsets, table in read_rows(new, _split(addresses), fields):
+        stop = start + len(offsets)
+        counterpart = _take_rows(old, old_addresses[start:stop], former_fields)
+        for field in fields:
+            if field.id in known:
+                former = counterpart.column(known[field.id].name)
+                result[start:stop] |= ~_equal(former, table.column(field.name))
+            else:
+                result[start:stop] |= table.column(field.name).is_valid().to_numpy()
+        start = stop
+    return result
+
+
+def _equal(former: pa.ChunkedArray, column: pa.ChunkedArray) -> Flags:
+    if former.type != column.type:
+        try:
+            former = former.cast(column.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            pairs = zip(former.to_pylist(), column.to_pylist(), strict=True)
+            return np.array([one == other for one, other in pairs], np.bool_)
+    return equal_values(former, column)
+
+
+def _addresses(rows: RowsOf) -> Addresses:
+    parts = [row_addresses(fragment.id, offsets) for fragment, offsets in rows]
+    return np.concatenate([np.empty(0, np.uint64), *parts])
+
+
+def _split(addresses: Addresses) -> dict[int, Offsets]:
+    """Return fragment id -> offsets of addresses that are grouped by fragment."""
+    return {number: offsets_of(addresses[part]) for number, part in runs_by_fragment(addresses)}
+
+
+def _take_rows(at: Snapshot, addresses: Addresses, fields: Sequence[Field]) -> pa.Table:
+    """Return rows at addresses, in the given order."""
+    order = np.argsort(addresses, kind="stable")
+    ascending = addresses[order]
+    tables, homes = [], []
+    for number, offsets, table in read_rows(at, _split(ascending), fields):
+        tables.append(table)
+        homes.append(row_addresses(number, offsets.astype(np.int64)))
+    everything = pa.concat_tables(tables)
+    read = np.concatenate(homes)
+    places = np.argsort(read, kind="stable")
+    return pick_rows(everything, places[np.searchsorted(read[places], addresses)].astype(np.int64))

@@ -1,0 +1,175 @@
+"""Changes of tables without stable row ids, told by the primary key, against pylance's scans."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spark_lance.datasets.dataset as ours
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.file.equal_values import equal_values
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.version_changes import changes_of
+from spark_lance.table.versions.walk import Walk
+from tests.table.histories import Step, play, rows, steps
+
+MOVES = ("append", "delete", "update", "merge", "compact", "add column")
+KEY = {"lance-schema:unenforced-primary-key": "true"}
+
+
+def by_key(path: Path, version: int) -> dict[int, dict[str, Any]]:
+    return {row["a"]: row for row in lance.dataset(str(path), version=version).to_table().to_pylist()}
+
+
+def keys(reader: pa.RecordBatchReader) -> list[int]:
+    return sorted(reader.read_all()["a"].to_pylist())
+
+
+@settings(max_examples=20, deadline=None)
+@given(changes=steps(*MOVES), data=st.data())
+def test_any_two_versions_of_a_table_with_a_key(changes: list[Step], data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "t"
+        play(path, changes, stable=False, key=True)
+        latest = lance.dataset(str(path)).version
+        if data.draw(st.booleans(), "restore"):
+            lance.dataset(str(path), version=data.draw(st.integers(1, latest), "restored")).restore()  # type: ignore[no-untyped-call]
+            latest += 1
+        end = data.draw(st.integers(1, latest), "end")
+        begin = data.draw(st.integers(1, end), "begin")
+        before, after = by_key(path, begin), by_key(path, end)
+        diff = ours.dataset(path).diff(begin, end)
+        updated = [
+            key
+            for key, row in after.items()
+            if key in before and any(value != before[key].get(name) for name, value in row.items())
+        ]
+        assert keys(diff.inserted()) == sorted(after.keys() - before.keys())
+        assert keys(diff.deleted()) == sorted(before.keys() - after.keys())
+        assert keys(diff.updated()) == sorted(updated)
+        for row in diff.updated().read_all().to_pylist():
+            assert {name: row[name] for name in after[row["a"]]} == after[row["a"]]
+
+
+def feed_of(path: Path, version: int) -> dict[str, int]:
+    """Return how many rows a version changed, by the kind of change."""
+    table = ours.dataset(path).snapshot
+    walk = Walk(table.store, table.root)
+    old, new = (Snapshot(walk.store, walk.root, walk.manifest(v)) for v in (version - 1, version))
+    counts: dict[str, int] = {}
+    for change in changes_of(old, new, walk.transaction(version)):
+        counts[change.kind] = counts.get(change.kind, 0) + change.count
+    return counts
+
+
+def upsert(player: Any, path: Path, source: pa.Table) -> None:
+    merge = player.dataset(str(path)).merge_insert("a").when_matched_update_all()
+    merge.when_not_matched_insert_all().execute(source)
+
+
+@pytest.mark.parametrize("player", [ours, lance], ids=["ours", "pylance"])
+@pytest.mark.parametrize("stable", [True, False])
+def test_a_feed_leaves_out_rows_that_an_upsert_did_not_change(
+    tmp_path: Path, player: Any, stable: bool
+) -> None:
+    path = tmp_path / "t"
+    play(path, [], stable=stable, key=True)
+    schema = lance.dataset(str(path)).schema
+    old = lance.dataset(str(path)).to_table().slice(0, 4)
+    source = pa.table({"a": [0, 1, 2, 3, 77], "b": [*old["b"].to_pylist()[:2], "new", "new", "new"]}).cast(
+        schema
+    )
+    upsert(player, path, source)
+    # With row ids the rows that were written again count as updated, as in pylance; without them values tell.
+    images = 4 if stable else 2
+    assert feed_of(path, 2) == {"update_preimage": images, "update_postimage": images, "insert": 1}
+    assert ours.dataset(path).diff(1).counts() == {"inserted": 1, "updated": images, "deleted": 0}
+    upsert(player, path, source)
+    again = {"update_preimage": 5, "update_postimage": 5} if stable else {}
+    assert feed_of(path, 3) == again
+
+
+def test_without_a_unique_key_a_diff_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    play(path, [], stable=False, key=True)
+    ours.write_dataset(rows(3, 2).cast(lance.dataset(str(path)).schema), path, mode="append")
+    ours.dataset(path).update({"b": "'x'"}, where="a = 4")
+    with pytest.raises(UnsupportedFormatError, match="several rows have the primary key a = 4"):
+        ours.dataset(path).diff(2).counts()
+    assert feed_of(path, 3) == {"delete": 2, "insert": 2}
+    bare = tmp_path / "bare"
+    play(bare, [("update", 1, True)], stable=False)
+    with pytest.raises(UnsupportedFormatError, match="neither stable row ids nor a primary key"):
+        ours.dataset(bare).diff(1).counts()
+
+
+def test_keys_of_several_columns_and_inside_structs(tmp_path: Path) -> None:
+    part = pa.struct([pa.field("k", pa.string(), False, KEY), pa.field("x", pa.list_(pa.float64()))])
+    schema = pa.schema([pa.field("s", part, False), pa.field("n", pa.int32(), False, KEY)])
+    values = [{"s": {"k": k, "x": [1.0, math.nan, None]}, "n": n} for n in range(3) for k in "ab"]
+    ours.write_dataset(
+        pa.Table.from_pylist(values, schema), tmp_path, enable_stable_row_ids=False, max_rows_per_file=2
+    )
+    values[1]["s"] = {"k": "b", "x": [1.0, None, math.nan]}
+    table = ours.dataset(tmp_path)
+    table.delete("n = 2")
+    table.delete("true")
+    written = ours.write_dataset(
+        pa.Table.from_pylist(values[:5], schema), tmp_path, mode="append", max_rows_per_file=2
+    )
+    written.optimize.compact_files()
+    diff = ours.dataset(tmp_path).diff(1)
+    assert diff.counts() == {"inserted": 0, "updated": 1, "deleted": 1}
+    assert diff.updated().read_all()["n"].to_pylist() == [0]
+
+
+plain = st.one_of(st.none(), st.integers(0, 2))
+VALUES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.int16(), plain),
+    (pa.float32(), st.sampled_from([None, 0.5, 1.0])),
+    (pa.string(), st.sampled_from([None, "", "a"])),
+    (pa.dictionary(pa.int8(), pa.string()), st.sampled_from([None, "", "a"])),
+    (pa.list_(pa.int64()), st.one_of(st.none(), st.lists(plain, max_size=2))),
+    (
+        pa.large_list(pa.list_(pa.int8())),
+        st.one_of(st.none(), st.lists(st.lists(plain, max_size=1), max_size=2)),
+    ),
+    (pa.list_(pa.int8(), 2), st.one_of(st.none(), st.lists(plain, min_size=2, max_size=2))),
+    (
+        pa.map_(pa.string(), pa.int8()),
+        st.one_of(st.none(), st.lists(st.tuples(st.just("k"), plain), max_size=1)),
+    ),
+    (
+        pa.struct({"x": pa.int8(), "y": pa.list_(pa.bool_(), 1)}),
+        st.one_of(
+            st.none(), st.fixed_dictionaries({"x": plain, "y": st.sampled_from([None, [True], [None]])})
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), VALUES, ids=[str(kind) for kind, _ in VALUES])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_equal_values_are_those_of_python(
+    kind: pa.DataType, values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    pairs = data.draw(st.lists(st.tuples(values, values), max_size=6))
+    skip = data.draw(st.integers(0, len(pairs)))
+    left, right = (pa.array([pair[side] for pair in pairs], kind).slice(skip) for side in (0, 1))
+    assert equal_values(left, right).tolist() == [one == other for one, other in pairs[skip:]]
+
+
+def test_floats_are_equal_by_their_bits() -> None:
+    left = pa.array([math.nan, 0.0, 1.0, None], pa.float64())
+    right = pa.array([np.float64("-nan"), -0.0, 1.0, math.nan], pa.float64())
+    assert equal_values(left, right).tolist() == [True, False, True, False]
