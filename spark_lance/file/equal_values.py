@@ -43,8 +43,7 @@ def _equal(left: pa.Array, right: pa.Array, both: Flags) -> Flags:
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
         items = [array.values.slice(array.offset * size, len(array) * size) for array in (left, right)]
-        flags: Flags = equal_values(*items).reshape(len(left), size).all(axis=1)
-        return flags
+        return np.asarray(equal_values(*items).reshape(len(left), size).all(axis=1), np.bool_)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         return _equal_lists(left, right, both)
     if pa.types.is_floating(kind):
