@@ -332,7 +332,7 @@ def test_unknown_names_list_those_that_exist(path: Path) -> None:
         OptionError, match="metadata table 'snapshots' does not exist; use one of versions, history"
     ):
         metadata_table("snapshots")
-    with pytest.raises(SchemaError, match="no column nope, but id, rows"):
+    with pytest.raises(SchemaError, match="no column nope; it has id, rows"):
         METADATA_TABLES["fragments"].to_arrow(subject(path), ["id", "nope"])
 
 
