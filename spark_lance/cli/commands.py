@@ -141,7 +141,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
         ),
         "stats": Command(
             "inspect_commands.stats",
-            "What each column takes, and how it is encoded.",
+            "Size and encoding of each column.",
             "stats flights.lance --json",
             _AT,
         ),
@@ -181,7 +181,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
         ),
         "sql": Command(
             "sql_command.sql",
-            "What a query of DuckDB answers; the table is called t in it.",
+            "Run a DuckDB query; the table is called t in it.",
             'sql flights.lance "SELECT carrier, avg(delay) FROM t GROUP BY carrier"',
             (click.Argument(["query"]), *_AT),
         ),
