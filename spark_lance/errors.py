@@ -2,8 +2,10 @@
 
 Each class is also the builtin exceptions that a caller would expect: the natural one (a missing table is a
 `FileNotFoundError`), and those that pylance raises in the same place (`ValueError`), so that code which was
-written for pylance catches them. Messages say what happened, where, and what to do about it; secrets that a
-message quotes are hidden (`redaction.py`).
+written for pylance catches them. The exception is `OSError`, which pylance raises for most mistakes: here an
+`OSError` is a failure of the store, or a table, tag or the like that is missing or exists already. Errors of
+`spark_lance.compat.lance` are `OSError`s as pylance's are. Messages say what happened, where, and what to do
+about it; secrets that a message quotes are hidden (`redaction.py`).
 """
 
 from __future__ import annotations
@@ -151,7 +153,7 @@ class NamespaceInUseError(LanceError):
     """The namespace holds tables or namespaces: drop these first."""
 
 
-class VersionNotFoundError(LanceError, LookupError, ValueError, OSError):
+class VersionNotFoundError(LanceError, LookupError, ValueError):
     """The requested version does not exist, or was cleaned up: list the versions that are left."""
 
 
@@ -188,11 +190,11 @@ class IndexNotFoundError(LanceError, KeyError, RuntimeError):
         return str(self.args[0]) if self.args else ""
 
 
-class RowNotFoundError(LanceError, IndexError, OSError):
+class RowNotFoundError(LanceError, IndexError):
     """The table has no row at this position or with this id: count its rows."""
 
 
-class SchemaError(LanceError, ValueError, OSError):
+class SchemaError(LanceError, ValueError):
     """Data and table do not fit together: the message lists every difference and its remedy.
 
     `differences` are the lines of the message, if it has several; those about types know the types.
@@ -216,7 +218,7 @@ class BlobSourceError(LanceError, LookupError):
     """The bytes of a blob to be copied are not found: read its column with blob_handling=all_binary."""
 
 
-class OptionError(LanceError, ValueError, OSError):
+class OptionError(LanceError, ValueError):
     """An option is unknown or its value cannot be used: the message says what is expected."""
 
 
@@ -232,11 +234,11 @@ class IndexKindError(OptionError, NotImplementedError):
     """This kind of index is unknown: the message lists the known kinds."""
 
 
-class ExpressionError(LanceError, ValueError, OSError):
+class ExpressionError(LanceError, ValueError):
     """A filter cannot be understood or does not fit the table's columns: the message shows the place."""
 
 
-class MergeError(LanceError, ValueError, OSError):
+class MergeError(LanceError, ValueError):
     """The source of a merge has keys that its rules do not allow: the message names one of them."""
 
 
@@ -275,7 +277,7 @@ class AtomicPutUnsupportedError(StoreError):
         super().__init__(*(redacted(part) if isinstance(part, str) else part for part in arguments))
 
 
-class CommitError(LanceError, OSError):
+class CommitError(LanceError):
     """A commit did not take place, unless the subclass says otherwise: nothing of it is visible."""
 
     def __str__(self) -> str:
@@ -317,7 +319,7 @@ class AlreadyCommittedError(CommitError):
         self.version = version
 
 
-class CommitOutcomeUnknownError(CommitError):
+class CommitOutcomeUnknownError(CommitError, OSError):
     """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""
 
     repeatable: ClassVar[bool | None] = None

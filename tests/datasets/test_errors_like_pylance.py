@@ -1,11 +1,14 @@
 """Code that catches what pylance raises catches what we raise for the same mistake.
 
 Both are asked to do the same wrong thing; the class that pylance raises must be among the bases of ours.
+`OSError` is among them only in `spark_lance.compat.lance`: elsewhere a program that repeats a call after an
+`OSError` repeats no mistake.
 """
 
 from __future__ import annotations
 
 import datetime
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
+import spark_lance.compat.lance as stand_in
 from spark_lance import errors
 from spark_lance.errors import LanceError
 
@@ -145,7 +149,7 @@ MISTAKES: dict[str, Mistake] = {
 def raised(module: Any, mistake: Mistake, path: Path) -> Exception:
     shutil.rmtree(path, ignore_errors=True)
     made = lance.write_dataset(rows(*range(10)), str(path))
-    opened = made if module is lance else spark_lance.dataset(str(path))
+    opened = made if module is lance else module.dataset(str(path))
     with pytest.raises(Exception) as caught:
         mistake(module, opened, str(path))
     return caught.value
@@ -155,11 +159,40 @@ def raised(module: Any, mistake: Mistake, path: Path) -> Exception:
 def test_except_clauses_for_pylance_work(tmp_path: Path, name: str) -> None:
     theirs = raised(lance, MISTAKES[name], tmp_path / "theirs")
     ours = raised(spark_lance, MISTAKES[name], tmp_path / "ours")
-    assert isinstance(ours, type(theirs)), (
-        f"{type(theirs).__name__}: {theirs} / {type(ours).__name__}: {ours}"
-    )
-    assert isinstance(ours, LanceError)
-    assert str(ours) == str(ours.args[0]) or hasattr(ours, "path")
+    alike = raised(stand_in, MISTAKES[name], tmp_path / "alike")
+    for error in (ours, alike):
+        assert isinstance(error, LanceError)
+        assert str(error) == str(error.args[0]) or hasattr(error, "path")
+        if error is alike or type(theirs) is not OSError:
+            assert isinstance(error, type(theirs)), (
+                f"{type(theirs).__name__}: {theirs} / {type(error).__name__}: {error}"
+            )
+    assert isinstance(alike, type(ours))
+    assert isinstance(alike, OSError)
+    assert not isinstance(ours, OSError) or isinstance(ours, (FileNotFoundError, FileExistsError))
+    copy = pickle.loads(pickle.dumps(alike))
+    assert (type(copy), copy.args) == (type(ours), alike.args)
+
+
+def test_only_failures_of_the_store_are_os_errors() -> None:
+    """Errors of missing and existing objects are, too; those have classes of their own."""
+    store = (errors.StoreError, errors.CommitOutcomeUnknownError)
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        expected = issubclass(kind, (*store, FileNotFoundError, FileExistsError))
+        assert issubclass(kind, OSError) == expected, name
+
+
+def test_errors_of_generators_and_properties_are_os_errors(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    dataset = stand_in.write_dataset(pa.table({"n": [1, 2]}), path)
+    with pytest.raises(OSError, match="zz"):
+        list(dataset.to_batches(columns=["zz"]))
+    with pytest.raises(OSError, match="zz"):
+        dataset.scanner(columns=["zz"]).to_table()
+    shutil.rmtree(path)
+    with pytest.raises(OSError):
+        dataset.latest_version  # noqa: B018
 
 
 def test_errors_are_also_what_they_always_were() -> None:

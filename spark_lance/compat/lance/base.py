@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 import spark_lance.datasets.dataset as values
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.compat.lance.session import Session
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.stats import LanceStats
@@ -24,6 +25,7 @@ __all__ = ["DatasetBase", "Stats"]
 _OWN_FIGURES = ("num_fragments", "params", "size_bytes")
 
 
+@raises_os_errors
 class Stats(LanceStats):
     """What `LanceDataset.stats` offers."""
 
@@ -37,6 +39,7 @@ class Stats(LanceStats):
         return stats
 
 
+@raises_os_errors
 class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
     """A table at a version.
 

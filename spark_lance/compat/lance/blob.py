@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.table.reading.blobs import BlobFile
 
 __all__ = ["BlobColumn", "BlobFile"]
 
 
+@raises_os_errors
 class BlobColumn:
     """Iterates over the values of a column of bytes as files; None for null."""
 

@@ -19,6 +19,7 @@ from spark_lance.compat.lance.changes import Changes
 from spark_lance.compat.lance.merging import MergeInsertBuilder
 from spark_lance.compat.lance.optimize import DatasetOptimizer
 from spark_lance.compat.lance.progress import FragmentWriteProgress
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.compat.lance.reading import Reading
 from spark_lance.compat.lance.references import Branches, Tags
 from spark_lance.compat.lance.scanning import LanceScanner, ScannerBuilder
@@ -68,6 +69,7 @@ class AutoCleanupConfig(dict[str, int]):
     """`interval`, and `older_than_seconds` or `retain_versions` or both."""
 
 
+@raises_os_errors
 class LanceDataset(Reading, Changes):
     """A table at a version; what changes the table moves the object to the version that it makes."""
 
@@ -222,6 +224,7 @@ class LanceDataset(Reading, Changes):
         return {"dataset": committed, "merged": merged}
 
 
+@raises_os_errors
 def dataset(
     uri: str | os.PathLike[str] | None = None,
     version: Any = None,
@@ -258,6 +261,7 @@ def dataset(
     return LanceDataset.of(opened, default_scan_options)
 
 
+@raises_os_errors
 def write_dataset(
     data_obj: Any,
     uri: Any = None,

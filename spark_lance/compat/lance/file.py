@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.errors import OptionError
 from spark_lance.file.describe import encoding_names
 from spark_lance.file.extensions import known_schema, known_table
@@ -101,6 +102,7 @@ class ListResult:
     objects: list[str]
 
 
+@raises_os_errors
 @dataclass(frozen=True)
 class ReaderResults:
     """Rows that were read."""
@@ -117,6 +119,7 @@ class ReaderResults:
         return self.table
 
 
+@raises_os_errors
 class LanceFileReader:
     """Reads a data file.
 
@@ -245,6 +248,7 @@ def _encodings(page: Page) -> str:
     return ", ".join(name.title().replace("_", "") for name in names)
 
 
+@raises_os_errors
 @dataclass
 class LanceFileWriter:
     """Writes a data file; it is there when the writer is closed.
@@ -341,6 +345,7 @@ class LanceFileWriter:
             self._writer = None
 
 
+@raises_os_errors
 class LanceFileSession:
     """Files of one folder.
 

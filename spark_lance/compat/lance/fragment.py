@@ -10,6 +10,7 @@ import pyarrow.dataset
 
 from spark_lance.compat.lance.answers import writing_options
 from spark_lance.compat.lance.progress import FragmentWriteProgress
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.compat.lance.scanning import LanceScanner, exact_rows, scan_arguments
 from spark_lance.datasets import building
 from spark_lance.datasets import read as values
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 
+@raises_os_errors
 class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
     """A fragment of a dataset."""
 
@@ -219,6 +221,7 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
         return self.value.__arrow_c_stream__(requested_schema)
 
 
+@raises_os_errors
 class FragmentSession:
     """Takes rows of a fragment."""
 
@@ -236,6 +239,7 @@ def _reopened(dataset: Any, fragment_id: int) -> LanceFragment:
     return LanceFragment(dataset, fragment_id)
 
 
+@raises_os_errors
 def write_fragments(
     data: Any,
     dataset_uri: Any,

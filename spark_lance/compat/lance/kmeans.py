@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.index.vector.kmeans import assign, train_kmeans
 from spark_lance.index.vector.metrics import metric_named, unit
@@ -15,6 +16,7 @@ from spark_lance.index.vector.metrics import metric_named, unit
 __all__ = ["KMeans"]
 
 
+@raises_os_errors
 class KMeans:
     """Finds clusters, and to which of them vectors belong.
 

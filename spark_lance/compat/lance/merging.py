@@ -8,11 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.datasets.transaction import Transaction
 
 __all__ = ["MergeInsertBuilder"]
 
 
+@raises_os_errors
 class MergeInsertBuilder:
     """A merge in the making; see `spark_lance.datasets.merge.MergeInsertBuilder`."""
 

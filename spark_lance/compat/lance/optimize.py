@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.datasets.compaction import Compaction as _Compaction
 from spark_lance.table.maintenance.compact import CompactionMetrics, CompactionPlan, RewriteResult
 
@@ -17,6 +18,7 @@ __all__ = [
 ]
 
 
+@raises_os_errors
 class DatasetOptimizer:
     """What `LanceDataset.optimize` offers."""
 
@@ -52,6 +54,7 @@ class DatasetOptimizer:
         self._dataset.value = self._dataset.value.checkout_latest().disable_auto_cleanup()
 
 
+@raises_os_errors
 class Compaction:
     """Compaction in steps."""
 

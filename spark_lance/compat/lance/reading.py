@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spark_lance.compat.lance.base import DatasetBase
 from spark_lance.compat.lance.fragment import LanceFragment
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.compat.lance.scanning import LanceScanner, exact_rows, scan_arguments
 from spark_lance.compat.lance.sql import SqlQueryBuilder
 from spark_lance.errors import RowNotFoundError
@@ -16,6 +17,7 @@ from spark_lance.errors import RowNotFoundError
 __all__ = ["Reading"]
 
 
+@raises_os_errors
 class Reading(DatasetBase):
     """What can be read."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.table.versions.branches import Branches as _Branches
 from spark_lance.table.versions.tags import Tags as _Tags
 
 __all__ = ["Branches", "Tags"]
 
 
+@raises_os_errors
 class Tags:
     """The tags of a table."""
 
@@ -42,6 +44,7 @@ class Tags:
         self._tags.delete(tag)
 
 
+@raises_os_errors
 class Branches:
     """The branches of a table."""
 

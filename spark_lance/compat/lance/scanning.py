@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.datasets import scanner as values
 from spark_lance.datasets.scan_request import BATCH_ROWS, check_hints
 from spark_lance.errors import OptionError
@@ -86,6 +87,7 @@ def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name in _TAKEN}
 
 
+@raises_os_errors
 class LanceScanner(pyarrow.dataset.Scanner):  # type: ignore[misc]
     """A read that can be run, counted and explained."""
 
@@ -203,6 +205,7 @@ def exact_rows(arguments: Mapping[str, Any]) -> int | None:
     return int(arguments.get("batch_size") or BATCH_ROWS)
 
 
+@raises_os_errors
 class ScannerBuilder:
     """A scanner in the making: each method says one argument of `LanceDataset.scanner`."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.errors import SchemaError
 from spark_lance.file.logical import from_logical, is_nested_logical, to_logical
@@ -24,6 +25,7 @@ __all__ = ["LanceSchema", "json_to_schema", "schema_to_json"]
 _LISTS: Mapping[str, Callable[[pa.Field], pa.DataType]] = {"list": pa.list_, "large_list": pa.large_list}
 
 
+@raises_os_errors
 def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """Return a schema as JSON.
 
@@ -33,6 +35,7 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     return _with_metadata({"fields": [_field_to_json(field) for field in schema]}, schema.metadata)
 
 
+@raises_os_errors
 def json_to_schema(schema: Mapping[str, Any]) -> pa.Schema:
     """Return the schema that JSON describes.
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.datasets.sql import duckdb_module
 from spark_lance.errors import OptionError
 
 __all__ = ["SqlQuery", "SqlQueryBuilder"]
 
 
+@raises_os_errors
 class SqlQueryBuilder:
     """A query in the making."""
 
@@ -41,6 +43,7 @@ class SqlQueryBuilder:
         return SqlQuery(self._value, self._sql, self._name, self._system)
 
 
+@raises_os_errors
 class SqlQuery:
     """A query."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spark_lance.compat.lance.kmeans import KMeans
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.table.predicates.moments import parse_moment
 
 __all__ = ["KMeans", "sanitize_ts", "td_to_micros", "validate_vector_index"]
@@ -32,6 +33,7 @@ def td_to_micros(td: timedelta) -> int:
     return round(td / timedelta(microseconds=1))
 
 
+@raises_os_errors
 def validate_vector_index(
     dataset: Any,
     column: str,

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.errors import OptionError
 
 __all__ = ["vec_to_table"]
 
 
+@raises_os_errors
 def vec_to_table(
     data: Mapping[Any, Any] | Sequence[Any] | np.ndarray[Any, Any],
     names: str | Sequence[str] | None = None,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.errors import IndexNotFoundError, OptionError, RowNotFoundError
 from spark_lance.index.entries import Segment, segments_of
 from spark_lance.index.vector.create import open_segment
@@ -17,6 +18,7 @@ from spark_lance.table.index_kinds import label_of
 __all__ = ["VectorIndexReader"]
 
 
+@raises_os_errors
 class VectorIndexReader:
     """Reads a vector index by partition, all its segments together.
 

@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from spark_lance.errors import (
     CommitError,
     IncompatibleConflictError,
+    LanceError,
     UnsupportedFormatError,
 )
 from spark_lance.file.schema import Field
@@ -315,7 +316,7 @@ def clean_up(records: JobRecords, used: set[str]) -> None:
         files = [table_pb2.DataFile(path=path) for path in unused]
         delete_column_files(records.store, records.root, files)
         records.clear()
-    except OSError as error:
+    except (LanceError, OSError) as error:
         logger.warning("files of a job are left to clean-up: %s", error)
 
 

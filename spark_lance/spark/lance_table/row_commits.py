@@ -120,7 +120,7 @@ class Attempt:
         try:
             objects = self.store.list_to_delete(folder, self.root)
             self.store.delete_many([f.path for f in objects if self.operation in f.name], self.root)
-        except OSError as error:
+        except (LanceError, OSError) as error:
             logger.warning("files of a failed change of %s stay behind: %s", self.root, error)
 
     def delete_rows(self, answers: Sequence[TaskAnswer], condition: str) -> Changed:

@@ -40,6 +40,6 @@ def discarding(discard: Callable[[], object], *also: type[Exception]) -> Iterato
     except certain:
         try:
             discard()
-        except OSError as error:
+        except (LanceError, OSError) as error:
             logger.warning("files of a failed commit stay behind: %s", error)
         raise

@@ -14,7 +14,7 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import (
-    IncompatibleConflictError,
+    LanceError,
     RetryableConflictError,
     SchemaError,
     UnsupportedFormatError,
@@ -134,7 +134,7 @@ def outcome(attempt: Callable[[], object]) -> str:
         return "retry"
     except SchemaError:
         return "gone"
-    except (IncompatibleConflictError, OSError) as error:
+    except (LanceError, OSError) as error:
         text = str(error)
         if "does not exist" in text:
             return "gone"

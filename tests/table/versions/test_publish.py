@@ -552,7 +552,6 @@ def test_a_lock_that_cannot_be_had(uri: str) -> None:
     for failing in (down, refusing):
         with pytest.raises(CommitError, match=r"was not given .*, so nothing was committed") as told:
             write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=failing)
-        assert isinstance(told.value, OSError)
     assert isinstance(told.value.__cause__, CommitError)
     with pytest.raises(CommitError, match="RuntimeError: lease service is gone"):
         write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=down)
