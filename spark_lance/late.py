@@ -27,7 +27,7 @@ class Late:
 
     @property
     def __wrapped__(self) -> Any:
-        """What it stands for."""
+        """The imported object."""
         return getattr(import_module(self.__module), self.__name)
 
     def __call__(self, *args: Any, **named: Any) -> Any:

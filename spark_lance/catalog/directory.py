@@ -76,7 +76,7 @@ class _Entry:
     properties: Mapping[str, str]
 
 
-# Lists by the identity of the manifest by which they were read, which is held, too; and what an entry takes.
+# Lists by the identity of their manifest, which is held, too; and the size of an entry.
 _LISTS: ByteCache[tuple[Manifest, Mapping[Name, _Entry]]] = ByteCache(16 << 20, counted=False)
 _ENTRY_BYTES = 1000
 
@@ -313,7 +313,7 @@ class DirectoryCatalog:
         return uri
 
     def _check_unused(self, location: str, entries: Mapping[Name, _Entry]) -> None:
-        """Refuse to register a location at, above or inside of which the catalog has something else.
+        """Refuse to register a location if the catalog has something else at, above or inside it.
 
         Raises:
             OptionError: a drop of the table would delete that.

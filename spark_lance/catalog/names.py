@@ -42,7 +42,7 @@ class TableEntry:
 
 
 class Catalog(Protocol):
-    """What a catalog of tables answers. Every method that is given a missing namespace or table says so.
+    """The operations of a catalog of tables. Every method reports a missing namespace or table by name.
 
     Raises (all methods): `NamespaceNotFoundError`, `TableNotFoundError`, `NamespaceExistsError`,
     `TableExistsError`, `StoreError`, and `OptionError` for names that cannot be.

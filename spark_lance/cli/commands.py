@@ -39,7 +39,7 @@ class Command:
 
     @property
     def all_parameters(self) -> list[click.Parameter]:
-        """What it takes, in order."""
+        """Its parameters, in order."""
         result = list(self.parameters)
         if self.opens:
             # Source and target of a transfer stand in the order in which rows go.
@@ -50,7 +50,7 @@ class Command:
 
     @property
     def function(self) -> Callable[[Arguments], int]:
-        """What does it."""
+        """The function that runs it."""
         module, _, name = self.run.partition(".")
         result: Callable[[Arguments], int] = getattr(import_module(f"spark_lance.cli.{module}"), name)
         return result

@@ -1,9 +1,9 @@
-"""The command that makes a table of a folder of Parquet files, or of a Delta table: convert.
+"""The command that creates a table from a folder of Parquet files, or from a Delta table: convert.
 
-Of a folder every file counts, columns that only some of them have too; parts of paths such as
-`day=2026-01-01` become columns, as Spark reads them. A Delta table is read by the package `deltalake`, for
-only the log says which of its files count. Either way the rows of the source are counted beforehand and
-compared with those that were written.
+All files of a folder count, and columns that only some of them have count, too. Parts of paths such as
+`day=2026-01-01` become columns, as Spark reads them. The package `deltalake` reads a Delta table, because
+only the log says which of its files count. In both cases the rows of the source are counted beforehand and
+compared with the written rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class _Source:
-    """What is converted.
+    """The source of a conversion.
 
     Attributes:
         kind: "parquet" or "delta".

@@ -22,7 +22,7 @@ _FLAGS_OF_14 = _FLAGS_OF_2025 | 128 | 256 | 1024 | 2048 | 16384 | 32768
 
 @dataclass(frozen=True)
 class Engine:
-    """What one engine supports.
+    """The features that one engine supports.
 
     Attributes:
         name: the engine.

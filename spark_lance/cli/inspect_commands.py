@@ -154,7 +154,7 @@ class Advice:
 
     @property
     def typed(self) -> str:
-        """What is typed: a call in Python as it is, a command behind the program's name."""
+        """The text to type: a call in Python as it is, a command after the program's name."""
         return self.command if self.command.startswith("spark_lance.") else f"{PROGRAM} {self.command}"
 
 
@@ -201,7 +201,7 @@ def doctor(arguments: Arguments) -> int:
 
 
 def advice_for(dataset: LanceDataset) -> Iterator[Advice]:
-    """Yield what would improve a table. What the command line lacks is advised as a call in Python."""
+    """Yield improvements of a table: commands, or calls in Python where there is no command."""
     detail = table_detail(dataset.snapshot)
     opened, place = f"spark_lance.dataset({redacted(dataset.uri)!r})", _word(redacted(dataset.uri))
     tasks = Compaction.plan(dataset).tasks if dataset.manifest.file_version.writable else []

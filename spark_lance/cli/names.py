@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 __all__ = ["COMPLETE", "PROGRAM", "Arguments"]
 
-# The program that an installation has, and the variable by which a shell asks it for completions.
+# The installed program, and the variable with which a shell asks it for completions.
 PROGRAM, COMPLETE = "spark-lance", "_SPARK_LANCE_COMPLETE"
 
-# What a command was given: an attribute for each of its parameters.
+# The arguments of a command: an attribute for each of its parameters.
 Arguments: TypeAlias = SimpleNamespace

@@ -224,7 +224,7 @@ def _plain(value: Any) -> object:
 
 
 class _Amount(ProgressColumn):
-    """What is done, of how much, and how fast."""
+    """The done and the total amount, and the rate."""
 
     def render(self, task: Task) -> Text:
         """Return the text of a step."""

@@ -22,7 +22,7 @@ __all__ = ["FORMATS", "Format", "format_of"]
 
 
 class RowWriter(Protocol):
-    """What takes batches until it is closed."""
+    """A sink for batches, until it is closed."""
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Append a batch."""

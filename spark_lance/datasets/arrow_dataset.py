@@ -1,7 +1,7 @@
 """A table as a `pyarrow.dataset.Dataset`, for engines that push columns and filters down into one.
 
-The base class is a wrapper of a C++ object, and there is none here. Whatever it has beside what is defined
-below is refused, for it would reach for that object.
+The base class is a wrapper of a C++ object, which does not exist here. So all of its methods that are not
+defined below are refused, because they would use that object.
 """
 
 from __future__ import annotations

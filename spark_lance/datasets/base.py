@@ -1,4 +1,4 @@
-"""What the mixins of `LanceDataset` share: one version of a table."""
+"""The common part of the mixins of `LanceDataset`: one version of a table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DatasetBase:
         return hash((self.uri, self.version))
 
     def __getstate__(self) -> dict[str, object]:
-        # What was computed and opened stays behind.
+        # Computed values and open files stay behind.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     @property

@@ -133,8 +133,8 @@ class ColumnsMixin(DatasetBase):
     ) -> SameDataset:
         """Add the columns of other data, row by row where a key is the same; return the new version.
 
-        Rows that the data has no key for get null. Of several rows of the data with one key the last counts.
-        The data is kept in memory.
+        Rows that the data has no key for get null. If several rows of the data have the same key, the last
+        one counts. The data is kept in memory.
 
         Args:
             data_obj: a Table, RecordBatchReader, Dataset, DataFrame, or an iterable of RecordBatches.
@@ -167,8 +167,8 @@ class ColumnsMixin(DatasetBase):
 
         Rows stay where they are, and the other columns are neither read nor written. For many rows and few
         columns that is less work than `update` or a merge by key, which move whole rows. The columns are
-        written anew for all rows of the fragments that have a row to change. The data is kept in memory; of
-        several rows of it with one key the last counts.
+        rewritten for all rows of the fragments that have a row to change. The data is kept in memory; if
+        several of its rows have the same key, the last one counts.
 
         Args:
             data_obj: keys and new values, in columns named as the table's: a Table, RecordBatchReader,

@@ -124,10 +124,10 @@ class LanceDataset(
 
     It never changes: methods that change the table return its new version, or a result with it.
 
-    Read with `to_table`, `to_batches`, `scanner`, `take`, `sample`, `sql`; search with
-    `to_table(nearest=...)`, `to_table(full_text_query=...)` and `hybrid_search`; change with `insert`,
-    `delete`, `update`, `merge_insert`, `add_columns`; look after it with `optimize`, `create_index`,
-    `cleanup_old_versions`; go through its versions with `versions`, `checkout_version`, `tags`, `branches`.
+    Read with `to_table`, `to_batches`, `scanner`, `take`, `sample`, `sql`. Search with
+    `to_table(nearest=...)`, `to_table(full_text_query=...)` and `hybrid_search`. Change with `insert`,
+    `delete`, `update`, `merge_insert`, `add_columns`. Maintain it with `optimize`, `create_index`,
+    `cleanup_old_versions`. Go through its versions with `versions`, `checkout_version`, `tags`, `branches`.
     """
 
     def insert(self, data: Any, *, mode: str = "append", **options: Any) -> LanceDataset:

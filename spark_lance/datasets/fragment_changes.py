@@ -51,7 +51,7 @@ _BATCH_ROWS = 1 << 20
 
 
 class FragmentChanges(ABC):
-    """What programs that commit by themselves do to one fragment."""
+    """Changes of one fragment by programs that commit by themselves."""
 
     message: table_pb2.DataFragment
 
@@ -62,7 +62,7 @@ class FragmentChanges(ABC):
 
     @property
     def metadata(self) -> FragmentMetadata:
-        """What the manifest says of the fragment."""
+        """The metadata of the fragment from the manifest."""
         return FragmentMetadata.of(self.message)
 
     def data_files(self) -> list[DataFile]:

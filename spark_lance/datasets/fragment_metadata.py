@@ -1,4 +1,4 @@
-"""What a manifest says of a fragment, as values that can be sent as JSON."""
+"""The metadata of a fragment in a manifest, as values that can be sent as JSON."""
 
 from __future__ import annotations
 

@@ -166,12 +166,12 @@ class HybridMixin(IndexPartsMixin):
         with_row_id: bool = False,
         with_row_address: bool = False,
     ) -> pa.Table:
-        """Return the k rows that a search by vector and one by words rank best together.
+        """Return the k rows that a vector search and a text search rank best together.
 
-        A row's relevance is `vector_weight / (rank_constant + rank)` by vector plus `text_weight /
-        (rank_constant + rank)` by words; a row that one of the searches has not among its candidates gets
-        nothing from it. The columns `_distance`, `_score` (null where there is none) and `_relevance_score`
-        are added, and the best row is the first.
+        A row's relevance is `vector_weight / (rank_constant + rank)` of the vector search plus `text_weight /
+        (rank_constant + rank)` of the text search. A search without the row among its candidates adds
+        nothing. The columns `_distance`, `_score` (null where there is none) and `_relevance_score` are
+        added, and the best row is the first.
 
         Args:
             nearest: the vector, as for `to_table`, without `k`.

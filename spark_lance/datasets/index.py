@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 @both_spellings_of_methods
 @dataclass(frozen=True)
 class IndexOptimizer(Optimizer):
-    """What `LanceDataset.optimize` offers."""
+    """The methods of `LanceDataset.optimize`."""
 
     def optimize_indices(
         self, *, num_indices_to_merge: int | None = None, index_names: Sequence[str] | None = None
@@ -86,7 +86,7 @@ class IndexMixin(SearchMixin, MaintainMixin):
 
     @property
     def _index_remap(self) -> SegmentRemap:
-        """What gives indices the new addresses of compacted rows."""
+        """The function that gives indices the new addresses of compacted rows."""
         return SegmentRemap()
 
     def create_index(

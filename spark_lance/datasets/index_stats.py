@@ -25,11 +25,11 @@ __all__ = ["segment_figures"]
 def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[str, Any]]:
     """Return a dict per segment.
 
-    Of all: `uuid`, `num_fragments`, `size_bytes`. Of vector indices also `index_type`, `metric_type`, `uri`,
-    `num_partitions`, `centroids` (a list of vectors), `loss` (None if the writer did not say it),
-    `partitions` (with their `size` in rows), and of codes `sub_index` with `index_type`, `metric_type`,
-    `dimension`, `nbits` and `num_sub_vectors`. Of the others what their kind
-    tells (`ScalarIndex.figures`): sizes of zones, filters, how text was cut.
+    All segments have `uuid`, `num_fragments` and `size_bytes`. Vector indices also have `index_type`,
+    `metric_type`, `uri`, `num_partitions`, `centroids` (a list of vectors), `loss` (None if the writer did
+    not store it) and `partitions` (with their `size` in rows). Codes have `sub_index` with `index_type`,
+    `metric_type`, `dimension`, `nbits` and `num_sub_vectors`. Other indices have the figures of their kind
+    (`ScalarIndex.figures`): sizes of zones, filters, how text was cut.
 
     Raises:
         FormatError: files of the index are damaged.

@@ -33,7 +33,7 @@ __all__ = ["MaintainMixin", "Optimizer"]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What `LanceDataset.optimize` offers."""
+    """The methods of `LanceDataset.optimize`."""
 
     dataset: DatasetBase
 
@@ -45,10 +45,9 @@ class Optimizer:
         are rewritten; where another writer changes them meanwhile, it is done again with the newest version.
         The new version is not this one: open it with `checkout_version(latest_version)`.
 
-        Indices go along: those that name rows by address are written anew with the new addresses, or with
-        `defer_index_remap` (not with stable row ids) only a record says where rows went. With
-        `remap_indices=False` they no longer cover what was rewritten, and neither do, in any case, zone maps
-        and Bloom filters.
+        Indices that refer to rows by address are rewritten with the new addresses. With `defer_index_remap`
+        (not with stable row ids) only a record says where rows went. With `remap_indices=False` they no
+        longer cover the rewritten fragments. Zone maps and Bloom filters never cover them.
 
         Args:
             options: `target_rows_per_fragment` (1048576), `max_bytes_per_file` (90 GiB),

@@ -1,4 +1,4 @@
-"""Streaming upserts without Spark: a log and SSTables beside the table (MemWAL)."""
+"""Streaming upserts without Spark: a log and SSTables next to the table (MemWAL)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = ["MemWalMixin", "ShardInfo"]
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """What is known of a shard.
+    """The state of a shard.
 
     Attributes:
         shard_id: its id.
@@ -214,8 +214,8 @@ class MemWalMixin(DatasetBase):
     def fresh(self, *, accept_loss: bool = False) -> FreshDataset:
         """Return the newest version of the table together with all rows that are logged, to be read.
 
-        Of each key the newest row counts, deleted ones are not there. Of every shard one sees a prefix of its
-        writes, among them all that were acknowledged before. Without a MemWAL it is the newest version.
+        The newest row of each key counts; deleted rows are left out. A reader sees a prefix of each shard's
+        writes, with all that were acknowledged before. Without a MemWAL it is the newest version.
 
         Args:
             accept_loss: pass over entries of logs that are missing or damaged.
@@ -229,9 +229,9 @@ class MemWalMixin(DatasetBase):
     def compact_wal(
         self, shards: Iterable[str | uuid.UUID] | None = None, *, flush: bool = False
     ) -> WalCompaction:
-        """Bring the rows of SSTables into the table; return what was done.
+        """Move rows of SSTables into the table; return the counts.
 
-        Several compactions may run at once, and beside writers and readers.
+        Several compactions may run at once, and concurrently with writers and readers.
 
         Args:
             shards: those to look at; all by default.

@@ -26,7 +26,7 @@ __all__ = ["MergeInsertBuilder", "MergeResult"]
 
 @dataclass(frozen=True)
 class MergeResult(Generic[SameDataset]):
-    """What a merge did.
+    """The result of a merge.
 
     Attributes:
         dataset: the table after it.
@@ -91,7 +91,7 @@ class MergeInsertBuilder(Generic[SameDataset]):
         return self
 
     def conflict_retries(self, max_retries: int) -> MergeInsertBuilder[SameDataset]:
-        """Set how often to begin anew because of other writers; 10 by default."""
+        """Set how often to start again because of other writers; 10 by default."""
         self._retries = max_retries
         return self
 
@@ -146,7 +146,7 @@ class MergeInsertBuilder(Generic[SameDataset]):
         """Run the merge but for its commit, and return its plan with times, rows and bytes.
 
         The table stays as it is; the files that are written are deleted again. Bytes and requests
-        are those of the process during the run: reads beside it are among them.
+        are those of the process during the run, including concurrent reads.
 
         Args:
             data, schema: see `execute`.
@@ -163,8 +163,8 @@ class MergeInsertBuilder(Generic[SameDataset]):
 
         The data is drawn once, and held up to `memory_limit`; the table is streamed. Updated rows move to the
         end of the table, in its order; inserted rows follow in the order of the data. With stable row ids,
-        updated rows keep theirs. Two writers that insert one key at the same time end up with one row; that
-        holds for pylance as the other writer, too, if the key is the table's primary key.
+        updated rows keep theirs. If two writers insert the same key at the same time, the table gets one row.
+        That holds for pylance as the other writer, too, if the key is the table's primary key.
 
         Args:
             data: any kind of data that `write_dataset` takes, with columns of the table, at least the key.

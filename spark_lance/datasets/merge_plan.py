@@ -40,8 +40,8 @@ def explained_merge(snapshot: Snapshot, schema: pa.Schema, rules: MergeRules) ->
 def analyzed_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) -> str:
     """Run a merge but for its commit, and return its plan with times, and what was read and written.
 
-    The files that are written are deleted again. Bytes and requests are those of the process during the run:
-    reads beside it are among them.
+    The files that are written are deleted again. Bytes and requests are those of the process during the run,
+    including concurrent reads.
 
     Args:
         snapshot, rules: see `explained_merge`.

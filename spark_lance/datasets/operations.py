@@ -33,7 +33,7 @@ AnySchema: TypeAlias = LanceSchema | pa.Schema
 
 
 class Operation(ABC):
-    """What one commit does to a table."""
+    """The change of a table by one commit."""
 
     @abstractmethod
     def message(self, manifest: Manifest | None) -> Message:

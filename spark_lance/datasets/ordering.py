@@ -59,7 +59,7 @@ def orderings(order_by: OrderBy) -> tuple[ColumnOrdering, ...]:
 
 
 def sorted_rows(table: pa.Table, keys: Sequence[tuple[pa.ChunkedArray, ColumnOrdering]]) -> pa.Table:
-    """Return the rows of a table by keys, the first of which counts most; equal rows keep their order.
+    """Return the rows of a table sorted by keys, the most important first; equal rows keep their order.
 
     Args:
         table: the rows.

@@ -1,4 +1,4 @@
-"""What a read gives: columns as they are, fields of structs, and SQL expressions over them."""
+"""The columns of a read: columns as they are, fields of structs, and SQL expressions over them."""
 
 from __future__ import annotations
 

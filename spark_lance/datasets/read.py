@@ -57,7 +57,7 @@ __all__ = ["LanceFragment", "ReadMixin", "Readable"]
 
 
 class Readable(ScanSource):
-    """What can be read of a version and of one of its fragments alike."""
+    """The methods that read a version or one of its fragments."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -232,7 +232,7 @@ def _message(fragment: Any) -> table_pb2.DataFragment:
 
 
 class ReadMixin(DatasetBase, Readable):
-    """What can be read of one version."""
+    """The methods that read one version."""
 
     @property
     def lance_schema(self) -> Schema:

@@ -29,7 +29,7 @@ _TIMEOUT = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class UpdateResult(Generic[SameDataset]):
-    """What an update did.
+    """The result of an update.
 
     Attributes:
         dataset: the table after it.

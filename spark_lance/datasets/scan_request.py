@@ -1,4 +1,4 @@
-"""What a read asks for, and the hints that other implementations take."""
+"""The request of a read, and the hints that other implementations take."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ScanRequest:
 
     @cached_property
     def vector_query(self) -> VectorQuery:
-        """What `nearest` asks for; `limit` says how many rows if it does not.
+        """The request in `nearest`; `limit` is the number of rows if `nearest` has no `k`.
 
         Raises:
             OptionError: a key or value that a search does not have.

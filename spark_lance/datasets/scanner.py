@@ -42,7 +42,7 @@ _TABLE_BYTES = 64 << 20
 
 
 class ScanSource(ABC):
-    """What a scanner reads: a version of a table, or a fragment of it."""
+    """The source of a scanner: a version of a table, or a fragment of it."""
 
     @property
     @abstractmethod
@@ -176,11 +176,10 @@ class LanceScanner:
         return known_schema(self.source.snapshot.schema.to_arrow())
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """Return how the rows are read, as a tree: what runs last stands first.
+        """Return the plan of the read as a tree: the last step comes first.
 
-        It names the fragments that the filter leaves out and the indices that say so. Of few fragments on a
-        local disk it counts the pages that are read at most, and those that are skipped, in the columns that
-        are read.
+        It lists the skipped fragments and the indices that the filter uses. If the read has few fragments on
+        a local disk, it also counts the most pages to read, and the skipped ones, in the columns of the read.
 
         Args:
             verbose: open all fragments, to count their pages and to tell the rows whose pages are left out.
@@ -190,9 +189,9 @@ class LanceScanner:
         return explained(self.request, self._projection, scan, self._condition, verbose, searched)
 
     def analyze_plan(self) -> str:
-        """Run the read and return its plan with times, and what was read and came out.
+        """Run the read and return its plan with times, and the amounts of input and output.
 
-        Bytes and requests are those of the process during the run: reads beside it are among them.
+        Bytes and requests are those of the process during the run, including concurrent reads.
         """
         scanned = scanned_rows(self.request, self._plan(self._reads), self._condition)
         return analyzed(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes), scanned)
@@ -245,7 +244,7 @@ class LanceScanner:
 
     @property
     def _reads(self) -> list[str]:
-        """What is read beside columns asked for by flag: for the result, the order, and the blobs."""
+        """The columns that are read in addition: for flags, the result, the order, and the blobs."""
         schema = self.source.snapshot.schema
         columns = self._projection.reads
         names = [field.name for field in schema.fields] if columns is None else list(columns)

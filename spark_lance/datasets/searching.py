@@ -203,7 +203,7 @@ class SearchMixin(ReadMixin):
     ) -> pa.Table:
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
         stored = [field.name for field in self.lance_schema.fields] if columns is None else columns
-        # What a search measures hides a column of that name, as in what another search has left.
+        # A measure of the search hides a column of that name, as in the stored result of another search.
         columns_read = [column for column in stored if column not in measured]
         flagged = [
             name for name, is_set in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if is_set
@@ -237,7 +237,7 @@ class SearchMixin(ReadMixin):
 
     @cached_property
     def _searches(self) -> dict[str, VectorSearch]:
-        """What was opened for searching columns of this version."""
+        """The open searches by column of this version."""
         return {}
 
 

@@ -15,7 +15,7 @@ _LISTED_COLUMNS = 8
 
 
 class ShowMixin(ReadMixin):
-    """What a person sees of a table."""
+    """The display of a table for people."""
 
     def __repr__(self) -> str:
         names = [field.name for field in self.lance_schema.fields]

@@ -67,7 +67,7 @@ def _camel(name: str) -> str:
 def both_spellings_of_methods(kind: _Class) -> _Class:
     """Let all public methods of a class, inherited ones too, take both spellings.
 
-    What class methods take by `**` are options of a data source, which have one spelling.
+    Class methods take options of a data source by `**`; these have one spelling.
     """
     for name in dir(kind):
         if name.startswith("_"):

@@ -35,7 +35,7 @@ class FieldStatistics:
 
 @dataclass(frozen=True)
 class DataStatistics:
-    """What the fields of a version take."""
+    """The sizes of the fields of a version."""
 
     fields: list[FieldStatistics]
 
@@ -43,7 +43,7 @@ class DataStatistics:
 @both_spellings_of_methods
 @dataclass(frozen=True)
 class LanceStats:
-    """What `LanceDataset.stats` offers."""
+    """The methods of `LanceDataset.stats`."""
 
     dataset: Any
 

@@ -1,9 +1,10 @@
 """Arrow operations that have to be done with care.
 
 Arrow (seen in releases up to 26) picks wrong items when it takes from or filters fixed-size lists of
-fixed-size lists that start at an offset, and unites half-float dictionaries into wrong values. It cannot
-unite dictionaries that hold null items, or more items together than their index type can number. It reads the
-offsets of texts and lists even where there are none, as in empty arrays that Java's Arrow has written.
+fixed-size lists that start at an offset. It concatenates half-float dictionaries into wrong values. It
+cannot concatenate dictionaries that hold null items, or more items together than their index type can number.
+It reads the offsets of texts and lists even where there are none, as in empty arrays that Java's Arrow has
+written.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def dictionary_types(arrow: pa.DataType) -> Iterator[pa.DictionaryType]:
 
 
 def movable(array: pa.Array) -> pa.Array:
-    """Return an equal array from which `take` and `filter` pick the right rows."""
+    """Return an equal array for which `take` and `filter` pick the right rows."""
     return pa.concat_arrays([array]) if _nests_fixed_lists(array.type) else array
 
 

@@ -1,4 +1,4 @@
-"""What a page says of its encoding, in the format's names: for people, nothing is decoded."""
+"""The encoding of a page in the format's names, for people; nothing is decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["encoding_names"]
 
 # The oneofs whose choice is a name of an encoding, by version of the format.
 _CHOICES = frozenset({"layout", "compression", "array_encoding", "codec"})
-# What a page says of its levels and of buffers beside its values does not tell how its values are stored.
+# Fields of a page about its levels and extra buffers, which do not show how its values are stored.
 _BESIDE = frozenset(
     {"rep_compression", "def_compression", "rep_encoding", "def_encoding", "validity", "levels"}
 )

@@ -113,7 +113,7 @@ def _known_field(field: pa.Field) -> pa.Field:
     try:
         return pa.schema(_Exported(pa.schema([field]).__arrow_c_schema__())).field(0)
     except (pa.ArrowException, ValueError, TypeError, KeyError):
-        # What types raise that cannot be made of such parameters; those of users may be written in Python.
+        # Types raise this for invalid parameters; types of users may be written in Python.
         return field
 
 

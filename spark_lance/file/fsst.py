@@ -130,7 +130,7 @@ def _expand_compiled(
     strings = np.ascontiguousarray(bounds, dtype=np.int32)
     codes = np.ascontiguousarray(codes)
     ends = np.zeros(len(strings), dtype=np.int32)
-    # What a sample of the codes says, and some more; memory that is not touched costs nothing.
+    # The estimate from a sample of the codes, and some more; memory that is not touched costs nothing.
     sample = sizes[codes[:: len(codes) // _SAMPLES + 1]]
     most = 8 * len(codes) + FSST_ROOM
     room = min(most, int(len(codes) * float(sample[sample <= 8].sum() / len(sample)) * _SPARE) + FSST_ROOM)

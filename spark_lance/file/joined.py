@@ -27,7 +27,7 @@ _VERSIONS = frozenset({FileVersion.V2_1, FileVersion.V2_2})
 
 
 class _Memory(PageSource):
-    """Bytes at hand in place of a file's."""
+    """Bytes in memory in place of a file's."""
 
     def __init__(self, path: str, data: pa.Buffer) -> None:
         self.path = path

@@ -205,7 +205,7 @@ def json_documents(texts: pa.Array) -> pa.Array:
 
 
 def _with_nulls(texts: pa.Array) -> pa.Array:
-    """Return texts, some of which are null, as documents."""
+    """Return texts as documents; some may be null."""
     there = texts.is_valid()
     places = np.cumsum(there.to_numpy(zero_copy_only=False)) - 1
     return _encoded(texts.drop_null()).take(pc.if_else(there, pa.array(places), None))
@@ -253,7 +253,7 @@ class _Stored(bytes):
 
 
 class _UnfitError(ValueError):
-    """What JSON has and a document cannot store."""
+    """A JSON value that a document cannot store."""
 
 
 def _document(text: str) -> bytes:

@@ -1,9 +1,9 @@
 """JSON texts of one shape as stored documents, by columns; `json_values` has the grammar of their bytes.
 
 Texts of a column are mostly alike: the same keys in the same order, arrays of the same length. The shape of
-one of them says which marks and keys a text has to have (`json_scan` finds them); the values of those that
-have them are looked at and encoded together, and put together by columns, too. Texts of other shapes, and
-those with escapes or whole numbers beyond 18 digits, are left to whoever asks.
+one of them says which marks and keys a text must have (`json_scan` finds them). The values of texts with this
+shape are checked, encoded and put together by columns. Texts of other shapes, and those with escapes or whole
+numbers beyond 18 digits, are left to the caller.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _Shape = Union[_Container, None]  # noqa: UP007 (evaluated at run time on Python
 
 
 class _UnlikeError(ValueError):
-    """A text has no shape by which others can be taken apart."""
+    """A text has no shape that could serve as a template for others."""
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> _Container:
@@ -225,7 +225,7 @@ def _stored_values(scan: TextScan, starts: Places, stops: Places) -> tuple[Bools
     fits = starts < stops
     kinds = np.full(starts.shape, NUMBER, np.uint32)
     kinds[fits] = _KINDS[scan.data[starts[fits]]]
-    # What is not closed is nothing that JSON has, so it is no number, either.
+    # An unclosed string is not a JSON value, so it is no number, either.
     strings = np.nonzero(kinds == STRING)
     closed = (scan.data[stops[strings] - 1] == _QUOTE) & (stops[strings] - starts[strings] > 1)
     kinds[strings] = np.where(closed, np.uint32(STRING), np.uint32(NUMBER))
@@ -257,7 +257,7 @@ def _stored_numbers(texts: pa.Array) -> tuple[Bools, pa.Array]:
     count = len(texts)
     whole = pc.match_substring_regex(texts, _INTEGER).to_numpy(zero_copy_only=False)
     fits = np.array(whole)
-    # A tag and 8 bytes for each, of which the last ones are kept.
+    # A tag and 8 bytes for each; the last bytes are kept.
     rows = np.zeros((count, 9), np.uint8)
     widths = np.zeros(count, np.int64)
     here = np.flatnonzero(~whole)

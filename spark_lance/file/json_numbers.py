@@ -137,7 +137,7 @@ def numbers_of(values: JsonValues) -> Numbers:
 
 
 def _words(values: JsonValues, places: npt.NDArray[Any], width: int) -> npt.NDArray[np.uint64]:
-    """Return numbers of a width as 64 bits of which they are the upper ones."""
+    """Return numbers of a width as the upper bits of 64-bit numbers."""
     rows = np.zeros((len(places), 8), np.uint8)
     rows[:, :width] = values.data[values.starts[places, None] + 1 + np.arange(width)]
     return rows.view(">u8").reshape(-1).astype(np.uint64)

@@ -6,8 +6,8 @@
 Between two marks, before the first and behind the last, there is a gap: a key, a value that is no container,
 or nothing; spaces on either side do not count. Two texts with the same marks and keys have one shape.
 
-Texts with backslashes are not looked into, nor those with an odd number of quotes or control characters in
-strings. What is in a gap is not checked here.
+Texts with backslashes are not scanned, nor those with an odd number of quotes or control characters in
+strings. The content of a gap is not checked here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TextScan:
         offsets = np.frombuffer(texts.buffers()[1] or b"", np.int64 if wide else np.int32)
         offsets = offsets[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
         first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-        # Of the bytes of a long column only those of these texts, so that places in them are small numbers.
+        # Only the bytes of these texts, not of the whole column, so that places in them are small numbers.
         self.data: Bytes = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[first:last]
         offsets -= first
         self._starts, self._stops = offsets[:-1], offsets[1:]

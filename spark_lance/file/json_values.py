@@ -163,7 +163,7 @@ class JsonValues:
         if bool((data_starts + sums[firsts + entry_counts] - sums[firsts] > ends).any()):
             raise FormatError("the values of a JSON container are longer than its bytes")
         places = np.repeat(data_starts, entry_counts) + before
-        # Of an object, the entries of the keys stand before those of the values.
+        # In an object, the entries of the keys precede those of the values.
         key_of = np.repeat(np.where(is_object, counts, 0), entry_counts)
         values = np.flatnonzero(ranks >= key_of)
         keys = values - key_of[values]

@@ -1,8 +1,8 @@
 """How much memory the bytes of a file may ask for.
 
 A few bytes can claim gigabytes: a compressed frame, a fixed-size type, the length prefix of an Arrow buffer.
-Claims are checked here before anything is allocated. What still does not fit into memory while it is decoded
-is a `FormatError` that names the file.
+Claims are checked here before anything is allocated. If the data still does not fit into memory when it is
+decoded, a `FormatError` names the file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Opening a data file of any version: the one place that chooses between the two families of containers.
 
-Files of version 2.0 and later have a footer of 40 bytes, legacy files (0.1) one of 16; the last 8 bytes of
+Files of version 2.0 and later have a footer of 40 bytes, legacy files (0.1) one of 16. The last 8 bytes of
 both are u16 major, u16 minor and "LANC". The manifest names the version of each data file, so that usually
 nothing needs to be read to know it.
 """
@@ -30,7 +30,7 @@ _END = struct.Struct("<HH4s")
 
 
 class DataFileReader(Protocol):
-    """What the readers of all file versions have in common."""
+    """The common part of the readers of all file versions."""
 
     path: str
     source: PageSource

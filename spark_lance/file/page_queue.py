@@ -1,7 +1,7 @@
 """Pages that are encoded in threads and written in the order in which their rows came.
 
-numpy, Arrow and the compressors let other threads run while they work, so columns are encoded side by side
-where cores are free. What is written depends on the rows alone, never on which thread is done first.
+numpy, Arrow and the compressors let other threads run while they work, so columns are encoded in parallel
+where cores are free. The output depends on the rows alone, never on which thread is done first.
 """
 
 from __future__ import annotations

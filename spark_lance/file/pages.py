@@ -1,4 +1,4 @@
-"""Which module family decodes and encodes the pages of which file version."""
+"""The module family that decodes and encodes the pages of each file version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FieldReader(Protocol):
 
 @runtime_checkable
 class RowReader(Protocol):
-    """What a field reader can do besides if its file version lets single rows be decoded."""
+    """The other methods of a field reader if its file version lets single rows be decoded."""
 
     def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
         """Return rows by ascending number, without repeats; raises as `FieldReader.read`."""

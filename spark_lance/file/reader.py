@@ -35,7 +35,7 @@ _TAIL = 64 << 10
 # Metadata of at most this size (bytes) is read whole if the tail of the file does not hold it.
 _MAX_METADATA = 8 << 20
 _PAIR = struct.Struct("<QQ")
-# Columns of files that were opened before, by their bytes: files are opened anew for each question.
+# Column metadata of files that were opened before, by their bytes: each question opens files again.
 _COLUMNS: ByteCache[ColumnMetadata] = ByteCache(16 << 20, counted=False)
 # About how many times as large as its bytes is a parsed column.
 _PARSED = 20

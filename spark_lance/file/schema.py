@@ -38,9 +38,9 @@ _CLUSTERING_KEY = "lance-schema:unenforced-clustering-key"
 class Field:
     """One field of a table: a top-level column or a part of one.
 
-    `kind` says how it is stored: "list", "map", "struct" and "fsl_struct" (fixed-size list of structs)
-    have children that are stored on their own; "packed_struct" and "blob" are one column whatever their
-    children; everything else is a "leaf".
+    `kind` says how it is stored. The children of "list", "map", "struct" and "fsl_struct" (fixed-size list of
+    structs) are stored on their own. "packed_struct" and "blob" are one column whatever their children;
+    everything else is a "leaf".
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Sidecar files: bytes of blobs that stand beside a data file instead of in it.
+"""Sidecar files: bytes of blobs that are stored next to a data file instead of in it.
 
 Sidecar number 1, 2, ... of data file data/NAME.lance is data/NAME/BITS.blob, BITS = the 32 bits of the number
 as digits, lowest first: number 2 is 01000000000000000000000000000000.blob. (Lance file format 2.2, blobs.)

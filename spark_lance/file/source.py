@@ -41,12 +41,12 @@ class PageSource:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the whole file is at hand in memory, so that nothing is fetched."""
+        """Whether the whole file is in memory, so that nothing is fetched."""
         return self._mapped is not None
 
     @cached_property
     def state(self) -> Hashable | None:
-        """What no other file has, nor this one with other bytes; None where that would have to be fetched."""
+        """The identity of the file and its bytes; None if it would have to be fetched."""
         return None if self._mapped is None else _state(self.path)
 
     def is_current(self) -> bool:

@@ -89,7 +89,7 @@ class _Column:
 class FileWriter:
     """Writes a data file; memory is bounded by `page_bytes` per column and `buffer_bytes` in all.
 
-    Beside that, as many pages as there are threads, and two more, are under way to the file.
+    In addition, as many pages as there are threads, and two more, are on their way to the file.
 
     Args:
         store: where to write.
@@ -209,7 +209,7 @@ class FileWriter:
             self._queue.drain()
 
     def add_global_buffer(self, data: BytesLike) -> int:
-        """Write bytes that belong to the whole file; return the number by which readers ask for them."""
+        """Write bytes that belong to the whole file; return the number with which readers ask for them."""
         self._queue.drain()
         self._extra_buffers.append(self._write_buffer(data))
         return len(self._extra_buffers)
@@ -250,7 +250,7 @@ class FileWriter:
         return WrittenFile(self._path, size, self._rows, ids, tuple(range(len(ids))), self._version)
 
     def abort(self) -> None:
-        """Drop the file and what it has beside it; nothing stays visible."""
+        """Drop the file and its sidecars; nothing stays visible."""
         self._queue.close()
         self._out.abort()
         self._sidecars.abort()
@@ -327,7 +327,7 @@ def _encoded(writer: FieldWriter, arrays: Sequence[pa.Array], row: int) -> list[
 
 
 def _is_struct_header(page: Page) -> bool:
-    """Tell whether this is the page of a 2.0 struct, of which a column has one, however many its rows."""
+    """Return whether this is the page of a 2.0 struct; its column has one page, however many its rows."""
     return page.type_url == ARRAY_ENCODING_URL and page.encoding == _STRUCT_HEADER
 
 

@@ -71,13 +71,13 @@ _WINDOW_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class WalCompaction:
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
         version: the newest version of the table after it.
         sstables: SSTables whose rows are in the table now.
         rows_upserted, rows_deleted: rows that were written, and old ones that only went.
-        shards: those that had SSTables.
+        shards: the shards that had SSTables.
     """
 
     version: int
@@ -99,8 +99,8 @@ class WalCompaction:
 
 @dataclass(frozen=True)
 class WalCollection:
-    """What was collected: SSTables, entries of logs, manifests of shards, and the bytes of all; `paths` of
-    what went, or would go."""
+    """The result of a collection: counts of SSTables, log entries and shard manifests, and the bytes of all;
+    `paths` of the deleted files, or of those to delete."""
 
     sstables: int = 0
     wal_entries: int = 0

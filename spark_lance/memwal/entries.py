@@ -11,7 +11,7 @@ the id of the field, nested ones too. Columns are found by that id, otherwise by
 (MemWAL, WAL entry.)
 
 Positions are consecutive. Replay goes from one to the next until the first that is missing, so a reader sees
-a prefix of what was written. An entry behind a missing one is a loss, which is told, not passed over.
+a prefix of what was written. An entry behind a missing one is a loss, and it is reported.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def pack_entry(
 
 
 def pack_sentinel(epoch: int, mark: str) -> bytes:
-    """Return the bytes of the mark by which a new writer stops the one before it.
+    """Return the bytes of the mark with which a new writer stops the one before it.
 
     Args:
         epoch: of the new writer.
@@ -330,7 +330,7 @@ def _hole(paths: ShardPaths, missing: int, listed: Sequence[int]) -> WalHoleErro
 
 
 class TailMovedError(Exception):
-    """Entries that were to be read have become an SSTable and were collected: begin anew."""
+    """Entries to read have become an SSTable and were collected: the read starts again."""
 
 
 def _check_collected(store: Store, paths: ShardPaths, position: int) -> None:

@@ -1,16 +1,15 @@
 """A table with the rows that are not in it yet: the base version, SSTables that were not compacted, and logs.
 
-Shards are looked at first and the base version is loaded after them, so that an SSTable which is no longer
-listed is in the base. Of those that are still listed, the ones that the base version has
-(`compacted_sstables`) are left out: else they would hide what was changed in the table since. When all was
-read the shards are looked at again: if entries of a log became an SSTable and were collected meanwhile, all
-begins anew.
+Shards are read first and the base version is loaded after them, so that an SSTable which is no longer listed
+is in the base. SSTables that are still listed but already in the base version (`compacted_sstables`) are left
+out: else they would hide later changes of the table. After the read, the shards are checked again. If entries
+of a log became an SSTable and were collected meanwhile, the read starts again.
 
     hidden rows of the base     those with a key of any row of a shard, live or not
     rows of a shard             the newest of each key, see `newest`
     a filter                    comes after that: it sees no old values
 
-Of each shard one sees a prefix of its writes. (MemWAL, reading.)
+A reader sees a prefix of each shard's writes. (MemWAL, reading.)
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def compacted_generations(snapshot: Snapshot) -> dict[uuid.UUID, int] | None:
 
 @dataclass(frozen=True)
 class Shard:
-    """What a shard has beside the base version.
+    """The rows of a shard that are not in the base version.
 
     Attributes:
         paths: of the shard.
@@ -135,7 +134,7 @@ class ChosenRows:
 
 @dataclass(frozen=True)
 class FreshRows:
-    """A base version and what the shards have beside it.
+    """A base version and the shards' rows that are not in it.
 
     Attributes:
         base: the version.
@@ -396,7 +395,7 @@ def _load_shards(store: Store, root: str) -> list[tuple[ShardPaths, ShardManifes
 def _open_shard(
     base: Snapshot, paths: ShardPaths, manifest: ShardManifest, compacted: int, accept_loss: bool
 ) -> Shard:
-    """Open what a shard has beside the base.
+    """Open the rows of a shard that are not in the base.
 
     Raises:
         FileNotFoundError: an SSTable is gone.

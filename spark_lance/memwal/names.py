@@ -86,7 +86,7 @@ class ShardPaths:
 
     @property
     def hint(self) -> str:
-        """What tells other readers of the newest manifest."""
+        """The file that shows other readers the newest manifest."""
         return join(self.manifests, "version_hint.json")
 
     @property

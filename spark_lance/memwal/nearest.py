@@ -33,7 +33,7 @@ __all__ = ["Neighbours", "nearest_rows"]
 Distances = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 
-# So many hidden rows of the base are searched for in vain rather than left out beforehand.
+# A search finds and drops up to so many hidden rows of the base; more are left out beforehand.
 _FEW_HIDDEN = 4096
 
 
@@ -125,7 +125,7 @@ def _in_base(
     allowed = None
     base_query = query
     if condition is not None or hidden > _FEW_HIDDEN:
-        # Of the base alone: rows of shards have no address.
+        # Only for the base: rows of shards have no address.
         tables = [
             table[ROW_ADDRESS].to_numpy() for table in Scan.tables(visible, condition) if table.num_rows
         ]

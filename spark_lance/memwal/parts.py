@@ -3,8 +3,8 @@
 A part is read twice: its keys, to choose the rows that count, and then columns of the chosen ones. Rows are
 named by their physical number in the part. Parts can be pickled and read anywhere.
 
-An SSTable is a Lance table with the columns that the table had, by their field ids, and `_tombstone`, whose
-id was free then and may be a column of the table's by now; so it is given another one while it is read.
+An SSTable is a Lance table with the columns that the table had, by their field ids, and `_tombstone`. The id
+of `_tombstone` was free then and may be a column of the table's by now, so it gets another one for the read.
 (MemWAL, SSTable.)
 """
 

@@ -36,11 +36,11 @@ class _Call:
 class RoutedWriter:
     """Writes rows to their shards, as the only writer of these. Made by `LanceDataset.upsert_log`.
 
-    Rows of one call are in one entry of each shard's log: of a shard readers see all of them or none. If a
+    Rows of one call are in one entry of each shard's log: readers see all of a shard's rows or none. If a
     call fails, some shards may have its rows; repeating the call does no harm.
 
-    Threads may share it. What they put while others are written becomes one entry of each shard then, in the
-    order in which they came; each call returns when its rows are in the logs.
+    Threads may share it. Rows that they put during another write become one entry of each shard then, in the
+    order in which they came. Each call returns when its rows are in the logs.
     """
 
     def __init__(self, snapshot: Snapshot, config: Mapping[str, Any] | None = None) -> None:

@@ -28,7 +28,7 @@ from spark_lance.table.versions.versions import load_latest
 
 __all__ = ["WRITER_DEFAULTS", "drop_mem_wal", "initialize_mem_wal"]
 
-# What the reference writes, too; all of it are hints for writers.
+# The reference writes them, too; all are hints for writers.
 WRITER_DEFAULTS: Mapping[str, str] = {
     "durable_write": "true",
     "enable_memtable": "true",

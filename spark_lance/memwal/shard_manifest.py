@@ -1,7 +1,7 @@
-"""Shard manifests: what SSTables a shard has, from where its log has to be replayed, and who may write.
+"""Shard manifests: the SSTables of a shard, where the replay of its log starts, and its writer's epoch.
 
 Each version is a protobuf message `ShardManifest` without any framing, in a file that is created only if it
-is absent; versions are contiguous, and a writer builds the next one from the newest. An example:
+is absent. Versions are contiguous, and a writer builds the next one from the newest. An example:
 
     08 01   version 1          10 01   writer_epoch 1       18 00   replay_after_wal_entry_position
     20 00   wal_entry_position_last_seen                    30 01   current_generation 1

@@ -250,7 +250,7 @@ class Router:
         return cls(spec.spec_id, "bucket", name, int(field.parameters.get("num_buckets", "1")))
 
     def values(self, rows: pa.Table) -> pa.Array:
-        """Return the value of every row by which its shard is known.
+        """Return the value of every row that determines its shard.
 
         Raises:
             SchemaError: rows lack the column, or its value is null where the value names the shard.

@@ -6,10 +6,10 @@
     _pk_index/                 a B-tree from key to row of all rows, masked ones too, which readers ask
                                whether a newer SSTable has a key
 
-A key of several columns is one binary value there, whose bytes order as the key does. Per column 00 for null,
-otherwise 01 and: a signed integer or date as 8 bytes, big-endian, with the sign bit flipped; an unsigned one
-as 8 bytes, big-endian; a boolean as one byte; text and bytes with 00 written as 00 ff, and 00 00 behind them.
-Example: ("x", 1) is 01 78 00 00 01 80 00 00 00 00 00 00 01. (MemWAL, SSTable.)
+A key of several columns is one binary value there, whose bytes order as the key does. Per column it has 00
+for null, otherwise 01 and the value. A signed integer or date has 8 bytes, big-endian, with the sign bit
+flipped; an unsigned one 8 bytes, big-endian; a boolean one byte. Text and bytes have 00 written as 00 ff, and
+00 00 at the end. Example: ("x", 1) is 01 78 00 00 01 80 00 00 00 00 00 00 01. (MemWAL, SSTable.)
 """
 
 from __future__ import annotations

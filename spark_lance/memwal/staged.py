@@ -4,11 +4,10 @@
     {root}/_wal_staging/{job}/{32 hex digits}.lease               written again and again while the job runs
     {root}/_wal_staging/{digest of a query's id}/{epoch}.done     all shards have this micro-batch
 
-Tasks write at once, and may be run twice; only what tasks that counted left goes into the logs. Of each shard
-one process appends it then, as the shard's writer, as one entry, which says which query and epoch it is of:
-so a shard has all of a write or nothing, and one that has it is passed over when the work is repeated. Writes
-of more than 256 MB for one shard are several entries; a shard that has a part of these gets all of them
-again.
+Tasks write at once, and may run twice; only the rows of tasks that counted go into the logs. One process then
+appends them to a shard, as the shard's writer, in one entry with the id of the query and its epoch. So a
+shard has all of a write or nothing, and a shard that has it is skipped when the work is repeated. Writes of
+more than 256 MB for one shard are several entries; a shard that has a part of these gets all of them again.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _QUERY, _EPOCH, _LAST = "spark_lance.query", "spark_lance.epoch", "spark_lance.l
 
 @dataclass(frozen=True)
 class Once:
-    """What is written once: the id of a query or job, and the number of this write in it."""
+    """The identity of a write that happens once: the id of a query or job, and the write's number in it."""
 
     query: str
     epoch: int
@@ -113,8 +112,8 @@ class _Output:
 class Lease:
     """Protects what a job has staged from `collect_wal`, however long the job takes; a context manager.
 
-    A thread writes the lease again every `LEASE_SECONDS`. What is staged goes with a clean-up when the job
-    has no lease that is younger than three times that, and nothing in its folder is young. The file stays:
+    A thread writes the lease again every `LEASE_SECONDS`. A clean-up deletes staged rows if the job has no
+    lease younger than three times that, and nothing in its folder is young. The file stays:
     `delete_staged` deletes it with the rows.
 
     Args:
@@ -264,7 +263,7 @@ def append_staged(
         finally:
             writer.abandon()
     except WriterFencedError:
-        # The same work may have been given to two, of which the other one has done it.
+        # Two processes may have the same work, and the other one has done it.
         if once is None or not _is_logged(snapshot.store, paths, once):
             raise
         return 0

@@ -6,10 +6,10 @@
              needed only behind it
     close    flush, wait
 
-Every position of the log is written by whoever creates its file first. A writer that was displaced finds the
-sentinel, or an entry of its successor, where its own next entry should be, looks at the manifest, and stops:
-it is fenced. What it was told is written before that was replayed by its successor. An error of a store whose
-outcome is not known stops the writer, too: opening the shard anew replays what is there. (MemWAL, writer.)
+Whoever creates the file of a log position first writes that position. A displaced writer finds the sentinel,
+or an entry of its successor, in the place of its own next entry. It then reads the manifest, and stops: it is
+fenced. Its successor has replayed all writes that were acknowledged before. An error of a store with an
+unknown outcome stops the writer, too: opening the shard again replays the log. (MemWAL, writer.)
 
 While an SSTable is written in the background, rows go on; there is a limit for what waits (back-pressure).
 """
@@ -190,7 +190,7 @@ class ShardWriter:
         self._next = tail.next_position
         if existed or entries:
             placed = place_sentinel(self._snapshot, self._paths, self._next, self._epoch, self._sync)
-            # What the writer before put there since the log was read is as good as the rest.
+            # Entries of the writer before, added since the log was read, are as good as the rest.
             entries += [
                 read_entry(self._store, self._paths, position, self._schema)
                 for position in range(self._next, placed)
@@ -256,8 +256,8 @@ class ShardWriter:
     ) -> None:
         """Insert or update rows; they are in the log, and seen by readers, when this returns.
 
-        Of several rows with one key the last one counts. All rows are one entry of the log, so readers see
-        all of them or none.
+        If several rows have the same key, the last one counts. All rows are one entry of the log, so readers
+        see all of them or none.
 
         Args:
             data: what `write_dataset` takes, with the columns of the table.

@@ -12,7 +12,7 @@ from spark_lance.proto.index_pb2 import MemWalIndexDetails
 __all__ = ["DURABILITIES", "WriterConfig", "WriterStats"]
 
 DURABILITIES = ("written", "synced")
-# What the table may set for its writers. That rows may be lost is for those to say who open the shard.
+# The table may set these for its writers. Only the caller that opens a shard may allow that rows are lost.
 _OF_TABLES = (
     "max_memtable_size",
     "max_memtable_rows",
@@ -73,7 +73,7 @@ class WriterConfig:
 
 @dataclass
 class WriterStats:
-    """What a writer did: calls, rows, entries, bytes, SSTables, and seconds that puts waited for them."""
+    """Statistics of a writer: calls, rows, entries, bytes, SSTables, and seconds that puts waited."""
 
     put_count: int = 0
     put_rows: int = 0

@@ -1,6 +1,6 @@
 """The module that pylance calls `lance`, without pylance: `import spark_lance.compat.lance as lance`.
 
-Datasets change in place, as pylance's do. What is not here is listed in docs/python.md.
+Datasets change in place, as pylance's do. docs/python.md lists the missing parts.
 """
 
 from __future__ import annotations

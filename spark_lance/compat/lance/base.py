@@ -1,4 +1,4 @@
-"""What a dataset that changes in place is made of: a value, and where it is."""
+"""The parts of a dataset that changes in place: a value, and its place."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetBase", "Stats"]
 
-# What is told of the segments of a vector index here and not there.
+# Figures of segments of a vector index that pylance does not report.
 _OWN_FIGURES = ("num_fragments", "params", "size_bytes")
 
 
 @raises_os_errors
 class Stats(LanceStats):
-    """What `LanceDataset.stats` offers."""
+    """The methods of `LanceDataset.stats`."""
 
     def index_stats(self, index_name: str) -> dict[str, Any]:
         """Return what is known of an index, of vectors just what pylance tells."""

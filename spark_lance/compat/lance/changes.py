@@ -46,7 +46,7 @@ _HINTS = frozenset(
 
 @raises_os_errors
 class Changes(DatasetBase):
-    """What can be changed."""
+    """The methods that change a dataset."""
 
     def delete(
         self, predicate: Any, *, conflict_retries: int = 10, retry_timeout: timedelta = timedelta(seconds=30)
@@ -70,7 +70,7 @@ class Changes(DatasetBase):
         conflict_retries: int = 10,
         retry_timeout: timedelta = timedelta(seconds=30),
     ) -> dict[str, int]:
-        """Set columns; tell of how many rows."""
+        """Set columns; return how many rows were updated."""
         if isinstance(where, pc.Expression):
             where = str(where)
         done = self.value.update(updates, where, conflict_retries, retry_timeout)

@@ -271,7 +271,7 @@ def write_dataset(
 ) -> LanceDataset:
     """Write a table and return it at its new version; an open dataset that is given moves to it.
 
-    A URI of memory names a place of its own each time. `progress` is told of the fragments after the commit.
+    A URI of memory names a place of its own each time. `progress` gets the fragments after the commit.
     """
     by_name = options.get("namespace_client"), options.get("table_id")
     if uri is None or by_name[0] is not None:

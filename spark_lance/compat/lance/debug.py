@@ -1,4 +1,4 @@
-"""What is stored, as text for people who look for a fault."""
+"""Stored data as text for people who look for a fault."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class LanceColumnMetadata:
 
 @dataclass(frozen=True)
 class LanceFileMetadata:
-    """What a file says of itself."""
+    """The metadata of a file."""
 
     schema: pa.Schema
     num_rows: int
@@ -96,7 +96,7 @@ class LanceFileStatistics:
 
 @dataclass(frozen=True)
 class ListResult:
-    """What is right below a folder."""
+    """The entries of a folder, without those of its subfolders."""
 
     common_prefixes: list[str]
     objects: list[str]
@@ -238,7 +238,7 @@ class LanceFileReader:
         return LanceFileStatistics(columns)
 
     def read_global_buffer(self, index: int) -> bytes:
-        """Return a buffer that stands beside the columns; 0 is the file's own description."""
+        """Return a buffer that is stored next to the columns; 0 is the file's own description."""
         return bytes(self._reader.global_buffer(index))
 
 
@@ -304,7 +304,7 @@ class LanceFileWriter:
             self._writer.add_metadata({key: value})
 
     def add_global_buffer(self, data: bytes) -> int:
-        """Add a buffer beside the columns and return its number."""
+        """Store a buffer next to the columns and return its number."""
         if self._writer is None:
             raise OptionError("say the schema, or write rows, before adding buffers")
         return self._writer.add_global_buffer(data)

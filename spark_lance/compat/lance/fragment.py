@@ -108,7 +108,7 @@ class LanceFragment(pyarrow.dataset.Fragment):  # type: ignore[misc]
 
     @property
     def metadata(self) -> FragmentMetadata:
-        """What the manifest says."""
+        """The metadata from the manifest."""
         return self.value.metadata
 
     @property

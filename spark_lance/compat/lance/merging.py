@@ -48,7 +48,7 @@ class MergeInsertBuilder:
         return self
 
     def conflict_retries(self, max_retries: int) -> MergeInsertBuilder:
-        """Set how often to begin anew."""
+        """Set how often to start again."""
         self._builder.conflict_retries(max_retries)
         return self
 

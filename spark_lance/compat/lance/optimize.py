@@ -20,7 +20,7 @@ __all__ = [
 
 @raises_os_errors
 class DatasetOptimizer:
-    """What `LanceDataset.optimize` offers."""
+    """The methods of `LanceDataset.optimize`."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

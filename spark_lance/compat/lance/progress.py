@@ -36,7 +36,7 @@ class IndexProgress:
 
 
 class FragmentWriteProgress(ABC):
-    """Is told of each fragment when its writing begins and when it is complete."""
+    """Receives each fragment when its writing begins and when it is complete."""
 
     def _do_begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
         self.begin(fragment, **kwargs)
@@ -80,7 +80,7 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
         self._store.put(self._path(fragment, ".json"), json.dumps(fragment.to_json()).encode())
 
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Write the fragment anew and delete the sign of its writing."""
+        """Write the fragment again and delete the marker of its writing."""
         self._store.put(self._path(fragment, ".json"), json.dumps(fragment.to_json()).encode())
         self._store.delete(self._path(fragment, self.PROGRESS_EXT), self._root)
 

@@ -19,7 +19,7 @@ __all__ = ["Reading"]
 
 @raises_os_errors
 class Reading(DatasetBase):
-    """What can be read."""
+    """The methods that read a dataset."""
 
     def scanner(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> LanceScanner:
         """Describe a read."""
@@ -119,7 +119,7 @@ class Reading(DatasetBase):
 
 
 def _with_repeats(columns: Any, read: Callable[[Any], pa.Table]) -> pa.Table:
-    """Return what `read` gives for some columns, some of which may be named several times."""
+    """Return the result of `read` for some columns; a column may be given several times."""
     if not isinstance(columns, list | tuple) or len(set(columns)) == len(columns):
         return read(columns)
     return read(list(dict.fromkeys(columns))).select(list(columns))

@@ -128,7 +128,7 @@ def _torch_rank() -> tuple[int, int]:
 
 
 class _Ranked:
-    """What samplers of one rank have in common."""
+    """The common part of samplers of one rank."""
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
         if not 0 <= rank < world_size:

@@ -47,7 +47,7 @@ _TAKEN = frozenset(
 
 @dataclass(frozen=True)
 class ScanStatistics:
-    """What this process read while a scan ran; scans that run at the same time are in it.
+    """The reads of this process while a scan ran, including those of concurrent scans.
 
     Attributes:
         iops, requests, bytes_read: ranges of bytes, requests for them, and their bytes.

@@ -1,4 +1,4 @@
-"""What pylance calls a session: the caches that datasets share."""
+"""A session as in pylance: the caches that datasets share."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """Loops over bytes that a compiler does better than numpy: compiled twins of a few kernels, by numba.
 
-numba is optional. Every kernel here has a twin in numpy, beside the encoding it belongs to, which does the
-same and is what runs without numba.
+numba is optional. Every kernel here has a twin in numpy, in the module of its encoding. The twin does the
+same and runs where numba is missing.
 """
 
 from __future__ import annotations
 
 __all__ = ["CUT", "FSST_MISSING", "FSST_ROOM", "NO_SYMBOL", "OUTSIDE"]
 
-# What callers of kernels and the kernels agree on.
+# Constants that kernels share with their callers.
 #
-# What kernels return for damaged input: a string ends inside an FSST escape, an FSST code has no symbol,
+# Kernels return these for damaged input: a string ends inside an FSST escape, an FSST code has no symbol,
 # or a position is not inside the array.
 CUT, NO_SYMBOL, OUTSIDE = -1, -2, -3
 

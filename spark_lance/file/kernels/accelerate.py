@@ -2,14 +2,14 @@
 
 Loading numba costs about half a second, once per process (and two more the first time on a machine, when the
 kernels are compiled and kept on disk). A process that decodes little would lose by it. So a process counts
-the time that compiled kernels would have saved it, and loads them once that exceeds the cost: whatever
-comes then, it pays at most twice what the better choice would have cost.
+the time that compiled kernels would have saved it, and loads them once that exceeds the cost. Whatever
+follows, it pays at most twice the cost of the better choice.
 
-The environment variable SPARK_LANCE_NUMBA says otherwise: "off" never loads numba, "on" loads it at once and
-fails if it is missing, "auto" is what is described above and the default. It is read once per process.
+The environment variable SPARK_LANCE_NUMBA overrides that: "off" never loads numba, "on" loads it at once and
+fails if it is missing, "auto" is the default described above. It is read once per process.
 
-Compiled code is kept where numba keeps it: beside this package if that can be written, or in the user's
-cache, or where NUMBA_CACHE_DIR says.
+Compiled code is kept where numba keeps it: next to this package if its folder can be written, in the user's
+cache, or in NUMBA_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LOG = logging.getLogger(__name__)
 
 Kernel: TypeAlias = Callable[..., Any]
 
-# What loading costs, in seconds.
+# The cost of loading, in seconds.
 START_COST = 0.5
-# What a kernel saves, in seconds per byte that its twin is given (FSST: codes; bit unpacking: values).
+# The saving of a kernel, in seconds per byte of input of its twin (FSST: codes; bit unpacking: values).
 SAVED: Mapping[str, float] = {"fsst": 4.5e-9, "unpack": 0.3e-9}
 
 

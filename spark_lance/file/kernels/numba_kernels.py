@@ -168,8 +168,8 @@ _BLOCK = 1024
 def _unpack(data: Any, starts: Any, widths: Any, bits: int, out: Any) -> int:
     """Unpack blocks of 1024 values, as `encodings/bitpacking.py` lays them out.
 
-    The lanes of a row stand side by side, so that words of 64 bits hold several values each, which are
-    shifted at once; a mask drops what came over from a neighbour.
+    The lanes of a row are adjacent, so that words of 64 bits hold several values each, which are
+    shifted at once; a mask drops the bits of a neighbour.
 
     Args:
         data: uint8.

@@ -106,7 +106,7 @@ class LegacyFieldReader:
 
 @dataclass(frozen=True)
 class _Contents:
-    """What the footer leads to."""
+    """The metadata that the footer points to."""
 
     schema: Schema | None
     dictionaries: Mapping[int, tuple[int, int]]

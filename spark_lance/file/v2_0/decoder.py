@@ -1,9 +1,9 @@
-"""What the 2.0 codecs share: the shape of a decoder, and what a codec may ask of its page.
+"""The common part of the 2.0 codecs: the interface of a decoder, and of the page for a codec.
 
 A 2.0 page is a tree of `ArrayEncoding` messages over the page's buffers. A codec opens one message of the
-tree: it checks the message against the Arrow type and the number of values that are expected there, opens its
-inner encodings through the page, and returns a decoder. Opening reads no data. A decoder then reads any range
-of values by fetching only the bytes of that range, if the layout lets it.
+tree. It checks the message against the Arrow type and the expected number of values, opens its inner
+encodings through the page, and returns a decoder. Opening reads no data. A decoder then reads any range of
+values by fetching only the bytes of that range, if the layout lets it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PageBuffer:
 
 @dataclass(frozen=True)
 class PageView:
-    """What a codec sees of its page: the buffers, how to open inner encodings, and (of a list) the items."""
+    """The page for a codec: the buffers, how to open inner encodings, and (of a list) the items."""
 
     source: PageSource
     buffers: tuple[Range, ...]

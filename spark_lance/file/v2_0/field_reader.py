@@ -1,8 +1,8 @@
 """Reading one top-level field of a 2.0 file.
 
 In version 2.0 each struct, list and leaf owns a column. A column counts *slots*: rows at the top level and in
-structs, items below a list. Each column is cut into pages where it likes, so a node of the tree reads a range
-of slots, from whatever pages hold it, and lists ask their child for a range of items.
+structs, items below a list. Each column is cut into pages at its own places. So a node of the tree reads a
+range of slots, from whatever pages hold it, and lists ask their child for a range of items.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class FieldWriter:
 def _list_parts(array: pa.Array) -> tuple[Bounds, Bools | None, pa.Array]:
     """Return where lists are in the items (from 0), which lists are null, and the items.
 
-    What lies outside of a slice or under null lists is left out.
+    Items outside of a slice or under null lists are left out.
     """
     width = np.int64 if pa.types.is_large_list(array.type) else np.int32
     skip = array.offset * np.dtype(width).itemsize

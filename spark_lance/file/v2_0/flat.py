@@ -35,7 +35,7 @@ from spark_lance.proto import encodings20_pb2 as pb
 
 __all__ = ["encode_flat", "fixed_width", "open_bitpacked", "open_bitpacked_for_non_neg", "open_flat"]
 
-# Of BitpackedForNonNeg.
+# The block size of BitpackedForNonNeg.
 _BLOCK = 1024
 _ORDER = np.array([0, 4, 2, 6, 1, 5, 3, 7])
 # Values per step: a value takes one byte per bit while it is unpacked.
@@ -170,7 +170,7 @@ def _unpack_blocks(blocks: npt.NDArray[np.uint8], width: int, target: int) -> _V
     bits = np.unpackbits(streams, bitorder="little").reshape(-1, width)
     values = _widen(bits, target, signed=False).reshape(count, lanes, size, 8)
     # Number order[row div 8] * 16 + (row mod 8) * 128 + lane, as axes: [row mod 8][order of row div 8][lane].
-    # order * 16 is a multiple of the number of lanes, in the units of which it gives the place.
+    # order * 16 is a multiple of the number of lanes, the unit of the place.
     out = np.empty((count, 8, size, lanes), dtype=values.dtype)
     places = _ORDER[:size] * 16 // lanes
     out[:, :, places, :] = values.transpose(0, 3, 2, 1)

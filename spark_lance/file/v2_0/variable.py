@@ -8,7 +8,7 @@
     Fsst             a Binary whose values are FSST codes (file/fsst.py), and the symbol table
     FixedSizeBinary  bytes      Flat of 8 bits, byte_width per value; there are no nulls
 
-Entry i of the end offsets is the end of value i, counted from the start of the page's bytes (or items); value
+Entry i of the end offsets is the end of value i, counted from the start of the page's bytes (or items). Value
 i starts where value i - 1 ends, value 0 at 0. An entry at or above the page's adjustment is a null: subtract
 that to get its end. Writers use one more than the number of bytes (items) as adjustment.
 

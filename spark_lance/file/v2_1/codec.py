@@ -1,4 +1,4 @@
-"""What an encoding can be used for: one function type per role.
+"""The roles of an encoding: one function type per role.
 
     mini_block  value buffers of all chunks of a mini-block page
     block       one buffer on its own: levels of a chunk, the levels of a constant page, a dictionary

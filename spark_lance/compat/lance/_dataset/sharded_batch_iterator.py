@@ -1,4 +1,4 @@
-"""Batches of a dataset, of which each rank gets its share."""
+"""Batches of a dataset, split across ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training of vector indices finds, as values that can be kept in files."""
+"""Results of training vector indices, as values that can be stored in files."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def unpack(words: _Words, width: int, out: _Words | None = None) -> _Words:
     bits = words.dtype.itemsize * 8
     lanes = BLOCK // bits
     count = len(words)
-    # What one row of all lanes takes: numpy moves it as one item.
+    # One row of all lanes: numpy moves it as one item.
     row = np.dtype((np.void, lanes * words.dtype.itemsize))
     if out is None:
         out = np.empty((count, BLOCK), dtype=words.dtype)
@@ -200,7 +200,7 @@ def decode_inline(packing: pb.InlineBitpacking, chunks: Chunks, resolver: Resolv
     packed = pieces.part(dtype.itemsize, sizes)
     padded = bool((counts[:-1] != BLOCK).any())
     shape = len(counts), BLOCK
-    # What is copied once more need not have memory of its own.
+    # A result that is copied once more need not have memory of its own.
     is_small = padded and len(counts) * BLOCK * dtype.itemsize <= _MOST_HELD
     values = _SCRATCH.take("blocks", shape, dtype) if is_small else np.empty(shape, dtype)
     _unpack_by_width(packed, widths, values)

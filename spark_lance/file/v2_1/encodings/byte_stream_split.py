@@ -33,7 +33,7 @@ __all__ = [
     "split_width",
 ]
 
-# What is written of a step stays in the cache until its last bytes are there.
+# The output of a step stays in the cache until its last bytes are there.
 _STEP_BYTES = 256 * 1024
 
 

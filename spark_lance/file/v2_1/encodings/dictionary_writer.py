@@ -23,7 +23,7 @@ __all__ = ["DictionaryLimits", "NumberedWords", "encode_dictionary", "number_wor
 _Words = npt.NDArray[Any]
 # Numbers that are this close together are not hashed.
 _CLOSE = 1 << 16
-# Of these, so many are looked at first.
+# The number of words that are looked at first.
 _LOOKED_AT = 1 << 14
 
 
@@ -113,7 +113,7 @@ def number_words(words: _Words, limits: DictionaryLimits) -> NumberedWords | Non
 
 
 def _span(words: _Words) -> tuple[Any, int]:
-    """Return the word from which all others are counted upwards, and how many different ones there can be.
+    """Return the least word, the base of all others, and an upper bound of the number of different words.
 
     Words may stand for signed numbers: then the least is the one with the highest bit.
     """

@@ -1,11 +1,10 @@
 """Single values out of mini-block chunks, without decoding the chunks around them.
 
-Every function here is given, for each wanted value, the buffer of the chunk that holds it, the number of
-values in that chunk, and the value's place among them; it yields one value each. Values of one chunk stand
-together. Chunks that are compressed are decompressed once each, and single values picked out of that. All of
-the chunks is decoded in encodings that cannot do this, which are not `pickable`.
-(Lance file format: flat, variable, fsst, inline and out-of-line bit packing, byte-stream split, rle, general,
-fixed-size list.)
+Every function here takes, for each value to read, the buffer of its chunk, the number of values in that
+chunk, and the value's place among them. It yields one value each. Values of one chunk stand together. Chunks
+that are compressed are decompressed once each, and single values picked out of that. All of the chunks is
+decoded in encodings that cannot do this, which are not `pickable`. (Lance file format: flat, variable, fsst,
+inline and out-of-line bit packing, byte-stream split, rle, general, fixed-size list.)
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["Unpack", "levels_pickable", "pick", "pick_levels", "pickable", "plain_width"]
 
-# What decompresses chunks: their compression, and each chunk once -> the same chunks, decompressed.
+# The function that decompresses chunks: compression, and each chunk once -> the same chunks, decompressed.
 Unpack: TypeAlias = Callable[[pb.BufferCompression, Ranges], Ranges]
 
 _LEVEL_BITS = 16

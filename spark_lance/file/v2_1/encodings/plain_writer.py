@@ -71,7 +71,7 @@ class ChunkValues(Protocol):
 
     @property
     def description(self) -> pb.CompressiveEncoding:
-        """What the page says about the value buffers."""
+        """The description of the value buffers in the page."""
 
     def cost(self, positions: Indices) -> Indices:
         """Return about how many bytes the slots before each position take."""

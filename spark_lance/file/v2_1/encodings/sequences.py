@@ -4,7 +4,7 @@
     Delta { uncompressed_bits_per_value, base, deltas }    value 0 = base, value i + 1 = value i + delta i;
                                                            n values have n - 1 deltas in one block
 
-Both wrap at the width of a value, and begin anew in every chunk.
+Both wrap at the width of a value, and start again in every chunk.
 Example: the positions 0, 3, 6, 7 are Delta { 64, base 0 } with the deltas 3, 3, 1.
 """
 
@@ -64,6 +64,6 @@ def decode_delta(sequence: pb.Delta, chunks: Chunks, resolver: Resolver) -> Fixe
     steps[inside] = deltas
     steps[firsts] = 0
     sums = np.cumsum(steps, dtype=dtype)
-    # What the chunks before added up to, and the base, in numbers that wrap as the sums do.
+    # The sum of the chunks before, and the base, in numbers that wrap as the sums do.
     values = sums - np.repeat(sums[firsts] - dtype.type(sequence.base), counts)
     return FixedWidth(dtype.itemsize * 8, chunks.total, values.view(np.uint8))

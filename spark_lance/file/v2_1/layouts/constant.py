@@ -55,7 +55,7 @@ __all__ = [
     "scalar_page",
 ]
 
-# Of what is made from no bytes at all.
+# Limits of levels and values that no bytes back.
 _MAX_LEVELS = 1 << 28
 _MAX_BYTES = 1 << 30
 
@@ -160,7 +160,7 @@ def null_page(leaf: Leaf) -> PageParts:
 
 
 def scalar_page(leaf: Leaf, value: bytes) -> PageParts:
-    """Return the layout and buffers of a page without levels, every slot of which holds `value`.
+    """Return the layout and buffers of a page without levels whose slots all hold `value`.
 
     `value` has at most `MAX_INLINE_BYTES` bytes if the type is of fixed width.
     """

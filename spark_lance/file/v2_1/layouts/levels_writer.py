@@ -6,8 +6,8 @@
                                more room than a block, else as a block filled up with zeros.
     Rle(16), from 2.2 on       u64 bytes of the run values, the values (u16), a u8 length per run
 
-In a block, word j of lane l (0..63) is word j * 64 + l; lane l is a stream of 16 levels, W bits each, least
-significant bit first; level r of lane l is level (r mod 8) * 128 + (r div 8) * 64 + l of the block.
+In a block, word j of lane l (0..63) is word j * 64 + l. Lane l is a stream of 16 levels, W bits each, least
+significant bit first. Level r of lane l is level (r mod 8) * 128 + (r div 8) * 64 + l of the block.
 (Lance file format 2.1, out-of-line bit-packing; 2.2, rle.)
 """
 
@@ -88,7 +88,7 @@ class LevelChunks:
         if self.runs_allowed:
             most = _WORTH_RUNS * len(levels) * bits / (8 * _RUN_BYTES)
             starts = find_runs(levels, most)
-            # Runs are cut at the bounds of chunks, each of which has a size word besides.
+            # Runs are cut at the bounds of chunks; each chunk has a size word, too.
             runs = None if starts is None else RunChunks.of(levels, starts)
             if runs is not None and runs.nbytes // _RUN_BYTES + len(bounds) * _CHUNK_RUNS < most:
                 data = _level_runs(runs, bounds)

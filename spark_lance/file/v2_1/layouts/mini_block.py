@@ -82,7 +82,7 @@ __all__ = [
 ]
 
 _MAX_COUNT = 1 << 32
-# What decodes the dictionary of a page.
+# The function that decodes the dictionary of a page.
 Items: TypeAlias = Callable[[], Block]
 
 
@@ -124,7 +124,7 @@ class ChunkTable:
 
 
 class ChunkParts(NamedTuple):
-    """What the headers of chunks tell: how many levels each has, and its level and value buffers."""
+    """The content of the headers of chunks: how many levels each has, and its level and value buffers."""
 
     level_counts: Ints
     buffers: list[Ranges]
@@ -372,7 +372,7 @@ _MAX_LEVELS = 2**16 - 1
 
 @dataclass(frozen=True)
 class _Widths:
-    """What differs between the versions: chunk word, value buffer size, largest chunk."""
+    """The differences between the versions: chunk word, value buffer size, largest chunk."""
 
     word: type[np.generic]
     size_halves: int

@@ -1,4 +1,4 @@
-"""What a page layout is given and what it yields."""
+"""The input and the output of a page layout."""
 
 from __future__ import annotations
 

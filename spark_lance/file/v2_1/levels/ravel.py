@@ -42,7 +42,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Leaf:
-    """What one column holds for a run of rows.
+    """The content of one column for a run of rows.
 
     `rep` and `definition` (uint16) have one entry per level; None stands for all zero. `valueless` numbers
     the levels without a slot, rising. `values` has one entry per slot, in level order; what a slot holds
@@ -73,7 +73,7 @@ class Leaf:
 
     def slot_validity(self) -> Bools | None:
         """Return per slot whether it holds a valid value, or None if all do."""
-        # Of the layers inside the innermost list, the outermost comes last.
+        # The outermost of the layers inside the innermost list comes last.
         inside = list(itertools.takewhile(lambda layer: layer not in _LISTS, self.layers))
         last = sum(_NUMBERS[layer] for layer in inside)
         if self.definition is None or last == 0:
@@ -151,7 +151,7 @@ class _Levels:
     The number of a definition is known only at the leaf, so until then layer k, counted from the
     outside, marks its nulls with the code 2k+1 and its empty lists with 2k+2. Depths count the lists
     from the outside too: 0 starts a row, d goes on in the d-th list. `live` tells the levels that have
-    a slot at this point of the walk. None stands for: all codes 0, no lists yet, all levels.
+    a slot at this point of the walk. None means: all codes 0, no lists yet, all levels.
     `spread_at` is the number of the last layer inside which there can be more levels than in it.
     """
 
@@ -400,11 +400,11 @@ _WITH_NULLS: dict[pb.RepDefLayer, pb.RepDefLayer] = {
 def _with_inherited_nulls(levels: _Levels) -> tuple[pb.RepDefLayer, ...]:
     """Return the layers, made nullable where the reference reader needs it although no level says so.
 
-    It takes nulls for those of the wrong layer when a page has no valid value and the innermost layer is
-    all valid, so what is in a nullable struct, up to the next list, is nullable too. And where one page
-    calls the structs around lists all valid and another page does not, it takes their number in the first
-    for that of the list items, so structs around lists are nullable in every page if their field is. The
-    same holds for fixed-size lists of structs and the structs around them.
+    It takes nulls for those of the wrong layer when a page has no valid value and the innermost layer is all
+    valid. So the fields of a nullable struct, up to the next list, are nullable too. One page may call the
+    structs around lists all valid and another page not. Then it takes their number in the first page for that
+    of the list items, so structs around lists are nullable in every page if their field is. The same holds
+    for fixed-size lists of structs and the structs around them.
     """
     out: list[pb.RepDefLayer] = []
     inherited = False

@@ -305,7 +305,7 @@ class _PathReader:
 
     def _row_page(self, number: int) -> RowPage:
         if number not in self._row_pages:
-            # What a page is known to hold takes memory, which a long scan must not add up.
+            # Facts about pages take memory, which a long scan must not add up.
             if len(self._row_pages) >= _KEPT_PAGES:
                 self._row_pages.clear()
             self._row_pages[number] = RowPage(self._pages[number], self._path, self._source)

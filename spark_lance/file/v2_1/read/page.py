@@ -101,7 +101,7 @@ def page_layout(page: Page) -> pb.PageLayout:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What part of a page is read to get some of its rows.
+    """The part of a page that is read to get some of its rows.
 
     Attributes:
         layout: the page's description, changed to describe the part if it is not the whole page.

@@ -63,7 +63,7 @@ _KEPT_DICTIONARY = 1 << 16
 _MOST_CHUNKS = 1 << 14
 # Tables of chunks that were read before, by the bytes that they are read from.
 _CHUNKS: ByteCache[ChunkTable] = ByteCache(32 << 20, counted=False)
-# What one chunk takes there: its word, and four numbers.
+# The memory of one chunk there: its word, and four numbers.
 _KEPT_CHUNK_BYTES = 40
 
 
@@ -76,7 +76,7 @@ class _RowIndex:
 
 
 class RowPage:
-    """A page of one leaf column, from which single rows are read."""
+    """A page of one leaf column, for reads of single rows."""
 
     def __init__(self, page: Page, path: Sequence[Field], source: PageSource) -> None:
         """Prepare to read; nothing is touched."""
@@ -265,7 +265,7 @@ class RowPage:
         return decode
 
     def _unpack(self, layout: pb.MiniBlockLayout, table: ChunkTable, chosen: Ints) -> Unpack:
-        """Return what decompresses chunks of the page, some of which may be known from earlier reads."""
+        """Return the function that decompresses chunks of the page; it may know some from earlier reads."""
         width = plain_width(layout.value_compression)
         plain_chunks = kept_chunks(self._source, self._buffer(1)[0], table.counts, width) if width else None
         return decompress if plain_chunks is None else partial(plain_chunks.get, chosen)

@@ -10,10 +10,10 @@ Numbers of 8 to 64 bits take the form of least weight, see numbers.py; numbers o
 Strings and binaries get a dictionary where that is smaller by some margin. Wide numbers and vectors are
 compressed if samples shrink much.
 
-Other text and binaries are compressed, if samples shrink, by lz4 in chunks of up to 64 KiB, or by zstd, in
+Other text and binaries are compressed if samples shrink: by lz4 in chunks of up to 64 KiB, or by zstd in
 chunks of up to 28 KiB, if it does much more. FSST, which the reference implementation writes here, is only
-read: no kind of text that was measured is smaller in it than in zstd, and numpy would train it at 55 MB/s at
-best; docs/encodings.md has the figures.
+read. No measured kind of text is smaller in it than in zstd, and numpy would train it at 55 MB/s at best;
+docs/encodings.md has the figures.
 
 Field metadata, see settings.py, has the last word.
 """
@@ -303,7 +303,7 @@ def _numbered_words(
 ) -> MiniBlock | None:
     """Return words with a dictionary if that weighs less than `plain`."""
     if valid is not None and not valid.all():
-        # What stands in the place of nulls is no value: it must not widen the range.
+        # The bytes in the place of a null are no value: they must not widen the range.
         words = np.where(valid, words, words[valid.argmax()])
     bits = words.dtype.itemsize * 8
     numbered = number_words(words, _limits(settings))
@@ -346,12 +346,12 @@ def _numbered(
 
 
 def _items(
-    array: pa.Array, version: FileVersion, settings: Settings, beside: float = math.inf
+    array: pa.Array, version: FileVersion, settings: Settings, index_bytes: float = math.inf
 ) -> EncodedBlock:
-    """Return the block of a dictionary, whose indices take `beside` bytes."""
+    """Return the block of a dictionary; `index_bytes` is the size of its indices."""
     block = plain_block(array)
     size = block.data.nbytes
-    by_zstd = is_variable(array.type) and size in _ZSTD_ITEMS_BYTES and size >= _MANY_ITEMS * beside
+    by_zstd = is_variable(array.type) and size in _ZSTD_ITEMS_BYTES and size >= _MANY_ITEMS * index_bytes
     return _compressed_block(block, version, settings, Compression("zstd" if by_zstd else "lz4"))
 
 

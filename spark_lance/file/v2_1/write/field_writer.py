@@ -24,7 +24,7 @@ __all__ = ["FieldWriter"]
 class FieldWriter:
     """Writes the columns of one top-level field; they are numbered from `column_base` on, depth first.
 
-    Of blobs it gets and writes the descriptors (`Field.described`).
+    For blobs it gets and writes the descriptors (`Field.described`).
 
     Raises:
         SchemaError: a type that this version, or Lance as a whole, cannot store in this place; field metadata

@@ -4,9 +4,9 @@ Forms: the plain words; blocks of 1024 bit-packed words; runs; plain words (or t
 compressed by lz4 or zstd in chunks; and a dictionary with indices in any of these forms. Dates, timestamps,
 floats and the indices of dictionaries of text are numbers too.
 
-Sizes of plain, packed and run-length forms are exact. What compression brings is measured on samples. What a
-form costs readers is the table below, so that the choice does not depend on the load of the machine that
-writes. (Lance file format 2.1, mini-block pages and their encodings.)
+Sizes of plain, packed and run-length forms are exact. The effect of compression is measured on samples. The
+table below has the cost of each form for readers, so that the choice does not depend on the load of the
+machine that writes. (Lance file format 2.1, mini-block pages and their encodings.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SAMPLES, _SAMPLE_BYTES = 6, 16 * 1024
 # Fewer bytes are compressed only if somebody asks for it.
 _LEAST_BYTES = 16 * 1024
 
-# What reading costs, in nanoseconds of one core, measured in numpy: per value by the bits of the word ...
+# The cost of reading, in nanoseconds of one core, measured in numpy: per value by the bits of the word ...
 _UNPACK_NS = {8: 0.4, 16: 0.5, 32: 1.0, 64: 2.7}
 _JOIN_NS = {32: 1.3, 64: 3.4}
 LOOKUP_NS = 0.8
@@ -63,7 +63,7 @@ _BYTES_PER_NS_ASKED = 0.05
 
 @dataclass(frozen=True)
 class Weights:
-    """What a writer may do and how it weighs time against bytes.
+    """The choices of a writer, and how it weighs time against bytes.
 
     Attributes:
         bytes_per_ns: bytes that one nanosecond of a reader is worth.
@@ -119,9 +119,9 @@ def best_form(words: _Words, weights: Weights, carried: _Words | None = None) ->
 
 
 def carried_over(words: _Words, valid: npt.NDArray[np.bool_] | None) -> _Words | None:
-    """Return words in which each null stands as the value before it; None if there are few nulls.
+    """Return words in which each null repeats the value before it; None if there are few nulls.
 
-    What stands for a null means nothing, and so the runs of sparse values become half as many.
+    The value in the place of a null means nothing, and so the runs of sparse values become half as many.
     """
     if valid is None or 2 * int(np.count_nonzero(valid)) > len(words):
         return None

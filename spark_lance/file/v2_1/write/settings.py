@@ -1,4 +1,4 @@
-"""What field metadata asks of the writer, key by key.
+"""Settings of the writer in field metadata, key by key.
 
     lance-encoding:compression                   zstd, lz4 (where pages shrink by it), none; fsst stands for
                                                  the default
