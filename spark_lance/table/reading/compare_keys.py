@@ -162,15 +162,15 @@ def _changed(
     result: Flags = np.zeros(len(after[1]), np.bool_)
     addresses, old_addresses = (_addresses(rows)[places] for rows, places in (after, before))
     fields = list(new.schema.fields)
-    known = {field.id: field for field in old.schema.fields}
-    former_fields = [known[field.id] for field in fields if field.id in known]
+    former_by_id = {field.id: field for field in old.schema.fields}
+    former_fields = [former_by_id[field.id] for field in fields if field.id in former_by_id]
     start = 0
     for _, offsets, table in read_rows(new, _split(addresses), fields):
         stop = start + len(offsets)
         counterpart = _take_rows(old, old_addresses[start:stop], former_fields)
         for field in fields:
-            if field.id in known:
-                former = counterpart.column(known[field.id].name)
+            if field.id in former_by_id:
+                former = counterpart.column(former_by_id[field.id].name)
                 result[start:stop] |= ~_equal(former, table.column(field.name))
             else:
                 result[start:stop] |= table.column(field.name).is_valid().to_numpy()

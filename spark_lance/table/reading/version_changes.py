@@ -9,10 +9,10 @@ is compared with itself in the version before:
     other deletion file        rows were removed, or came back (restore)
     other files for a column   the rows in the operation were changed in place (or all rows)
 
-With stable row ids, rows that came and rows that went with the same id are updates; if the version that last
-changed them is the same too, they only moved. Without stable row ids the primary key takes the place of the
+With stable row ids, a removed row and an added row with the same id are an update. If the version that
+changed them last is the same too, the row only moved. Without stable row ids, the primary key replaces the
 id: rows with the same key are updates if a value differs, and unchanged otherwise. Without a key, or if a key
-is not unique, a row that an update moved is a delete and an insert; an update in place is an update.
+is not unique, a row that an update moved is a delete and an insert. An update in place is an update.
 (Lance table format, transactions, stable row ids, change data feed.)
 """
 
