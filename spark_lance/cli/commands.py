@@ -97,6 +97,12 @@ _COLUMNS = click.Option(["--columns"], metavar="A,B", help="The columns, in this
 _WHERE = click.Option(
     ["where", "--where", "--filter"], metavar="SQL", help="Only rows for which this condition is true."
 )
+_TEXT_AS = click.Option(
+    ["--text-as"],
+    type=click.Choice(("string", "binary")),
+    help="Read text as binary, for text that is not UTF-8.",
+    show_default="string",
+)
 _ROWS = click.Option(
     ["-n", "--rows"], type=click.IntRange(min=0), default=10, show_default=True, help="How many."
 )
@@ -165,7 +171,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             "row_commands.head",
             "The first rows.",
             'head flights.lance -n 5 --where "delay > 60"',
-            (_ROWS, _COLUMNS, _WHERE, *_AT),
+            (_ROWS, _COLUMNS, _WHERE, _TEXT_AS, *_AT),
         ),
         "sample": Command(
             "row_commands.sample",
@@ -425,6 +431,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                 _COLUMNS,
                 _WHERE,
                 click.Option(["--limit"], type=click.IntRange(min=0), help="Rows at most."),
+                _TEXT_AS,
                 *_AT,
             ),
         ),

@@ -21,9 +21,9 @@ __all__ = ["count", "diff", "head", "sample", "search", "show_rows"]
 def head(arguments: Arguments) -> int:
     """Show the first rows."""
     dataset = open_table(arguments)
-    show_rows(
-        dataset.to_table(_shown_columns(dataset, arguments), arguments.where, arguments.rows), arguments
-    )
+    columns = _shown_columns(dataset, arguments)
+    text_as = arguments.text_as or "string"
+    show_rows(dataset.to_table(columns, arguments.where, arguments.rows, text_as=text_as), arguments)
     return 0
 
 

@@ -34,7 +34,8 @@ def export_rows(arguments: Arguments) -> int:
     chosen = format_of("" if target == "-" else target, arguments.format)
     columns = columns_of(arguments)
     names = [field.name for field in table.schema] if columns is None else columns
-    scan = table.to_table(columns, limit=0)
+    text_as = arguments.text_as or "string"
+    scan = table.to_table(columns, limit=0, text_as=text_as)
     total = table.count_rows() if arguments.where is None else 0
     with (
         _output(target, arguments.overwrite) as stream,
@@ -42,7 +43,7 @@ def export_rows(arguments: Arguments) -> int:
     ):
         rows = 0
         with closing(chosen.writer(stream, _plain(scan.schema))) as writer:
-            for batch in table.to_batches(columns, arguments.where, arguments.limit):
+            for batch in table.to_batches(columns, arguments.where, arguments.limit, text_as=text_as):
                 writer.write_batch(pa.RecordBatch.from_arrays(_storage(batch), schema=_plain(scan.schema)))
                 rows += batch.num_rows
                 progress("exporting", rows, min(total, arguments.limit or total), "rows")

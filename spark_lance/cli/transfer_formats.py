@@ -60,6 +60,35 @@ class _JsonLines:
         """Nothing is left to be written."""
 
 
+class _CsvLines:
+    """A writer of CSV, which is text."""
+
+    def __init__(self, stream: IO[bytes], schema: pa.Schema) -> None:
+        self._writer = pyarrow.csv.CSVWriter(stream, schema)
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        try:
+            self._writer.write_batch(batch)
+        except pa.ArrowInvalid:
+            binary = [field.name for field in batch.schema if not _is_utf8(batch[field.name])]
+            raise OptionError(
+                f"CSV holds text, but {', '.join(binary)} has bytes that are not UTF-8: leave it out "
+                "(--columns), or use another format, such as --format parquet"
+            ) from None
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _is_utf8(array: pa.Array) -> bool:
+    kinds = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
+    try:
+        array.cast(kinds.get(array.type, array.type))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def _csv_format(schema: pa.Schema | None) -> pyarrow.dataset.CsvFileFormat:
     types = None if schema is None else {field.name: field.type for field in schema}
     return pyarrow.dataset.CsvFileFormat(
@@ -73,7 +102,7 @@ def _csv_writer(stream: IO[bytes], schema: pa.Schema) -> Any:
         raise OptionError(
             f"CSV has no nested values: leave out {', '.join(nested)} (--columns), or use another format"
         )
-    return pyarrow.csv.CSVWriter(stream, schema)
+    return _CsvLines(stream, schema)
 
 
 FORMATS: Mapping[str, Format] = {

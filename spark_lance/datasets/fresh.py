@@ -79,6 +79,9 @@ class FreshDataset(Readable):
     ) -> FreshScan:
         return self.rows.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
 
+    def _texts_as_binary(self) -> FreshDataset:
+        raise OptionError("text_as is for the table alone: logs hold text that was checked")
+
     def scanner(self, *arguments: Any, **named: Any) -> LanceScanner:
         """Describe a read, see `LanceDataset.scanner`; `nearest` is the one search that there is here.
 

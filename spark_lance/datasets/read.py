@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.texts import texts_as_binary
 from spark_lance.table.versions.versions import load_version
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ class Readable(ScanSource):
         use_scalar_index: bool = True,
         fast_search: bool = False,
         blob_handling: BlobHandling = "blobs_descriptions",
+        text_as: str = "string",
         include_deleted_rows: bool = False,
         disable_scoring_autoprojection: bool = False,
         **hints: Any,
@@ -109,6 +112,8 @@ class Readable(ScanSource):
             use_scalar_index: False reads without the help of indices of values.
             fast_search: a search leaves out rows that are not indexed.
             blob_handling: "blobs_descriptions" tells where the bytes of blobs are, "all_binary" reads them.
+            text_as: "binary" reads text columns as binary, for tables that hold text which is not UTF-8.
+                Indices of these columns are not used then.
             include_deleted_rows: read rows that are deleted but still stored, too; their `_rowid` is null.
             disable_scoring_autoprojection: a search gives `_distance` or `_score` only if `columns` names it.
             hints: arguments of other implementations that change no result, such as `batch_readahead`.
@@ -134,11 +139,16 @@ class Readable(ScanSource):
             use_scalar_index=use_scalar_index is not False,
             fast_search=bool(fast_search),
             blob_handling=blob_handling or "blobs_descriptions",
+            text_as=text_as,
             include_deleted_rows=bool(include_deleted_rows),
             disable_scoring_autoprojection=bool(disable_scoring_autoprojection),
             hints=hints,
         )
-        return LanceScanner(self, request)
+        return LanceScanner(self._texts_as_binary() if text_as == "binary" else self, request)
+
+    @abstractmethod
+    def _texts_as_binary(self) -> Readable:
+        """Return the same rows, whose text is read as binary."""
 
     def count_rows(self, filter: Predicate | None = None, **hints: Any) -> int:
         """Count rows; without a filter from the manifest alone."""
@@ -243,6 +253,9 @@ class ReadMixin(DatasetBase, Readable):
     def has_stable_row_ids(self) -> bool:
         """Whether rows keep their `_rowid` when they are moved or changed."""
         return self.manifest.uses_stable_row_ids
+
+    def _texts_as_binary(self) -> ReadMixin:
+        return self._at(texts_as_binary(self.manifest))
 
     def get_fragments(self) -> list[LanceFragment]:
         """Return the fragments in scan order."""
@@ -423,6 +436,9 @@ class LanceFragment(FragmentChanges, Readable):
     def snapshot(self) -> Snapshot:
         """The version that the fragment is a part of."""
         return self.parent.snapshot
+
+    def _texts_as_binary(self) -> LanceFragment:
+        return replace(self, parent=self.parent._texts_as_binary())
 
     @property
     def fragment_id(self) -> int:

@@ -15,6 +15,7 @@ from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.predicates.predicate import Predicate
+from spark_lance.table.reading.texts import check_text_as
 
 if TYPE_CHECKING:
     from spark_lance.index.vector.query import VectorQuery
@@ -89,6 +90,7 @@ class ScanRequest:
     use_scalar_index: bool = True
     fast_search: bool = False
     blob_handling: BlobHandling = "blobs_descriptions"
+    text_as: str = "string"
     include_deleted_rows: bool = False
     disable_scoring_autoprojection: bool = False
     hints: Mapping[str, Any] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class ScanRequest:
                 raise OptionError(f"{name} must be at least 1")
         if self.blob_handling not in _BLOB_HANDLINGS:
             raise OptionError(f"blob_handling is {' or '.join(_BLOB_HANDLINGS)}, not {self.blob_handling!r}")
+        check_text_as(self.text_as)
         if self.nearest is not None and self.full_text_query is not None:
             raise OptionError("a search is by vector or by text, not by both")
         if self.include_deleted_rows and self.is_search:

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import FormatError, SchemaError
 
-__all__ = ["check_texts"]
+__all__ = ["check_stored_text", "check_texts"]
 
+_LARGE = (pa.large_string(), pa.large_binary())
 _REMEDY = (
     "store it as BINARY (CAST(x AS BINARY)), decode it (decode(x, 'ISO-8859-1')), or replace the wrong bytes "
     "(make_valid_utf8(x))"
@@ -52,6 +53,28 @@ def check_texts(array: pa.Array, name: str, first_row: int) -> None:
             f"column {path!r}, row {first_row + start} of the rows to write: the text is not UTF-8 (byte "
             f"0x{value[error.start]:02X} at {error.start}): {_REMEDY}"
         ) from None
+
+
+def check_stored_text(array: pa.Array) -> None:
+    """Check text or binary that was decoded: other writers may have stored text unchecked.
+
+    Raises:
+        FormatError: offsets are damaged; or a text is not UTF-8, and the message names its first wrong byte
+            and the option that reads it.
+    """
+    if _is_valid(array):
+        return
+    raw = array.view(pa.large_binary() if array.type in _LARGE else pa.binary())
+    if not _is_valid(raw):
+        raise FormatError("the offsets of texts are damaged")
+    for value in raw.to_pylist():
+        try:
+            (value or b"").decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"text is not UTF-8 (byte 0x{error.object[error.start]:02X}): read the column as bytes with "
+                "text_as=binary; to change or compact these rows, write the table again with correct text"
+            ) from None
 
 
 def _has_text(kind: pa.DataType) -> bool:

@@ -29,6 +29,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.buffers import bitmap_buffer, check_offsets
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
+from spark_lance.file.texts import check_stored_text
 from spark_lance.file.v0_1.metadata import PageTable
 
 __all__ = ["LegacyPages", "Node", "open_node"]
@@ -190,10 +191,7 @@ def _read_binary(
     ends = offsets if large else offsets.astype(np.int32)
     array = pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(ends), data])
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        try:
-            array.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise FormatError(f"strings that are not UTF-8: {error}") from error
+        check_stored_text(array)
     return array
 
 

@@ -20,6 +20,7 @@ from spark_lance.file.arrays import CapacityError
 from spark_lance.file.metadata import ARRAY_ENCODING_URL, ColumnMetadata
 from spark_lance.file.schema import Field
 from spark_lance.file.source import PageSource
+from spark_lance.file.texts import check_stored_text
 from spark_lance.file.v2_0 import ARRAY_ENCODINGS
 from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.file.v2_0.variable import is_variable
@@ -249,10 +250,7 @@ class _ListedBytes:
         data = items.buffers()[1] if len(items) else pa.py_buffer(b"")
         data = data.slice(items.offset, len(items))
         values = pa.Array.from_buffers(self._kind, len(lists), [valid, offsets, data])
-        try:
-            values.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise FormatError(f"text is not UTF-8: {error}") from error
+        check_stored_text(values)
         return values
 
 

@@ -34,6 +34,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.arrays import CapacityError
 from spark_lance.file.buffers import as_bytes, is_ascii
 from spark_lance.file.fsst import decode_fsst
+from spark_lance.file.texts import check_stored_text
 from spark_lance.file.v2_0.compression import ByteRun, compress, open_bytes
 from spark_lance.file.v2_0.decoder import Decoder, Items, PageView, Range
 from spark_lance.file.v2_0.flat import encode_flat
@@ -207,10 +208,7 @@ def _build(
     offsets = bounds.astype(np.int64 if large else np.int32, copy=False)
     array = pa.Array.from_buffers(kind, len(bounds) - 1, [null_bitmap(nulls), pa.py_buffer(offsets), data])
     if (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and not is_ascii(as_bytes(data)):
-        try:
-            array.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise FormatError(f"text is not UTF-8: {error}") from error
+        check_stored_text(array)
     return array
 
 

@@ -214,6 +214,14 @@ ROWS = (
         "read",
         "Read well-known binary as binary, or as Spark's types GEOMETRY and GEOGRAPHY (4.1 and newer).",
     ),
+    Option(
+        "text_as",
+        one_of("string", "binary"),
+        "string or binary",
+        "string",
+        "read",
+        "Read text columns as text, or as binary: for tables of other writers whose text is not UTF-8.",
+    ),
     Option("with_row_id", boolean, "true or false", False, "read", "Add the column `_rowid`."),
     Option("with_row_address", boolean, "true or false", False, "read", "Add the column `_rowaddr`."),
     Option(

@@ -73,6 +73,7 @@ _OF_COLUMNS = {
     "blob_handling": _BY_PATH,
     "json_as": _BY_PATH,
     "geometry_as": _BY_PATH,
+    "text_as": _BY_PATH,
 }
 
 _MISSING_PATH = (
@@ -107,6 +108,7 @@ class ReadOptions:
     blob_handling: BlobHandling
     json_as: str
     geometry_as: str
+    text_as: str
     with_row_id: bool
     with_row_address: bool
     with_row_offset: bool
@@ -220,6 +222,11 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     for name in ("readChangeFeed", "fragments"):
         if searches and values[name] != OPTIONS[name].default:
             raise OptionError(f"option {name!r} does not go with option {searches[0]!r}")
+    other_reads = [*searches, *(name for name in ("table", "fresh", "readChangeFeed") if values[name])]
+    if values["text_as"] != OPTIONS["text_as"].default and other_reads:
+        raise OptionError(
+            f"option 'text_as' does not go with option {other_reads[0]!r}: read the rows without it"
+        )
     for name in _TIMES:
         if values[name] is not None:
             values[name] = in_zone(values[name], values["timeZone"]).isoformat()

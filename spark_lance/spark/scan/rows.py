@@ -46,6 +46,7 @@ from spark_lance.table.reading.pruning import RowSelection, uses_of
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.texts import texts_as_binary
 from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_latest, load_version
 
@@ -120,10 +121,14 @@ def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Sn
     selector = (options.version, options.tag, options.branch, options.asof)
     if ref is None and all(value is None for value in selector):
         # The listing that finds the newest version also returns its content.
-        newest = load_latest(store, root)
-        return VersionRef(root, None, newest.version), indexed_snapshot(store, root, newest)
-    ref = pin(options) if ref is None else ref
-    return ref, indexed_snapshot(store, ref.root, load_version(store, ref.root, ref.version))
+        manifest = load_latest(store, root)
+        ref = VersionRef(root, None, manifest.version)
+    else:
+        ref = pin(options) if ref is None else ref
+        manifest = load_version(store, ref.root, ref.version)
+    if options.text_as == "binary":
+        manifest = texts_as_binary(manifest)
+    return ref, indexed_snapshot(store, ref.root, manifest)
 
 
 def _chosen(

@@ -282,5 +282,7 @@ def _check(options: ReadOptions) -> None:
         raise OptionError("metadata tables cannot be read as streams")
     if options.fresh:
         raise OptionError("option 'fresh' is for batches: a stream reads versions")
+    if options.text_as != "string":
+        raise OptionError("option 'text_as' is for batches: a stream reads text as it is")
     if options.kind == "nearest":
         raise OptionError("searches cannot be read as streams")

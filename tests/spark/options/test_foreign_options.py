@@ -88,6 +88,7 @@ def test_every_name_and_alias_is_known_in_any_case(name: str) -> None:
         "mode": "upsert",
         "json_as": "string",
         "geometry_as": "binary",
+        "text_as": "binary",
     }.get(name, "1")
     given = {name.lower(): value, name.upper(): value}
     with pytest.raises(OptionError, match="is given twice, once as"):
