@@ -61,12 +61,18 @@ class NotebookBar:
         self._text = step
         self._from = time.monotonic() + patience
         self._drawn: Any = None
+        # Threads of the operation and the thread that watches Spark's jobs report at the same time.
+        self._lock = threading.Lock()
+        self._ended = False
 
     def __call__(self, step: str, done: int, total: int, unit: str) -> None:
         """Draw how far a step is, if it is time to."""
-        if time.monotonic() < self._from:
-            return
-        self._from = time.monotonic() + _INTERVAL
+        with self._lock:
+            if not self._ended and time.monotonic() >= self._from:
+                self._from = time.monotonic() + _INTERVAL
+                self._draw(step, done, total, unit)
+
+    def _draw(self, step: str, done: int, total: int, unit: str) -> None:
         bar = f"<progress value='{done}' max='{total}'></progress>" if total else "<progress></progress>"
         amount = f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}"
         page = self._show.HTML(f"{html.escape(step)} {bar} {html.escape(amount)}")
@@ -83,8 +89,10 @@ class NotebookBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take the bar away."""
-        if self._drawn is not None:
-            self._drawn.update(self._show.HTML(""))
+        with self._lock:
+            self._ended = True
+            if self._drawn is not None:
+                self._drawn.update(self._show.HTML(""))
 
 
 def watching(spark: Any, group: str, what: str, bar: Report) -> AbstractContextManager[None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import threading
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -193,3 +195,34 @@ def test_notebooks_get_a_bar_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
         "files <progress></progress> 3 files",
         "",
     ]
+
+
+def test_reports_of_several_threads_draw_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+
+    def display(page: str, display_id: bool) -> Any:
+        time.sleep(0.05)
+        drawn.append(page)
+        return SimpleNamespace(update=lambda page: None)
+
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
+    monkeypatch.setattr(progress_bars, "_INTERVAL", 0.0)
+    bar = NotebookBar("work", patience=0.0)
+    with bar:
+        threads = [threading.Thread(target=bar, args=("rows", n, 4, "tasks")) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(drawn) == 1
+
+
+def test_a_report_after_the_end_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    display = SimpleNamespace(HTML=str, display=lambda page, display_id: drawn.append(page))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    bar = NotebookBar("work", patience=0.0)
+    with bar:
+        pass
+    bar("rows", 1, 2, "tasks")
+    assert not drawn
