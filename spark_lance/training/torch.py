@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import torch
 import torch.distributed
 import torch.utils.data
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import OptionError, OptionTypeError
@@ -78,10 +79,30 @@ def as_tensor(column: pa.ChunkedArray, name: str = "") -> Any:
     return torch.from_dlpack(values).reshape(shape)
 
 
+class TensorBatch(dict[str, Any]):
+    """The columns of a batch by name. A DataLoader that would put batches into batches is refused."""
+
+
+def _refuse_batches(*_: Any, **__: Any) -> NoReturn:
+    """Refuse to put several batches into one.
+
+    Raises:
+        OptionError: always.
+    """
+    raise OptionError(
+        "LanceIterable makes the batches itself: give its DataLoader batch_size=None, and the number of rows "
+        "to LanceIterable(batch_size=...)"
+    )
+
+
+# PyTorch looks here for the function that puts the items of a dataset together.
+default_collate_fn_map[TensorBatch] = _refuse_batches
+
+
 class LanceIterable(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """The rows of a version in batches, of which each worker of each rank gets its share.
 
-    Give it to a DataLoader with batch_size=None, since it makes the batches.
+    Give it to a DataLoader with batch_size=None, since it makes the batches; any other value is an error.
 
     Args:
         table: a LanceDataset, or the URI of a table.
@@ -136,13 +157,13 @@ class LanceIterable(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """Go on where another process was."""
         self._epoch, self._position = state["epoch"], Position(state["buffer"], state["rows"])
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[TensorBatch]:
         worker = torch.utils.data.get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         shard, shards = self._rank * workers + number, self._world_size * workers
         for table, place in self.batches.epoch(self._epoch, shard, shards, self._position):
             self._position = place
-            yield as_tensors(table, self._decode)
+            yield TensorBatch(as_tensors(table, self._decode))
         self._epoch, self._position = self._epoch + 1, Position()
 
 
