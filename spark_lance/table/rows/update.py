@@ -96,6 +96,10 @@ def _changed(
         yield new
 
 
+# The hint for plain strings in place of expressions.
+_QUOTING = """Values are SQL: write a text in quotes, {"name": "'hello'"}, or use pa.scalar("hello")"""
+
+
 def _value(base: Manifest, name: str, value: Any) -> Evaluate:
     """Return the function for the new values of a column, already tried on an empty table."""
     field = base.schema.field(name)
@@ -117,7 +121,10 @@ def _value(base: Manifest, name: str, value: Any) -> Evaluate:
 
 def _source(value: Any, field: Field, schema: pa.Schema) -> Evaluate:
     if isinstance(value, str):
-        return compile_expression(value, schema).evaluate
+        try:
+            return compile_expression(value, schema).evaluate
+        except ExpressionError as error:
+            raise ExpressionError(f"new values of column {field.name!r}: {error}. {_QUOTING}") from error
     if isinstance(value, pc.Expression):
         return lambda table: compute_native(table, value)
     try:

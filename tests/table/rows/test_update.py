@@ -535,3 +535,16 @@ def test_the_condition_may_name_row_ids(tmp_path: Path) -> None:
     lance.write_dataset(rows(0, 20), path, max_rows_per_file=10, enable_stable_row_ids=True)
     assert spark_lance.dataset(path).update({"b": "-1"}, "_rowid in (4, 17)").num_rows_updated == 2
     assert [a for a, b, _ in content(path) if b == -1] == [17, 4]
+
+
+@pytest.mark.parametrize("value", ["hello", "hello world", "it's"])
+def test_plain_strings_get_the_word_on_quoting(tmp_path: Path, value: str) -> None:
+    table = spark_lance.write_dataset(pa.table({"id": [1], "name": ["a"]}), tmp_path)
+    with pytest.raises(ExpressionError) as error:
+        table.update({"name": value})
+    assert "column 'name'" in str(error.value)
+    assert """write a text in quotes, {"name": "'hello'"}, or use pa.scalar("hello")""" in str(error.value)
+    # Both ways of the hint work.
+    assert table.update({"name": "'hello'"}).dataset.to_table()["name"].to_pylist() == ["hello"]
+    result = table.update({"name": pa.scalar(value)})
+    assert result.dataset.to_table()["name"].to_pylist() == [value]
