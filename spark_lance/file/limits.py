@@ -24,11 +24,12 @@ __all__ = [
     "most_bytes",
 ]
 
-# Claims below `_FREE` bytes are allowed; larger ones need one stored byte for each `_RATIO`. Real data that
-# compresses better than that is a few values repeated, and its pages are small.
+# Limits of this reader. Claims below `_FREE` bytes are allowed; larger ones need one stored byte for each
+# `_RATIO`. Writers begin a page after 8 to 32 MB of values, so a legal page has a larger claim only if a
+# single value is larger than `_FREE` and compresses 1000 times: then another reader has to store it plain.
 _FREE = 1 << 28
 _RATIO = 1000
-# Values below this size are batched by the number of their rows.
+# Limits of this reader, too. Scans read values below this size in batches of limited bytes.
 _LARGE_VALUE = 1 << 20
 _MOST_BYTES = 1 << 29
 
@@ -50,7 +51,10 @@ def check_claim(claim: int, stored: int, what: str) -> None:
         FormatError: the claim is too large.
     """
     if claim > most_bytes(stored):
-        raise FormatError(f"{stored} bytes of {what} claim to be {claim} bytes")
+        raise FormatError(
+            f"{stored} bytes of {what} claim to be {claim} bytes; "
+            f"a limit of this reader is {most_bytes(stored)}"
+        )
 
 
 def check_fixed_size(kind: pa.DataType, rows: int, stored: int = 0) -> None:
@@ -67,7 +71,8 @@ def check_fixed_size(kind: pa.DataType, rows: int, stored: int = 0) -> None:
     width = _fixed_bytes(kind)
     if width > _LARGE_VALUE and width * rows > max(_MOST_BYTES, _RATIO * stored):
         raise FormatError(
-            f"{rows} values of {kind} take {width * rows} bytes, and the file has {stored}: read fewer rows"
+            f"{rows} values of {kind} take {width * rows} bytes, and the file has {stored}; "
+            f"a limit of this reader is {max(_MOST_BYTES, _RATIO * stored)} bytes: read fewer rows"
         )
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, WriterFencedError
+from spark_lance.file.limits import check_arrow_stream, decoding
 from spark_lance.io.outputs import OutputFile
 from spark_lance.io.store import Store, StoredObject, join
 from spark_lance.memwal.names import ShardPaths, numbers_in
@@ -296,20 +297,34 @@ def _tables(store: Store, pieces: Sequence[StagedPiece]) -> Iterator[pa.Table]:
     for piece in pieces:
         data = store.map(piece.path) or pa.py_buffer(store.read(piece.path))
         rows = 0
-        with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
-            for batch in reader:
-                rows += batch.num_rows
-                pending.append(pa.Table.from_batches([batch]))
-                size += batch.nbytes
-                if size >= _ENTRY_BYTES:
-                    yield pa.concat_tables(pending)
-                    pending, size = [], 0
+        for batch in _batches(data, piece.path):
+            rows += batch.num_rows
+            pending.append(pa.Table.from_batches([batch]))
+            size += batch.nbytes
+            if size >= _ENTRY_BYTES:
+                yield pa.concat_tables(pending)
+                pending, size = [], 0
         if rows != piece.rows:
             raise FormatError(
                 f"{rows} rows were left for a shard where {piece.rows} were written", piece.path
             )
     if pending:
         yield pa.concat_tables(pending)
+
+
+def _batches(data: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a piece; bytes that are damaged, or claim too many others, are a `FormatError`."""
+    with decoding(path):
+        try:
+            check_arrow_stream(memoryview(data))
+            with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+                while (batch := next(reader, None)) is not None:
+                    batch.validate(full=True)
+                    yield batch
+        except FormatError as error:
+            raise error.at(path=path) from error
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"rows that were left for a shard are damaged: {error}", path) from error
 
 
 def _is_logged(store: Store, paths: ShardPaths, once: Once) -> bool:
@@ -319,13 +334,19 @@ def _is_logged(store: Store, paths: ShardPaths, once: Once) -> bool:
         try:
             size = store.size(path)
             (head,) = store.read_ranges(path, [(0, min(size, _HEAD_BYTES))])
+        except FileNotFoundError:
+            continue
+        try:
             with pa.ipc.open_stream(pa.BufferReader(head)) as reader:
                 metadata = reader.schema.metadata or {}
-        except (FileNotFoundError, pa.ArrowInvalid):
+        except (pa.ArrowException, OSError):
             continue
-        if metadata.get(_QUERY.encode(), b"").decode() != once.query:
+        if metadata.get(_QUERY.encode()) != once.query.encode():
             continue
-        epoch = int(metadata.get(_EPOCH.encode(), b"-1"))
+        try:
+            epoch = int(metadata.get(_EPOCH.encode(), b"-1"))
+        except ValueError as error:
+            raise FormatError(f"an entry of a log has no number of its write: {error}", path) from error
         if epoch != once.epoch:
             return epoch > once.epoch
         if metadata.get(_LAST.encode()) == b"true":

@@ -10,7 +10,8 @@ from spark_lance.table.bitmaps import parse_bitmap
 
 __all__ = ["covered_fragments", "covered_ids"]
 
-# As a set of Python these take some hundred megabytes; a table has far fewer fragments.
+# A limit of this reader: as a set of Python, 4 million ids take some hundred megabytes. So does the manifest
+# of a table with as many fragments.
 _MAX_IDS = 1 << 22
 
 
@@ -37,6 +38,6 @@ def covered_ids(entry: table_pb2.IndexMetadata) -> set[int] | None:
     covered = covered_fragments(entry)
     if covered is not None and len(covered) > _MAX_IDS:
         raise FormatError(
-            f"index {entry.name!r} covers {len(covered)} fragments, and {_MAX_IDS} at most are read"
+            f"index {entry.name!r} covers {len(covered)} fragments; a limit of this reader is {_MAX_IDS}"
         )
     return None if covered is None else set(covered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ from spark_lance.file.limits import check_arrow_file, check_arrow_stream, check_
 from spark_lance.file.v2_0.compression import decompress as decompress_20
 from spark_lance.file.v2_1.chunks import Ranges
 from spark_lance.file.v2_1.encodings.general import decompress
+from spark_lance.file.v2_1.layouts.constant import decode as decode_constant
+from spark_lance.file.v2_1.layouts.page_bytes import PageBytes
+from spark_lance.file.v2_1.read.page import RESOLVER
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import pack_rows, row_numbers, treemap_numbers, unpack_rows
@@ -32,16 +36,21 @@ from spark_lance.index.text.inverted import TextPart
 from spark_lance.index.text.postings import FIXED_TAIL, unpack_list
 from spark_lance.index.vector.create import merge_vector_segments
 from spark_lance.index.vector.segment_search import SegmentSearch
+from spark_lance.memwal.staged import StagedPiece, append_staged
 from spark_lance.proto import encodings21_pb2, table_pb2
 from spark_lance.table.bitmaps import parse_offsets
+from spark_lance.table.columns.checkpoints import Checkpoints
 from spark_lance.table.columns.finished import Finished, JobRecords
+from spark_lance.table.columns.new_columns import Computation
 from spark_lance.table.coverage import covered_fragments, covered_ids
 from spark_lance.table.manifest import pack_manifest
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import load_latest
+from tests.fuzz.targets import make_mem_wal
 from tests.fuzz.worker import resident
 from tests.index.test_damage import answer
 from tests.index.test_damage import made as index_table
+from tests.memwal.tables import SHARD
 
 ZEROS = 1 << 29
 
@@ -295,3 +304,56 @@ def test_a_lack_of_memory_in_a_search_names_the_index(
     monkeypatch.setattr(*place, lambda *_: np.empty(1 << 50, np.uint8))
     with pytest.raises(FormatError, match=r"more memory than there is.*\(.*_indices/"):
         answer(path, kind)
+
+
+def zstd_stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def test_staged_rows_that_grow_or_are_damaged(tmp_path: Path) -> None:
+    make_mem_wal(tmp_path / "t")
+    snapshot = spark_lance.dataset(tmp_path / "t").snapshot
+    file = tmp_path / "t" / "_wal_staging" / "job" / "a.arrow"
+    file.parent.mkdir(parents=True)
+    for data, message in (
+        (zstd_stream(pa.table({"id": np.zeros(ZEROS // 8, np.int64)})), "claim to be"),
+        (b"no stream", "damaged"),
+        (zstd_stream(pa.table({"id": range(1000)}))[:-500], "damaged"),
+    ):
+        file.write_bytes(data)
+        with pytest.raises(FormatError, match=rf"{message}.*a\.arrow"):
+            append_staged(snapshot, SHARD, [StagedPiece(b"", str(file), 1000)])
+
+
+def test_checkpoints_that_grow_or_are_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    batch = pa.record_batch({"a": [1], "_rowaddr": pa.array([0], pa.uint64())})
+    source = Computation(pa.schema([("b", pa.int64())]), ("a",), lambda part: part, any_order=False)
+    compute = Checkpoints(path).around(source).compute
+    first = compute(batch)
+    assert compute(batch) == first
+    for data in (
+        zstd_stream(pa.table({"b": np.zeros(ZEROS // 8, np.int64)})),
+        zstd_stream(pa.table({"b": pa.array([], pa.int64())}))[:-8],
+        b"no stream",
+        "text",
+    ):
+        with sqlite3.connect(path) as database:
+            database.execute("update results set output = ?", (data,))
+        with pytest.raises(FormatError, match=r"results\.sqlite"):
+            compute(batch)
+
+
+def test_a_constant_page_says_which_limit_it_meets() -> None:
+    def decode_values(count: int) -> Any:
+        return decode_constant(layout, PageBytes([], count, pa.int64()), RESOLVER).values
+
+    layout = encodings21_pb2.ConstantLayout(inline_value=bytes(8))
+    layout.layers.append(encodings21_pb2.REPDEF_ALL_VALID_ITEM)
+    assert decode_values(1_000_000).count == 1_000_000
+    with pytest.raises(FormatError, match=r"a limit of this reader is 1073741824 bytes: read fewer rows"):
+        decode_values(1 << 28)

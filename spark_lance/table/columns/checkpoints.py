@@ -15,11 +15,11 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import FormatError, OptionError
+from spark_lance.file.limits import check_arrow_stream, decoding
 from spark_lance.table.columns.new_columns import Computation
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
@@ -62,7 +62,7 @@ class Checkpoints:
         try:
             row = database.execute("select output from results where input = ?", (key,)).fetchone()
             if row is not None:
-                return _unpacked(row[0])
+                return _unpacked(row[0], str(self._path))
             output = compute()
             with database:
                 database.execute("insert or replace into results values (?, ?)", (key, _packed(output)))
@@ -82,9 +82,20 @@ def _packed(batch: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _unpacked(data: bytes) -> Any:
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_next_batch()
+def _unpacked(data: object, path: str) -> pa.RecordBatch:
+    with decoding(path):
+        try:
+            if not isinstance(data, bytes):
+                raise FormatError(f"a result is stored as {type(data).__name__}, not as bytes")
+            check_arrow_stream(data)
+            with pa.ipc.open_stream(data) as reader:
+                batch = reader.read_next_batch()
+            batch.validate(full=True)
+        except FormatError as error:
+            raise error.at(path=path) from error
+        except (pa.ArrowException, OSError, StopIteration) as error:
+            raise FormatError(f"a result of a function is damaged: {error}; delete the file", path) from error
+        return batch
 
 
 def _digest(batch: pa.RecordBatch) -> str:

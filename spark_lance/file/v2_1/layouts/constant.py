@@ -55,9 +55,12 @@ __all__ = [
     "scalar_page",
 ]
 
-# Limits of levels and values that no bytes back.
+# Limits of this reader for levels and values that no bytes back. Writers begin a page after 8 to 32 MB of
+# values, so a legal page does not meet them. Of a page without levels only the wanted rows are made.
 _MAX_LEVELS = 1 << 28
 _MAX_BYTES = 1 << 30
+# The offset behind a value of any length.
+_OFFSET_BYTES = 8
 
 
 def is_uniform(layout: pb.ConstantLayout, num_buffers: int) -> bool:
@@ -99,16 +102,23 @@ def _levels(
         return None
     if encoding is not None:
         if count > _MAX_LEVELS:
-            raise FormatError(f"a page of {count} levels")
+            raise FormatError(f"a page of {count} levels; a limit of this reader is {_MAX_LEVELS}")
         return resolver.levels(encoding, Chunks.block(data, count))
     if len(data) % 2:
         raise FormatError(f"levels of {len(data)} bytes")
     return data.view("<u2")
 
 
+def _check_bytes(width: int, count: int) -> None:
+    if width * count > _MAX_BYTES:
+        raise FormatError(
+            f"a constant page repeats {width} bytes {count} times; "
+            f"a limit of this reader is {_MAX_BYTES} bytes: read fewer rows"
+        )
+
+
 def _repeat_fixed(value: bytes, count: int) -> FixedWidth:
-    if len(value) * count > _MAX_BYTES:
-        raise FormatError(f"{count} values of {len(value)} bytes in one page: read fewer rows")
+    _check_bytes(len(value), count)
     return FixedWidth(len(value) * 8, count, np.tile(as_bytes(value), count))
 
 
@@ -140,8 +150,7 @@ def _repeat_scalar(data: Bytes, count: int, arrow: pa.DataType) -> Block:
     if not 0 <= start <= stop <= len(values):
         raise FormatError("the scalar of a constant page has offsets beyond its bytes")
     value = values[start:stop]
-    if len(value) * count > _MAX_BYTES:
-        raise FormatError(f"{count} values of {len(value)} bytes in one page")
+    _check_bytes(len(value) + _OFFSET_BYTES, count)
     ends = np.arange(count + 1, dtype=np.int64) * len(value)
     return Variable(ends, np.tile(as_bytes(value), count) if value else as_bytes(b""))
 
