@@ -22,7 +22,7 @@ from typing import Any
 
 from spark_lance.errors import WorkerPythonError
 
-__all__ = ["Interpreter", "check_workers", "lacks_package", "probe"]
+__all__ = ["Interpreter", "check_package", "check_workers", "lacks_package", "probe"]
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +106,37 @@ def check_workers(spark: Any) -> bool:
 def _warn(line: str) -> None:
     """Say a line once."""
     logger.warning("%s", line)
+
+
+def check_package(spark: Any) -> None:
+    """Refuse tasks in workers that certainly lack this package, before a job fails with their traceback.
+
+    Only workers on the driver's machine are certain, and only if nothing else brings them the package.
+
+    Args:
+        spark: a classic session.
+
+    Raises:
+        WorkerPythonError: the workers' Python starts, and has no spark_lance.
+    """
+    context = spark.sparkContext
+    if not str(context.master).startswith("local") or _brings_packages(context):
+        return
+    program = shutil.which(str(context.pythonExec))
+    if program is None or _is_this(Path(program)):
+        return
+    interpreter = probe(program)
+    if interpreter is not None and interpreter.release is None:
+        raise WorkerPythonError(
+            f"the Python of Spark's workers, {program}, has no spark_lance: install it there, or {_REMEDY}"
+        )
+
+
+def _brings_packages(context: Any) -> bool:
+    """Return whether a session sends Python packages to its workers, or sets their PYTHONPATH."""
+    sent = getattr(context, "_python_includes", ())
+    path = context.environment.get("PYTHONPATH") or context.getConf().get("spark.executorEnv.PYTHONPATH")
+    return bool(sent) or path is not None
 
 
 def lacks_package(problem: Exception) -> WorkerPythonError | None:

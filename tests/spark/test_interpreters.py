@@ -15,7 +15,7 @@ import pytest
 import spark_lance
 from spark_lance.errors import WorkerPythonError
 from spark_lance.spark import interpreters
-from spark_lance.spark.interpreters import Interpreter, check_workers, lacks_package, probe
+from spark_lance.spark.interpreters import Interpreter, check_package, check_workers, lacks_package, probe
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -40,6 +40,28 @@ try:
     print("deleted")
 except (WorkerPythonError, PySparkException) as error:
     print("failed", type(error).__name__, error)
+"""
+
+# Every way to give work to tasks, by path and by name.
+TASKS = """
+spark = spark_lance.enable(spark, root=sys.argv[1] + ".root")
+rows = spark.range(1000)
+spark.sql("CREATE NAMESPACE IF NOT EXISTS lance.db")
+spark.sql("CREATE TABLE IF NOT EXISTS lance.db.t (id BIGINT)")
+ways = {
+    "read": lambda: spark.read.format("lance").load(sys.argv[1]).distinct().collect(),
+    "write": lambda: rows.write.format("lance").mode("append").save(sys.argv[1]),
+    "saveAsTable": lambda: rows.write.format("lance").mode("append").saveAsTable("lance.db.t"),
+    "writeTo": lambda: rows.writeTo("lance.db.t").append(),
+    "insert": lambda: spark.sql("INSERT INTO lance.db.t SELECT id FROM range(1000)"),
+    "readname": lambda: spark.table("lance.db.t").selectExpr("id % 2 AS k").distinct().collect(),
+}
+for name, way in ways.items():
+    try:
+        way()
+        print(name, "ok")
+    except Exception as error:
+        print(name, "failed", repr(str(error)))
 """
 
 
@@ -138,10 +160,44 @@ def test_what_a_failed_job_lacks() -> None:
     assert lacks_package(RuntimeError("No module named 'torch'")) is None
 
 
-def run(table: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def context(**attributes: Any) -> Any:
+    values = {
+        "pythonExec": "python",
+        "master": "local[2]",
+        "environment": {},
+        "getConf": dict,
+        "_python_includes": [],
+    }
+    return SimpleNamespace(sparkContext=SimpleNamespace(**values | attributes))
+
+
+def test_tasks_without_the_package_are_refused_before_they_start(tmp_path: Path) -> None:
+    other = bare(tmp_path / "bare")
+    with pytest.raises(WorkerPythonError, match=f"{other}, has no spark_lance: install it there, or set"):
+        check_package(context(pythonExec=other))
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"pythonExec": sys.executable},
+        {"pythonExec": "/no/such/python"},
+        {"master": "spark://host:7077"},
+        {"_python_includes": ["spark_lance.zip"]},
+        {"environment": {"PYTHONPATH": "/packages"}},
+        {"getConf": lambda: {"spark.executorEnv.PYTHONPATH": "/packages"}},
+    ],
+)
+def test_workers_that_may_have_the_package_are_not_refused(
+    tmp_path: Path, attributes: dict[str, Any]
+) -> None:
+    check_package(context(**{"pythonExec": bare(tmp_path / "bare"), **attributes}))
+
+
+def run(table: Path, program: str = PROGRAM, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(table)],
+        [sys.executable, "-W", "ignore", "-c", program, str(table)],
         env={**kept, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
         cwd=table.parent,
         capture_output=True,
@@ -162,9 +218,8 @@ def test_a_broken_package_hides_nothing(tmp_path: Path) -> None:
     assert done.stderr.count("the package pyspark_bad cannot be imported (ImportError: no such driver)") == 1
 
 
-@pytest.mark.slow
-def test_workers_without_the_package(tmp_path: Path) -> None:
-    spark_lance.write_dataset(pa.table({"id": [1, 2, 3]}), tmp_path / "t.lance")
+def without_package(tmp_path: Path) -> str:
+    """Return a Python with everything but this package."""
     # pyspark itself finds its workers' Python; this package is missing there.
     packages = Path(pa.__file__).parents[1]
     program = (
@@ -175,7 +230,30 @@ def test_workers_without_the_package(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(program)
     place = f"{tmp_path / 'site'}{os.pathsep}{packages}"
-    other = script(tmp_path / "other", f'PYTHONPATH="{place}:$PYTHONPATH" exec {sys.executable} "$@"')
+    return script(tmp_path / "other", f'PYTHONPATH="{place}:$PYTHONPATH" exec {sys.executable} "$@"')
+
+
+@pytest.mark.slow
+def test_workers_without_the_package(tmp_path: Path) -> None:
+    spark_lance.write_dataset(pa.table({"id": [1, 2, 3]}), tmp_path / "t.lance")
+    other = without_package(tmp_path)
     done = run(tmp_path / "t.lance", PYSPARK_PYTHON=other)
     assert done.stderr.count(f"run {other}, which has no spark_lance") == 1
-    assert done.stdout.splitlines()[-1].startswith("failed WorkerPythonError the Python of Spark's workers")
+    (line,) = done.stdout.splitlines()
+    assert f"the Python of Spark's workers, {other}, has no spark_lance: install it there" in line
+
+
+@pytest.mark.slow
+def test_every_read_and_write_without_the_package_fails_in_one_line(tmp_path: Path) -> None:
+    spark_lance.write_dataset(pa.table({"id": [1, 2, 3]}), tmp_path / "t.lance")
+    other = without_package(tmp_path)
+    done = run(tmp_path / "t.lance", PROGRAM.partition("try:")[0] + TASKS, PYSPARK_PYTHON=other)
+    lines = [line for line in done.stdout.splitlines() if " failed " in line or line.endswith(" ok")]
+    remedy = f"workers, {other}, has no spark_lance: install it there, or set PYSPARK_PYTHON="
+    # An empty table is read without tasks.
+    assert lines.pop() == "readname ok"
+    assert len(lines) == 5
+    for line in lines:
+        assert remedy in line
+        assert "Traceback" not in line
+        assert len(line) < 600

@@ -77,6 +77,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (errors.TableExistsError, "TableExists"),
     (errors.UnsupportedFormatError, "Unsupported"),
     (errors.CardinalityError, "Cardinality"),
+    (errors.WorkerPythonError, "Unsupported"),
 )
 
 
@@ -120,7 +121,9 @@ def _sentence(error: Exception, request: Mapping[str, Any]) -> str:
 def _failure(error: Exception, request: Mapping[str, Any]) -> dict[str, Any]:
     kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), "Refused")
     logger.debug("%s failed: %s", request["verb"], error)
-    if request["verb"].endswith("_procedure") or not request.keys().isdisjoint(("read", "write")):
+    is_final = isinstance(error, errors.WorkerPythonError)  # Spark's own read or write would fail, too
+    in_place = request["verb"].endswith("_procedure") or not request.keys().isdisjoint(("read", "write"))
+    if in_place and not is_final:
         kind = "Refused"  # the name is the procedure's, or there is none
     if request["verb"] == "alter_table" and kind == "Refused":
         kind = "Unsupported"  # Spark wraps the other one into an error with a stack trace

@@ -25,6 +25,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.index.scalar.column_facts import leading_rows
 from spark_lance.index.scalar.exact_rows import RowsOfVersion, can_tell, exact_rows
 from spark_lance.io.cache import ByteCache
+from spark_lance.spark.interpreters import check_package
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.column_order import is_ordered_alike
@@ -243,6 +244,9 @@ def plan_scan(question: Question) -> dict[str, Any]:
     base64. Columns are in a file, see `columns_answer`; so are rows of many bytes where the question has
     `files`. Columns are for more rows than Spark's local scans are made for, if the question says that the
     caller can read them (`columnar`).
+
+    Raises:
+        WorkerPythonError: the workers that would run the tasks have no spark_lance.
     """
     request = question.request
     read = Read(request["read"])
@@ -279,6 +283,7 @@ def plan_scan(question: Question) -> dict[str, Any]:
         return {**answer, **about, **columns_answer(few, schema)}
     if few is not None:
         return {**answer, **rows_answer(few, schema, in_file=bool(request.get("files")))}
+    check_package(question.spark)
     function, partitions = pickled_read(reader, schema)
     return {
         **answer,

@@ -19,6 +19,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_lance.errors import LanceError
+from spark_lance.spark.interpreters import check_package
 from spark_lance.spark.jobs import wait_for_tasks
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.sink.task_write import pickled_write
@@ -34,11 +35,16 @@ __all__ = ["finish_write", "plan_upserts", "plan_write", "write_rows"]
 
 
 def plan_write(question: Question) -> dict[str, str] | None:
-    """Return what the tasks of a write run, and the writer that commits, pickled and in base64."""
+    """Return what the tasks of a write run, and the writer that commits, pickled and in base64.
+
+    Raises:
+        WorkerPythonError: the workers that would run the tasks have no spark_lance.
+    """
     try:
         writer = _writer(question.request["write"], streams=question.request["streams"])
     except (LanceError, OSError):
         return None
+    check_package(question.spark)
     tasks = writer.task_rows() if isinstance(writer, LanceWriter) else writer
     function = pickled_write(tasks, batches=question.request["batches"])
     return {"writer": _text(pickle.dumps(writer)), "function": _text(function)}
@@ -56,6 +62,7 @@ def plan_upserts(question: Question) -> dict[str, Any] | None:
         route = writer.by_route(request["epoch"], request["partitions"])  # type: ignore[union-attr]
     except (LanceError, OSError):
         return None
+    check_package(question.spark)
     return {
         "writer": _text(pickle.dumps(writer)),
         "function": _text(pickled_write(writer)),
