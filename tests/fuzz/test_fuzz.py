@@ -36,7 +36,7 @@ def check(name: str, count: int, folder: Path, template: Path | None = None) -> 
 
 
 def test_some_mutations(tmp_path: Path, template: Path) -> None:
-    check(QUICK, 30, tmp_path, template)
+    check(QUICK, 12, tmp_path, template)
 
 
 @pytest.mark.slow
