@@ -52,7 +52,7 @@ class ConfigMixin(DatasetBase):
             CommitError: the commit failed; see its subclasses.
         """
         damaged = has_damaged_record(self.manifest)
-        check_settings(key for key, value in values.items() if value is not None or not damaged)
+        check_settings({key: value for key, value in values.items() if value is not None or not damaged})
         return self._update(config_updates=text_updates(values, replace=replace))
 
     def delete_config_keys(self: _Same, keys: Sequence[str]) -> _Same:

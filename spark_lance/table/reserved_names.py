@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from spark_lance.errors import OptionError
@@ -17,7 +18,11 @@ MEM_WAL = "__lance_mem_wal"
 APPLIED_WRITES = "spark_lance.transactions"
 _OWN = "spark_lance."
 # Settings with our prefix that users may set.
-_OFFERED = frozenset({"spark_lance.vacuum.min_retention"})
+_MAX_JOBS, _MAX_AGE = f"{APPLIED_WRITES}.max_jobs", f"{APPLIED_WRITES}.max_age"
+_MIN_RETENTION = "spark_lance.vacuum.min_retention"
+# The form of durations; the units are known where they are used.
+_DURATION = re.compile(r"(\s*[0-9]+\s*[a-zA-Zµ]+\s*){1,20}", re.ASCII)
+_OFFERED = frozenset({_MAX_JOBS, _MAX_AGE, _MIN_RETENTION})
 
 
 def visible_settings(settings: Mapping[str, str]) -> dict[str, str]:
@@ -25,15 +30,28 @@ def visible_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in settings.items() if key.lower() != APPLIED_WRITES}
 
 
-def check_settings(keys: Iterable[str]) -> None:
-    """Refuse to set a setting that this package keeps for itself.
+def check_settings(settings: Iterable[str] | Mapping[str, str | None]) -> None:
+    """Refuse to set a setting that this package keeps for itself, or one of its settings to a bad value.
+
+    Args:
+        settings: keys, or keys with their values; None removes a key.
 
     Raises:
-        OptionError: a key has the prefix `spark_lance.` and is not a setting for users.
+        OptionError: a key has the prefix `spark_lance.` and is not a setting for users, or a value is bad.
     """
-    for key in keys:
+    for key in settings:
         if key.lower().startswith(_OWN) and key not in _OFFERED:
             raise OptionError(
                 f"setting {key!r} is internal and cannot be set or removed; settings with the prefix {_OWN} "
                 f"are: {', '.join(sorted(_OFFERED))}"
             )
+        value = settings[key] if isinstance(settings, Mapping) else None
+        if value is not None:
+            _check_value(key, value)
+
+
+def _check_value(key: str, value: str) -> None:
+    if key == _MAX_JOBS and not (value.isascii() and value.isdigit() and len(value) < 10 and int(value)):
+        raise OptionError(f"setting {key} must be a number from 1 on, not {value[:40]!r}")
+    if key in (_MAX_AGE, _MIN_RETENTION) and not _DURATION.fullmatch(value):
+        raise OptionError(f"setting {key} must be a duration such as 14days or 1h 30min, not {value[:40]!r}")

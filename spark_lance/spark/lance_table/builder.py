@@ -151,7 +151,7 @@ class TableBuilder(Generic[Table]):
         Raises:
             OptionError: the setting is internal, or is (nearly) a property such as `primary_key`.
         """
-        check_settings([key])
+        check_settings({key: value})
         check_setting(key)
         if is_fixed(key):
             raise OptionError(

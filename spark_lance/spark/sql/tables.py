@@ -269,7 +269,7 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
         if change["kind"] == "set_property" or (
             change["kind"] == "remove_property" and not has_damaged_record(manifest)
         ):
-            check_settings([change["property"]])
+            check_settings({change["property"]: change.get("value")})
         if change["kind"] == "set_property" and change["property"] == "location":
             raise UnsupportedFormatError(
                 f"ALTER TABLE ... SET LOCATION cannot move a Lance table: the table stays at {table.path}; "

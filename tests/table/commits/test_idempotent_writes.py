@@ -452,3 +452,14 @@ def test_properties_that_are_no_pair_are_passed_over() -> None:
     assert list(pair_of({"lance.streaming.queryId": "q", "lance.streaming.epochId": "-1"})) == []
     assert list(pair_of({"lance.streaming.epochId": "1"})) == []
     assert list(pair_of(IdempotentWrite("a", 1).properties)) == [IdempotentWrite("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(MAX_JOBS, "0"), (MAX_JOBS, "x"), (MAX_JOBS, "9" * 99), (MAX_AGE, "-1day"), (MAX_AGE, "soon")],
+)
+def test_bounds_are_checked_when_they_are_set(tmp_path: Path, key: str, value: str) -> None:
+    table = spark_lance.write_dataset(pa.table({"a": [1]}), tmp_path / "t")
+    with pytest.raises(OptionError, match=f"setting {key}"):
+        table.update_config({key: value})
+    assert table.update_config({MAX_JOBS: "5", MAX_AGE: "90days"}).config()[MAX_JOBS] == "5"
