@@ -42,6 +42,9 @@ __all__ = ["Moves", "RowResolver"]
 
 # Rows of one group of a compaction; a bitmap of a few bytes can hold 2^32.
 _MOST_MOVED = 1 << 26
+# A limit of this reader: a table by fragment id takes eight bytes for each, so half a gigabyte at most.
+# Ids count the fragments that a table ever had.
+_LAST_TABLED = 1 << 26
 
 Mask = npt.NDArray[np.bool_]
 
@@ -245,6 +248,10 @@ class RowResolver:
         """Return which addresses are of covered fragments; those that are known must be of rows there."""
         moved = self._tables.get(id(covered))
         if moved is None or moved[0] is not covered:
+            if covered and covered.max() > _LAST_TABLED:
+                raise UnsupportedFormatError(
+                    f"an index covers fragment {covered.max()}; a limit of this reader is {_LAST_TABLED}"
+                )
             # By id, the last place is for all ids above the largest.
             table = np.zeros((covered.max() if covered else 0) + 2, dtype=np.uint64)
             for number in covered:

@@ -357,3 +357,13 @@ def test_a_constant_page_says_which_limit_it_meets() -> None:
     assert decode_values(1_000_000).count == 1_000_000
     with pytest.raises(FormatError, match=r"a limit of this reader is 1073741824 bytes: read fewer rows"):
         decode_values(1 << 28)
+
+
+def test_an_index_on_the_last_fragment_there_can_be(tmp_path: Path) -> None:
+    dataset = spark_lance.dataset(made(tmp_path / "t"))
+    resolver = RowResolver(Snapshot(dataset.store, dataset.root, dataset.manifest))
+    with pytest.raises(UnsupportedFormatError, match="covers fragment 4294967295; a limit of this reader"):
+        resolver.addresses(np.array([3], np.uint64), BitMap([0, (1 << 32) - 1]))
+    addresses, counts = resolver.addresses(np.array([3], np.uint64), BitMap([0]))
+    assert addresses.tolist() == [3]
+    assert counts.all()
