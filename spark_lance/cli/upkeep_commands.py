@@ -192,5 +192,5 @@ def check(arguments: Arguments) -> int:
         findings = [(f.level, f.where, f.message) for f in report.findings]
         print_table(("level", "where", "what"), findings, wide=arguments.wide)
         say()
-    say("damaged" if report.damaged else "no damage report")
+    say("damaged" if report.damaged else "no damage found")
     return _DAMAGED if report.damaged else 0

@@ -134,6 +134,14 @@ def _below(end: int) -> Callable[[int, str, str | None], None]:
 
 
 _BELOW_2_32, _BELOW_2_63 = _below(1 << 32), _below(1 << 63)
+
+
+def _check_version(value: int, what: str, file: str | None) -> None:
+    """Check that only a detached version, which is in a file named `d...`, has bit 63 set."""
+    if file is None or not file.rpartition("/")[2].startswith("d"):
+        _BELOW_2_63(value, what, file)
+
+
 # Message and field -> the check of its value, and how errors call it.
 _FIELDS: Mapping[str, tuple[Callable[..., object], str]] = {
     "spark_lance.table.DataFile.path": (check_path, "data file path"),
@@ -154,15 +162,12 @@ _FIELDS: Mapping[str, tuple[Callable[..., object], str]] = {
     "spark_lance.table.DataFragment.id": (_BELOW_2_32, "fragment id"),
     "spark_lance.table.DataFragment.physical_rows": (_below((1 << 32) + 1), "physical rows"),
     "spark_lance.table.DataFile.file_size_bytes": (_BELOW_2_63, "file size"),
-    "spark_lance.table.DeletionFile.read_version": (_BELOW_2_63, "version"),
     "spark_lance.table.DeletionFile.num_deleted_rows": (_below((1 << 32) + 1), "deleted rows"),
     "spark_lance.table.FragmentReuseIndexDetails.FragmentDigest.id": (_BELOW_2_32, "fragment id"),
     "spark_lance.table.IndexFile.size_bytes": (_BELOW_2_63, "file size"),
-    "spark_lance.table.IndexMetadata.dataset_version": (_BELOW_2_63, "version"),
     # Milliseconds until the year 10000.
     "spark_lance.table.IndexMetadata.created_at": (_below(253_402_300_800_000), "time of creation"),
-    "spark_lance.table.Manifest.version": (_BELOW_2_63, "version"),
-    "spark_lance.transaction.Transaction.read_version": (_BELOW_2_63, "version"),
+    "spark_lance.table.Manifest.version": (_check_version, "version"),
     "spark_lance.index.ShardManifest.version": (_BELOW_2_63, "version"),
     "spark_lance.index.ShardManifest.writer_epoch": (_BELOW_2_63, "epoch"),
     "spark_lance.index.ShardManifest.current_generation": (_BELOW_2_63, "generation"),

@@ -132,7 +132,7 @@ class LanceFileReader:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        storage_options: Mapping[str, str] | None = field(default=None, repr=False),
+        storage_options: Mapping[str, str] | None = None,
         columns: Sequence[str] | None = None,
         **_: Any,
     ) -> None:

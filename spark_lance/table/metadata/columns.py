@@ -18,7 +18,7 @@ from spark_lance.errors import FormatError, SchemaError
 from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["TEXTS", "TEXT_MAP", "TIME", "Column", "MetadataTable"]
+__all__ = ["TEXTS", "TEXT_MAP", "TIME", "Column", "MetadataTable", "history_version"]
 
 TIME = pa.timestamp("us", "UTC")
 TEXTS = pa.list_(pa.string())
@@ -26,6 +26,11 @@ TEXT_MAP = pa.map_(pa.string(), pa.string())
 
 _ROWS_AT_ONCE = 1024
 _READERS = 16
+
+
+def history_version(version: int) -> int | None:
+    """Return a version as metadata tables show it: None for 0 and for a detached version."""
+    return version if 0 < version < 1 << 63 else None
 
 
 @dataclass(frozen=True)

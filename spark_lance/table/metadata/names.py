@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_lance.errors import TableNotFoundError
 from spark_lance.table.indices.describe import IndexDescription, describe_indices
-from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable
+from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, history_version
 from spark_lance.table.metadata.operations import live_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
@@ -132,7 +132,7 @@ def _segments(row: _Index) -> list[dict[str, Any]]:
     return [
         {
             "uuid": segment.uuid,
-            "dataset_version": segment.dataset_version_at_last_update,
+            "dataset_version": history_version(segment.dataset_version_at_last_update),
             "index_version": segment.index_version,
             "created_at": segment.created_at,
             "bytes": segment.size_bytes,

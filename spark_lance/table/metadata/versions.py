@@ -14,7 +14,7 @@ from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable
+from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, history_version
 from spark_lance.table.metadata.operations import live_rows, metrics, operation_name, parameters
 from spark_lance.table.old_writers import completed
 from spark_lance.table.operations.next_version import writer_name
@@ -168,7 +168,7 @@ def _is_inline(message: table_pb2.Manifest) -> bool:
 
 _VERSION = Column("version", pa.int64(), lambda row: row.number, "number of the version")
 _TIMESTAMP = Column("timestamp", TIME, _timestamp, "when it was committed")
-_READ_VERSION = _of_transaction(lambda transaction: transaction.read_version or None)
+_READ_VERSION = _of_transaction(lambda transaction: history_version(transaction.read_version))
 
 VERSIONS = MetadataTable(
     (
