@@ -85,6 +85,8 @@ LATE_IMPORTS_ALLOWED = {
     "spark_lance/spark/scan/task_rows.py",
     # What only those need who call the function.
     "spark_lance/spark/enable.py",
+    "spark_lance/spark/options/moments.py",
+    "spark_lance/spark/options/options.py",
     "spark_lance/spark/schema/blob_function.py",
     "spark_lance/spark/source.py",
     "spark_lance/spark/sql/late.py",

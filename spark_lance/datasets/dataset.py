@@ -227,9 +227,8 @@ def write_dataset(
     """Write a table and return its new version.
 
     Args:
-        data: a pyarrow Table, RecordBatch, RecordBatchReader or Dataset; a DataFrame of pandas or polars, a
-            relation of DuckDB, or whatever else exports an Arrow stream; a dict of columns; a list of dicts;
-            an iterable of RecordBatches (with `schema`); another LanceDataset.
+        data: anything that exports an Arrow stream (tables of pyarrow, pandas, polars, DuckDB, a dataset); a
+            dict of columns; a list of dicts; an iterable of RecordBatches (with `schema`).
         uri: a path or an fsspec URI, or a LanceDataset.
         mode: "create" (fails if the table exists), "append" or "overwrite" (both create it if missing).
         schema: of an iterable of batches.
@@ -239,8 +238,7 @@ def write_dataset(
         compression: "zstd" or "lz4" for small files, "none" for files that are only packed; by default pages
             are compressed where that costs readers little. A new table keeps it for later writes, in the
             metadata of its fields; files of 2.0 compress text alone.
-        enable_stable_row_ids: for a new table: rows keep their `_rowid` when they move; by default, if it
-            declares a primary key.
+        enable_stable_row_ids: of a new table: rows keep their `_rowid`; the default with a primary key.
         storage_options: options of the fsspec file system.
         transaction_properties: kept with the transaction.
         commit_message: why the commit is made, for readers of the history.

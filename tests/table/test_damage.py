@@ -77,7 +77,8 @@ def check(path: Path, stride: int) -> None:
     outcomes = damaged(path, stride, arguments)
     newest, previous = chosen["read+commit"]
     assert outcomes[newest]["read error"] > outcomes[newest].get("read fine", 0) / 4
-    assert outcomes[newest]["commit error"] > outcomes[newest].get("commit fine", 0) / 4
+    # A manifest whose frame is damaged counts as torn: the commit steps over it.
+    assert outcomes[newest]["commit error"] > outcomes[newest].get("commit fine", 0) / 8
     assert outcomes[previous]["commit error"] > outcomes[previous].get("commit fine", 0) / 4
     assert set(outcomes[previous]) <= {"read fine", "commit error", "commit fine"}
     for file in chosen["read+delete"]:

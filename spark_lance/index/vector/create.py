@@ -40,6 +40,7 @@ from spark_lance.index.vector.graph import GraphParams
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST, is_multi, vector_kind
 from spark_lance.index.vector.metrics import Vectors, metric_named
 from spark_lance.index.vector.multi import flat_vectors
+from spark_lance.index.vector.quantizers.product import PQ_BITS, check_sub_vectors
 from spark_lance.index.vector.storage import (
     AUXILIARY_FILE,
     INDEX_FILE,
@@ -59,6 +60,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_positions
 
 __all__ = [
+    "check_dimension",
     "count_vectors",
     "create_vector_index",
     "entry_of",
@@ -303,6 +305,16 @@ def _codebook(value: Any, sub_vectors: int | None, bits: int | None) -> Vectors 
             f"{numbers.size} values make no codewords of {sub_vectors} sub-vectors, {words} each"
         )
     return numbers.reshape(sub_vectors, words, -1)
+
+
+def check_dimension(recipe: Recipe, dim: int) -> None:
+    """Check that an index can be built over vectors of `dim` values.
+
+    Raises:
+        OptionError: product codes cannot have that number of parts.
+    """
+    if recipe.num_sub_vectors is not None and "PQ" in recipe.kind:
+        check_sub_vectors(recipe.num_sub_vectors, recipe.num_bits or PQ_BITS, dim)
 
 
 def recipe_with(

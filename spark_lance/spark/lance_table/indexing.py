@@ -35,6 +35,7 @@ from spark_lance.index.vector.build import (
     write_rows,
 )
 from spark_lance.index.vector.create import (
+    check_dimension,
     count_vectors,
     entry_of,
     open_segment,
@@ -42,7 +43,6 @@ from spark_lance.index.vector.create import (
     sample_vectors,
     segment_rows,
 )
-from spark_lance.index.vector.quantizers.product import PQ_BITS, check_sub_vectors
 from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import spread
@@ -112,8 +112,7 @@ class Indexing(TableBase):
         recipe = recipe_with(indexType, metric, numPartitions, numSubVectors, numBits, options)
         field = leaf_field(table.manifest.schema, column)
         dim, _ = vector_type(field.arrow_type(), recipe.metric)
-        if recipe.num_sub_vectors is not None and "PQ" in recipe.kind:
-            check_sub_vectors(recipe.num_sub_vectors, recipe.num_bits or PQ_BITS, dim)
+        check_dimension(recipe, dim)
         name = name or f"{column}_idx"
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 from spark_lance.errors import OptionError
-from spark_lance.table.versions.resolve import parse_moment
 
 __all__ = ["SESSION_ZONE", "in_zone", "parse_zone"]
 
@@ -52,6 +51,9 @@ def in_zone(moment: datetime | str, zone: str | None) -> datetime:
     Raises:
         OptionError: the text is not a time, the zone is unknown, or there is none.
     """
+    # Spark imports the options in each session of the machine; only a time needs the table layer.
+    from spark_lance.table.versions.resolve import parse_moment
+
     parsed = parse_moment(moment, None)
     if parsed.tzinfo is not None:
         return parsed

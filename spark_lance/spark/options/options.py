@@ -17,7 +17,6 @@ from spark_lance.spark.options.moments import in_zone
 from spark_lance.spark.options.option_rows import ROWS, Option
 from spark_lance.spark.options.option_values import BlobHandling
 from spark_lance.spark.options.projection import Projection
-from spark_lance.table.reserved_names import check_settings
 
 __all__ = [
     "OPTIONS",
@@ -362,6 +361,8 @@ def _storage_value(key: str, text: str) -> Any:
 
 def _check_unknown(key: str, text: str) -> None:
     """Refuse an option that is not ours, unless Spark reads it or it asks for what happens here anyway."""
+    from spark_lance.table.reserved_names import check_settings  # options alone need no table layer
+
     check_settings([key])
     names = {name: option.name for name, option in _BY_NAME.items()}
     problem = advice(key, text, names, _SUFFIXES)

@@ -11,6 +11,7 @@ earlier writers left it out. `createAt` is in seconds. (Lance table format, bran
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -202,12 +203,13 @@ class Branches:
         Raises:
             OptionError: it does.
         """
-        place = Path(branch_root(self.main, branch))
-        if not self.store.is_local or not place.exists():
+        place = branch_root(self.main, branch)
+        # Unlike Path.exists, os.path.exists is false where a folder may not be read. The next access says so.
+        if not self.store.is_local or not os.path.exists(place):  # noqa: PTH110
             return
         for other in names:
-            its = Path(branch_root(self.main, other))
-            if other != branch and its.exists() and its.samefile(place):
+            its = branch_root(self.main, other)
+            if other != branch and os.path.exists(its) and Path(its).samefile(place):  # noqa: PTH110
                 raise OptionError(
                     f"{branch!r} is another name of branch {other!r} on this disk: use {other!r}"
                 )

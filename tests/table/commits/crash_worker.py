@@ -24,6 +24,8 @@ import spark_lance
 import spark_lance.datasets.dataset  # so that not every child has to
 
 _EVENTS = {"open", "os.link", "os.rename", "os.remove", "os.mkdir", "os.truncate"}
+# Events that may name a path relative to an open folder: the place of its descriptor among their arguments.
+_FOLDERS = {"os.rename": 2, "os.remove": 1, "os.mkdir": 2, "os.link": 2}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -66,6 +68,9 @@ class Killer:
         if event not in _EVENTS or not isinstance(arguments[0], (str, os.PathLike)):
             return
         path = os.fspath(arguments[0])
+        folder = arguments[_FOLDERS[event]] if event in _FOLDERS else -1
+        if folder != -1:  # deletions name files relative to a folder that they have opened
+            path = str(Path(f"/proc/self/fd/{folder}").readlink() / path)
         if not path.startswith(self.directory) or (event == "open" and not arguments[2] & _WRITES):
             return
         if len(self.steps) == self.fatal:
