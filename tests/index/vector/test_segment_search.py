@@ -101,9 +101,13 @@ def test_many_queries_in_blocks(
     monkeypatch.setattr(segment_search, "_BLOCK_QUERIES", 7)
     monkeypatch.setattr(segment_search, "_BLOCK_BYTES", size)
     together = found(dataset, vectors[:queries], nprobes=2)
-    expected = pa.concat_tables(alone)
-    assert together["id"].to_pylist() == expected["id"].to_pylist()
-    assert np.allclose(together["_distance"], expected["_distance"], rtol=1e-4, atol=1e-4)
+    for number, expected in enumerate(alone):
+        part = together.slice(number * len(expected), len(expected))
+        distances = expected["_distance"].to_numpy()
+        assert np.allclose(part["_distance"], distances, rtol=1e-4, atol=1e-4)
+        # Rows of equal codes have equal distances but for rounding, which differs between the two ways.
+        surely = distances < distances[-1] - 1e-3
+        assert set(part["id"].to_numpy()[surely]) == set(expected["id"].to_numpy()[surely])
 
 
 @pytest.mark.parametrize("bound", [100, 1 << 16])
