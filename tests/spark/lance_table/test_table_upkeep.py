@@ -212,7 +212,7 @@ def test_refusals(spark: SparkSession, tmp_path: Path) -> None:
         table.optimize(defer_index_remap=True).sortBy("id")
     with pytest.raises(ExpressionError):
         table.optimize().where("nope = 1").executeCompaction()
-    with pytest.raises(OptionError, match="negative"):
+    with pytest.raises(OptionError, match="0 or more hours"):
         table.vacuum(-1)
     assert spark_lance.dataset(table.path).version == 2
 

@@ -46,7 +46,6 @@ def texts(frame: DataFrame) -> list[str]:
         {"startingVersion": "2", "endingVersion": "3"},
         {"startingTimestamp": "2020-01-01"},
         {"startingVersion": "1", "endingTimestamp": "2100-01-01"},
-        {"startingVersion": "1", "columns": "id,_change_type"},
         {"startingVersion": "1", "filter": "id = 1"},
     ],
     ids=str,
