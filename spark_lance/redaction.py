@@ -20,12 +20,15 @@ __all__ = ["HIDDEN", "SECRET_NAMES", "is_secret_name", "redacted", "shown_option
 # In place of a secret.
 HIDDEN = "***"
 # Parts of the names of options and settings whose values are secret; a regular expression for Java, too.
-SECRET_NAMES = (
-    r"(?i)secret|passw|pwd|token|access[._-]?key|account[._-]?key|api[._-]?key|private[._-]?key|customer[._-]?key"
-    r"|(^|[._-])key(_base64|_json)?$|service_account|credential|connection[._-]?string|sas[._-]|[._-]sas"
+_CERTAIN_NAMES = (
+    r"(?i)secret|passw|pwd|token(?!iz)|access[._-]?key|account[._-]?key|api[._-]?key|private[._-]?key"
+    r"|customer[._-]?key|service_account|credential|connection[._-]?string|sas[._-]|[._-]sas"
     r"|signature|(^|[._-])sig$|authorization|(^|[._-])headers?([._-]|$)|cookie|proxy|kwargs|(^|[._-])session$"
 )
-_SECRET_NAME = re.compile(SECRET_NAMES)
+_SECRET_NAME = re.compile(_CERTAIN_NAMES + r"|(^|[._-])key(_base64|_json)?$")
+# For Spark, which also reads it for properties of tables, such as `primary_key`: there `key` is secret only as a
+# storage option.
+SECRET_NAMES = _CERTAIN_NAMES + r"|storage\.([\w.-]*[._-])?key(_base64|_json)?$"
 # Nested settings of drivers: some of their entries are secret, not all.
 _NESTED = frozenset({"client_kwargs", "config_kwargs", "s3_additional_kwargs", "session_kwargs"})
 _SHORTEST, _SHORTEST_APART = 6, 3

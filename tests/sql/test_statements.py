@@ -284,12 +284,11 @@ def test_the_catalog_lists_tables_where_it_is_the_current_one(spark: SparkSessio
         session.table("")
 
 
-def test_there_are_no_partitions_to_overwrite(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_without_partitions_is_one_partition(spark: SparkSession, tmp_path: Path) -> None:
     session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
     session.range(3).writeTo("lance.t").create()
-    with pytest.raises(PySparkException, match="has no partitions to overwrite: write overwrite"):
-        session.range(1).writeTo("lance.t").overwritePartitions()
-    assert session.table("lance.t").count() == 3
+    session.range(1).writeTo("lance.t").overwritePartitions()
+    assert session.table("lance.t").count() == 1
 
 
 @pytest.mark.skipif(

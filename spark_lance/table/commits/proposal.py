@@ -57,6 +57,7 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
     for version in range(commit.checked + 1, latest.version + 1):
         theirs = latest if version == latest.version else _read_past(commit, version, latest)
         if theirs is None:
+            _check_set_aside(commit, version)
             commit.checked = version
             continue
         if commit.is_ours(theirs):
@@ -158,6 +159,23 @@ def _check(commit: PendingCommit, theirs: Manifest) -> None:
         raise IncompatibleConflictError(f"{where} ({name}) is incompatible, {since}: reload the table")
     if outcome is not Verdict.FINE:
         commit.unfit.append(transaction.operation)
+
+
+def _check_set_aside(commit: PendingCommit, version: int) -> None:
+    """Raise unless a torn manifest was set aside.
+
+    A manifest that is damaged now may have been whole when the version after it was built on it. Its changes
+    are then in the newest version, and nobody can check them for conflicts.
+
+    Raises:
+        RetryableConflictError: it is still in place.
+    """
+    if not is_set_aside(commit.store, commit.root, version):
+        ours = commit.transaction
+        raise RetryableConflictError(
+            f"version {version} of {commit.root} has a damaged manifest, so a {ours.name} computed from version "
+            f"{ours.read_version} cannot be checked: run the operation again"
+        )
 
 
 def _read_past(commit: PendingCommit, version: int, latest: Manifest) -> Manifest | None:

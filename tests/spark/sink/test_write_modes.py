@@ -128,7 +128,6 @@ def test_replace_where_through_a_view(spark: SparkSession, path: str) -> None:
         ),
         ({"replaceWhere": "id >"}, True, ExpressionError, "id >"),
         ({"replaceWhere": "other > 1"}, True, ExpressionError, "other"),
-        ({"partitionOverwriteMode": "dynamic"}, True, OptionError, "not supported"),
     ],
 )
 def test_refusals(

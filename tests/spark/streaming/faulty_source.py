@@ -24,12 +24,18 @@ from spark_lance.spark.source import LanceDataSource
 class FaultySource(LanceDataSource):
     """Registered by tests under the name `lance_faulty`."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        self._faults = {key: value for key, value in options.items() if key.startswith("fault.")}
+        for key in self._faults:
+            del options[key]
+        super().__init__(options)
+
     @classmethod
     def name(cls) -> str:
         return "lance_faulty"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return FaultyWriter(super().streamWriter(schema, overwrite), dict(self.options))
+        return FaultyWriter(super().streamWriter(schema, overwrite), self._faults)
 
 
 class FaultyWriter(DataSourceStreamArrowWriter):
@@ -37,7 +43,7 @@ class FaultyWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, writer: Any, options: Mapping[str, str]) -> None:
         self._writer = writer
-        self._options = {key: value for key, value in options.items() if key.startswith("fault.")}
+        self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         message: WriterCommitMessage = self._writer.write(iterator)

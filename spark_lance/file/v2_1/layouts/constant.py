@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 # Limits of this reader for levels and values that no bytes back. Writers begin a page after 8 to 32 MB of
-# values, so a legal page does not meet them. Of a page without levels only the wanted rows are made.
+# values, so a legal page does not meet them. A page without levels makes only the wanted rows.
 _MAX_LEVELS = 1 << 28
 _MAX_BYTES = 1 << 30
 # The offset behind a value of any length.
