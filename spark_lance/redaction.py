@@ -26,8 +26,8 @@ _CERTAIN_NAMES = (
     r"|signature|(^|[._-])sig$|authorization|(^|[._-])headers?([._-]|$)|cookie|proxy|kwargs|(^|[._-])session$"
 )
 _SECRET_NAME = re.compile(_CERTAIN_NAMES + r"|(^|[._-])key(_base64|_json)?$")
-# For Spark, which also reads it for properties of tables, such as `primary_key`: there `key` is secret only as a
-# storage option.
+# For Spark, which uses it for properties of tables, too, such as `primary_key`. There `key` is secret only as
+# a storage option.
 SECRET_NAMES = _CERTAIN_NAMES + r"|storage\.([\w.-]*[._-])?key(_base64|_json)?$"
 # Nested settings of drivers: some of their entries are secret, not all.
 _NESTED = frozenset({"client_kwargs", "config_kwargs", "s3_additional_kwargs", "session_kwargs"})

@@ -24,6 +24,7 @@ from spark_lance.spark.options.table_properties import PRIMARY_KEY
 
 __all__ = ["fixed_properties", "key_options"]
 
+_BLOB_V2 = "lance.blob.v2"
 _BLOB_KEY = next(key for key, option in METADATA.items() if option == BLOB)
 
 
@@ -67,7 +68,7 @@ def _options(field: pa.Field, path: tuple[str, ...]) -> Iterator[tuple[tuple[str
     if named in ("arrow.json", "lance.json"):
         yield path, AS_JSON, "true"
         return
-    if metadata.get(_BLOB_KEY) == "true":
+    if metadata.get(_BLOB_KEY) == "true" or named == _BLOB_V2:
         yield path, BLOB, "blob"
         return
     if pa.types.is_fixed_size_list(kind):

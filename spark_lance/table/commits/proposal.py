@@ -173,8 +173,8 @@ def _check_set_aside(commit: PendingCommit, version: int) -> None:
     if not is_set_aside(commit.store, commit.root, version):
         ours = commit.transaction
         raise RetryableConflictError(
-            f"version {version} of {commit.root} has a damaged manifest, so a {ours.name} computed from version "
-            f"{ours.read_version} cannot be checked: run the operation again"
+            f"version {version} of {commit.root} has a damaged manifest, so a {ours.name} computed from "
+            f"version {ours.read_version} cannot be checked: run the operation again"
         )
 
 
