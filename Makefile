@@ -38,7 +38,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
-.PHONY: bench bench-report bench-recall bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit
+.PHONY: bench bench-report bench-recall bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit bench-durability
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
@@ -168,6 +168,9 @@ bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
 
 bench-commit: $(VENV)/.installed-bench ## measure commits per second against pylance
 	$(BIN)/python -m benchmarks.bench_commit $(ARGS)
+
+bench-durability: $(VENV)/.installed-bench ## measure commits that are forced to the disk against the default
+	$(BIN)/python -m benchmarks.bench_durability $(ARGS)
 
 bench-start: $(VENV)/.installed-bench ## measure the import and the first rows of a table
 	$(BIN)/python -m benchmarks.bench_start $(ARGS)
