@@ -239,7 +239,8 @@ def _with_literal(column: Any, literal: Any) -> tuple[Value, Value]:
         return column, _moment(literal, kind)
     if isinstance(literal, datetime.datetime) and pa.types.is_date(kind):
         return common(_to(column, pa.timestamp("us")), pa.scalar(literal, pa.timestamp("us")))
-    if isinstance(literal, str) and _is_bytes(kind):
+    # Not large_binary: JSON columns have that type, and their bytes are no text.
+    if isinstance(literal, str) and pa.types.is_binary(kind):
         literal = literal.encode()
     fits = (
         (isinstance(literal, bool) and pa.types.is_boolean(kind))
