@@ -309,7 +309,8 @@ QUERIES = [
     "SELECT count(*) AS n FROM t a NATURAL JOIN (SELECT * REPLACE ('x' AS kind) FROM t) b",
     "SELECT n.id FROM (SELECT id, length(text) AS l FROM t) n ORDER BY l DESC, id LIMIT 2",
     "SELECT column_name FROM (DESCRIBE t)",
-    "SELECT max(id) OVER (PARTITION BY kind) AS m FROM t QUALIFY row_number() OVER (ORDER BY id) < 3 ORDER BY m",
+    "SELECT max(id) OVER (PARTITION BY kind) AS m FROM t QUALIFY row_number() OVER (ORDER BY id) < 3 "
+    "ORDER BY m",
     "SELECT 'kind' AS word",
 ]
 
