@@ -27,8 +27,8 @@ _CERTAIN_NAMES = (
 )
 _SECRET_NAME = re.compile(_CERTAIN_NAMES + r"|(^|[._-])key(_base64|_json)?$")
 # For Spark, which uses it for properties of tables, too, such as `primary_key`. There `key` is secret only as
-# a storage option.
-SECRET_NAMES = _CERTAIN_NAMES + r"|storage\.([\w.-]*[._-])?key(_base64|_json)?$"
+# a storage option. Spark also looks for it in values, which may be URLs with a password.
+SECRET_NAMES = _CERTAIN_NAMES + r"|storage\.([\w.-]*[._-])?key(_base64|_json)?$|://[^/@\s:]*:[^/@\s]+@"
 # Nested settings of drivers: some of their entries are secret, not all.
 _NESTED = frozenset({"client_kwargs", "config_kwargs", "s3_additional_kwargs", "session_kwargs"})
 _SHORTEST, _SHORTEST_APART = 6, 3
