@@ -445,6 +445,10 @@ def mutate_index_file(data: bytes, rng: random.Random) -> bytes:
     return store.read("/mutation/target")
 
 
+# Items of a list after mutations, so that these need little memory themselves.
+_MOST_ITEMS = 1_000
+
+
 def _mutate_buffer(data: bytes, rng: random.Random, kinds: Sequence[Callable[[], Message]]) -> bytes:
     if rng.random() < 0.2:
         return rng.choice(bitmaps())
@@ -476,7 +480,7 @@ def _mutate_rows(table: pa.Table, rng: random.Random) -> pa.Table:
 def _mutate_cells(table: pa.Table, rng: random.Random) -> pa.Table:
     number = rng.randrange(table.num_columns)
     field, values = table.schema.field(number), table.column(number).to_pylist()
-    for _ in range(rng.choice((1, 1, 3, len(values)))):
+    for _ in range(rng.choice((1, 1, 3, min(len(values), 8)))):
         row = rng.randrange(len(values))
         values[row] = _cell(values[row], field.type, rng)
     try:
@@ -510,7 +514,8 @@ def _cell(value: Any, kind: pa.DataType, rng: random.Random) -> Any:
         items = list(value or [])
         choice = rng.randrange(4)
         if choice == 0 or not items:
-            return items * rng.choice((0, 2, 50)) or [_cell(None, kind.value_type, rng)]
+            repeated = items * rng.choice((0, 2, 50))  # perhaps of one row again and again
+            return repeated[:_MOST_ITEMS] or [_cell(None, kind.value_type, rng)]
         if choice == 1:
             del items[rng.randrange(len(items))]
             return items
