@@ -22,6 +22,7 @@ __all__ = [
     "column_list",
     "count",
     "filled",
+    "lower",
     "number_ranges",
     "one_of",
     "positive",
@@ -66,6 +67,11 @@ def filled(text: str) -> str:
     if not text.strip():
         raise ValueError
     return text.strip()
+
+
+def lower(text: str) -> str:
+    """Return text that is not empty, in lower case, without spaces around it."""
+    return filled(text).lower()
 
 
 def starting_version(text: str) -> int | str:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_lance.errors import OptionError, VersionNotFoundError
 from spark_lance.io.store import open_store
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.options.options import ReadOptions, options_that_choose
 from spark_lance.spark.scan.change_columns import ChangeColumns, described_changes
 from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.rows import pin
@@ -67,7 +67,7 @@ def check_no_version(options: ReadOptions) -> None:
     """
     if options.fragments is not None:
         raise OptionError("option 'fragments' names fragments of one version: changes are read between two")
-    for name in ("version", "tag", "asof"):
+    for name in options_that_choose("version"):
         if getattr(options, name) is not None:
             raise OptionError(f"option {name!r} names one version: changes are read between two of them")
 

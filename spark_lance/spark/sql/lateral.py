@@ -25,7 +25,7 @@ from spark_lance.spark.lance_table.batch_search import any_vector, nearest_to_ea
 from spark_lance.spark.lance_table.batch_words import WordsPlan, answers_to_each
 from spark_lance.spark.lance_table.expressions import quoted
 from spark_lance.spark.lance_table.found_rows import shown_columns
-from spark_lance.spark.options.options import ReadOptions, read_options
+from spark_lance.spark.options.options import ReadOptions, options_that_choose, read_options
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
@@ -39,7 +39,7 @@ __all__ = ["opened", "search_each", "stand_ins"]
 
 # Options of a search for each row: keys of searches, and options of reads.
 _OF_VECTORS = ("metric", "nprobes", "refine_factor", "use_index", "fast_search")
-_OF_READS = ("filter", "columns", "version", "tag", "asof", "allowed_bases")
+_OF_READS = ("filter", "columns", *options_that_choose("version"), "allowed_bases")
 # A row that is searched for, with a number that tells it from others.
 _ROW, _NUMBER = "__lance_row", "number"
 # Types whose values have no order.

@@ -28,7 +28,7 @@ from spark_lance.spark.lance_table.reading import Widened
 from spark_lance.spark.lance_table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES
-from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, read_options
+from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, options_that_choose, read_options
 from spark_lance.spark.sql.catalogs import Question
 
 __all__ = ["LastChange", "change_rows", "last_change"]
@@ -38,10 +38,7 @@ logger = logging.getLogger(__name__)
 # The aliases in the expressions that Java hands over.
 _TARGET, _SOURCE = "__lance_target", "__lance_rows"
 # With these options a view shows another version or a part of the table, so its rows cannot be changed.
-_OTHER_ROWS = (
-    *("version", "tag", "asof", "table", "filter", "nearest", "full_text_query", "fragments"),
-    *("readChangeFeed", "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp"),
-)
+_OTHER_ROWS = options_that_choose("version", "changes", "part", "search", "source")
 # Options that lead to a table.
 _PLACE = ("path", "branch")
 _SESSIONS = 1000

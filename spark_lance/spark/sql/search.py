@@ -17,7 +17,7 @@ from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
-from spark_lance.spark.options.options import OPTIONS, ReadOptions, read_options
+from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose, read_options
 from spark_lance.spark.scan import search as searches
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.sql.lateral import opened, stand_ins
@@ -29,8 +29,6 @@ __all__ = ["nearest", "search"]
 
 # Times k rows that the index finds are compared exactly where it stands in for ORDER BY distance LIMIT k.
 _REFINE = 10
-# Options that say which version; the plan knows it by number.
-_TRAVEL = ("tag", "asof", "version")
 
 
 def search(question: Question) -> dict[str, Any]:
@@ -70,7 +68,7 @@ def nearest(question: Question) -> dict[str, Any] | None:
 def _relation(name: str, texts: dict[str, str], rows: int) -> dict[str, Any]:
     options = read_options(texts)
     ref, schema = searches.describe(options, None)
-    pinned = {name: value for name, value in texts.items() if name not in _TRAVEL}
+    pinned = {name: value for name, value in texts.items() if name not in options_that_choose("version")}
     pinned["version"] = str(ref.version)
     return {
         "shown": name,

@@ -28,7 +28,7 @@ from spark_lance.errors import (
 )
 from spark_lance.file.schema import Field
 from spark_lance.spark.lance_table.table import LanceTable
-from spark_lance.spark.options.options import check_by_name, check_known, read_options
+from spark_lance.spark.options.options import OPTIONS, check_by_name, check_known, read_options
 from spark_lance.spark.options.table_properties import PRIMARY_KEY, check_setting, is_fixed
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
@@ -62,12 +62,12 @@ __all__ = [
 ]
 
 # System columns that SQL may name without seeing them in `*` -> the option that reads them.
+# Only reads by path have `_rowoffset`.
 _HIDDEN = {
-    "_rowid": "with_row_id",
-    "_rowaddr": "with_row_address",
-    "_fragid": "with_fragment_id",
-    "_row_created_at_version": "with_row_versions",
-    "_row_last_updated_at_version": "with_row_versions",
+    column: option.name
+    for option in OPTIONS.values()
+    for column in option.system_columns
+    if column != "_rowoffset"
 }
 _BRANCH = "@"
 

@@ -221,7 +221,7 @@ def test_options_that_do_not_go_together() -> None:
         ("readChangeFeed", "true"),
         ("full_text_query", "x"),
     ):
-        with pytest.raises(OptionError, match="does not go with option 'fresh'"):
+        with pytest.raises(OptionError, match="cannot be combined with option 'fresh'"):
             read_options({"path": "p", "fresh": "true", name: value})
     with pytest.raises(OptionError, match="append or upsert"):
         write_options({"path": "p", "mode": "replace"})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.options.foreign_options import FOREIGN, STORAGE_NAMES
-from spark_lance.spark.options.option_rows import ROWS
+from spark_lance.spark.options.option_fields import ALIASES
 from spark_lance.spark.options.options import (
     OPTIONS,
     ReadOptions,
@@ -21,7 +21,7 @@ from spark_lance.spark.options.options import (
 )
 
 PATH = {"path": "/t"}
-NAMES = sorted({name for option in ROWS for name in (option.name, *option.aliases)})
+NAMES = sorted(ALIASES)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from spark_lance.errors import OptionError
-from spark_lance.spark.options.options import OPTIONS, option_table, read_options, write_options
+from spark_lance.spark.options.options import (
+    OPTIONS,
+    option_table,
+    options_that_choose,
+    read_options,
+    write_options,
+)
 
 PATH = {"path": "/t"}
 
@@ -132,3 +138,18 @@ def test_the_table_for_the_documentation_has_every_option() -> None:
     rows = option_table()
     assert {row[0] for row in rows} >= set(OPTIONS)
     assert all(used in ("read", "write", "both") and doc for _, used, _, doc in rows)
+
+
+def test_lists_are_derived_from_the_declarations() -> None:
+    assert options_that_choose("version") == ("version", "tag", "asof")
+    assert options_that_choose("search") == ("nearest", "full_text_query", "hybrid_search")
+    assert {name for option in OPTIONS.values() for name in option.excludes} <= set(OPTIONS)
+    read = read_options({**PATH, "with_row_versions": "true", "with_row_id": "true"})
+    assert read.system_columns == ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")
+
+
+@pytest.mark.parametrize("name", ["fresh", "hybrid_search", "filter", "asof", "endingVersion"])
+def test_rows_of_views_of_other_rows_are_not_changed(name: str) -> None:
+    from spark_lance.spark.sql.row_level import _OTHER_ROWS
+
+    assert name in _OTHER_ROWS

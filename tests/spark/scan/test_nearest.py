@@ -133,7 +133,7 @@ def test_spark_asks_for_less(spark: SparkSession, path: str) -> None:
         ({"nearest": nearest(), "filter": "nope = 1"}, ExpressionError, "nope"),
         ({"nearest": nearest(), "columns": "nope"}, SchemaError, "nope"),
         ({"nearest": nearest(), "full_text_query": "a"}, OptionError, "by vector, by text or by both"),
-        ({"nearest": nearest(), "fragments": "0"}, OptionError, "does not go with"),
+        ({"nearest": nearest(), "fragments": "0"}, OptionError, "cannot be combined with"),
         ({"nearest": nearest(), "table": "files"}, OptionError, "for rows"),
         ({"full_text_query": '{"query": "a", "column": "t", "k": "b"}'}, OptionError, "whole number"),
         ({"full_text_query": '{"query": "a", "column": "id"}'}, SchemaError, "no text"),

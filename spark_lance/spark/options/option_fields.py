@@ -1,0 +1,574 @@
+"""Every option of the data source: a field of `ReadOptions`, `WriteOptions`, or of both by `TableOptions`.
+
+The field declares how the option's text is parsed, its default, its documentation, and what it chooses.
+Lists of options are derived from these declarations: those of the documentation, of the checks in `options`,
+and of other modules. Reads and writes share the names, because a temporary view has one set of options for
+`SELECT` and for `INSERT`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar, cast
+
+from spark_lance.spark.options.option_values import (
+    DESCRIBED_BLOBS,
+    BlobHandling,
+    blob_handling,
+    boolean,
+    byte_size,
+    column_list,
+    count,
+    filled,
+    lower,
+    number_ranges,
+    one_of,
+    positive,
+    search,
+    seconds,
+    starting_version,
+    words,
+)
+from spark_lance.spark.options.projection import Projection
+
+__all__ = [
+    "ALIASES",
+    "OPTIONS",
+    "Option",
+    "ReadOptions",
+    "WriteOptions",
+    "options_that_choose",
+]
+
+# What an option chooses: where the table is, one version of it, the changes between versions, some of a
+# version's rows, its columns, the result of a search, or another source of rows.
+Choice = Literal["", "location", "version", "changes", "part", "columns", "search", "source"]
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of one option.
+
+    Attributes:
+        parse: returns the value of a text, or raises a ValueError.
+        expects: what the text must be, for errors.
+        default: the value without the option.
+        doc: one or two sentences of documentation.
+        aliases: other names. Those of options that choose a version are Spark's own words for time travel.
+        chooses: what the option chooses.
+        is_time: whether the value is a time, which `timeZone` completes.
+        excludes: options that cannot be combined with this one.
+        system_columns: the columns that the option adds.
+        by_name: for options that change the columns of a read: what to do for a table by name.
+        name: the name of the field.
+        used: "read", "write" or "both"; an option that an operation does not use is checked nevertheless.
+    """
+
+    parse: Callable[[str], Any]
+    expects: str
+    default: Any
+    doc: str
+    aliases: tuple[str, ...] = ()
+    chooses: Choice = ""
+    is_time: bool = False
+    excludes: tuple[str, ...] = ()
+    system_columns: tuple[str, ...] = ()
+    by_name: str | None = None
+    name: str = ""
+    used: str = ""
+
+
+def option(
+    parse: Callable[[str], Value], expects: str, default: Default, doc: str, **details: Any
+) -> Value | Default:
+    """Return the field of an option; see `Option`."""
+    declaration = Option(parse, expects, default, doc, **details)
+    # The decorator `dataclass` takes the Field; instances have the value.
+    return cast("Value | Default", field(default=default, metadata={"option": declaration}))
+
+
+_BY_PATH = "read the table by path, spark.read.format('lance').load(path)"
+_TIME = "a time such as 2026-01-31 12:00:00"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """The options of reads and writes."""
+
+    path: str = option(
+        str.strip,
+        "a location",
+        "",
+        "Location of the table; `load()` and `save()` set it.",
+        aliases=("uri",),
+        chooses="location",
+    )
+    branch: str | None = option(
+        filled,
+        "a branch",
+        None,
+        "Read this branch, or write to it; `version` then counts on it.",
+        chooses="location",
+    )
+    allowed_bases: str | None = option(
+        filled,
+        "URIs, separated by commas, or a JSON list of them",
+        None,
+        "Places outside the table that it may use for base paths and external blobs: URIs separated by "
+        "commas, or a JSON list. Everything below a URI is included. Not needed for places in the same "
+        "bucket, on the same host, or on a disk below the folder that contains the table's folder.",
+        chooses="location",
+    )
+    storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(TableOptions):
+    """The options of a read."""
+
+    version: int | None = option(
+        positive,
+        "a version number, 1 or more",
+        None,
+        "Version to read; the latest one if not given.",
+        aliases=("versionAsOf",),
+        chooses="version",
+        excludes=("fresh",),
+    )
+    tag: str | None = option(
+        filled, "a tag", None, "Read the version that this tag names.", chooses="version", excludes=("fresh",)
+    )
+    asof: str | None = option(
+        filled,
+        _TIME,
+        None,
+        "Read the latest version committed at or before this time; option `timeZone` is the zone of a "
+        "time without one.",
+        aliases=("timestampAsOf",),
+        chooses="version",
+        is_time=True,
+        excludes=("fresh",),
+    )
+    table: str | None = option(
+        lower,
+        "the name of a metadata table",
+        None,
+        "Read a metadata table instead of the rows: `versions`, `history`, `transactions`, `fragments`, "
+        "`files`, `schema`, `indices`, `tags`, `branches` or `config`.",
+        chooses="source",
+        excludes=("fresh",),
+        by_name="name the metadata table, such as SELECT * FROM lance.db.t.history",
+    )
+    fresh: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Read the newest state of every row: of the table, and of what writers have logged and is not in "
+        "it yet (MemWAL).",
+        chooses="source",
+    )
+    columns: tuple[str, ...] | None = option(
+        column_list,
+        "names separated by commas, or a JSON list of names (for names with commas or backquotes)",
+        None,
+        "Columns to read, in this order; nothing else is fetched. All columns if not given.",
+        chooses="columns",
+        by_name="select the columns, SELECT a, b FROM t",
+    )
+    filter: str | None = option(
+        filled,
+        "an SQL condition",
+        None,
+        "Read only the rows for which this SQL condition is true, such as `id > 7 and name like 'a%'`.",
+        aliases=("filters",),
+        chooses="part",
+    )
+    nearest: Mapping[str, Any] | None = option(
+        search,
+        "a JSON object",
+        None,
+        'Read the rows nearest to a vector, with `_distance`: JSON such as `{"column": "v", "q": [1, 2], '
+        '"k": 10}`. `filter` comes before the search.',
+        chooses="search",
+        excludes=("table",),
+    )
+    full_text_query: Mapping[str, Any] | None = option(
+        words,
+        "words, or a JSON object",
+        None,
+        "Read the rows that have these words, with `_score`: words, or JSON with `query`, `column`, `k`, "
+        "`operator`, `phrase`. `filter` comes before the search.",
+        chooses="search",
+        excludes=("table", "fresh"),
+    )
+    hybrid_search: Mapping[str, Any] | None = option(
+        search,
+        "a JSON object",
+        None,
+        "Read the rows that a vector and words rank best together, with `_distance`, `_score` and "
+        '`_relevance_score`: JSON such as `{"nearest": {"column": "v", "q": [1, 2]}, "full_text_query": '
+        '"words", "k": 10}`. `filter` comes before the search.',
+        chooses="search",
+        excludes=("table", "fresh"),
+    )
+    batch_size: int = option(
+        positive, "a number of rows, 1 or more", 65_536, "Maximal number of rows in one Arrow batch."
+    )
+    batch_bytes: int = option(
+        byte_size,
+        "a size such as 8388608 or 8m",
+        8 << 20,
+        "Approximate size of one Arrow batch in bytes; a larger row is a batch by itself.",
+    )
+    partition_bytes: int | None = option(
+        byte_size,
+        "a size such as 134217728 or 128m",
+        None,
+        "Approximate number of bytes that one task reads; by default every core gets some, 128m at most.",
+    )
+    fragments: tuple[tuple[int, int], ...] | None = option(
+        number_ranges,
+        "ascending numbers of fragments such as 0-3,7",
+        None,
+        "Read only the fragments with these numbers, such as `0-3,7`, each as a whole by one task.",
+        chooses="part",
+        excludes=("table", "fresh", "nearest", "full_text_query", "hybrid_search"),
+    )
+    blob_handling: BlobHandling = option(  # noqa: RUF009
+        blob_handling,
+        "blobs_descriptions, all_binary or none, or these by column as in picture=bytes, *=none",
+        DESCRIBED_BLOBS,
+        "Read blob columns as descriptions of where the bytes are, with `all_binary` as bytes, with "
+        "`none` not at all; or by column: `picture=bytes, sound=descriptions, *=none`.",
+        by_name=_BY_PATH,
+    )
+    json_as: str = option(
+        one_of("string", "variant"),
+        "string or variant",
+        "string",
+        "Read JSON columns as text or as variants.",
+        by_name=_BY_PATH,
+    )
+    geometry_as: str = option(
+        one_of("binary", "geometry"),
+        "binary or geometry",
+        "binary",
+        "Read well-known binary as binary, or as Spark's types GEOMETRY and GEOGRAPHY (4.1 and newer).",
+        by_name=_BY_PATH,
+    )
+    text_as: str = option(
+        one_of("string", "binary"),
+        "string or binary",
+        "string",
+        "Read text columns as text, or as binary: for tables of other writers whose text is not UTF-8.",
+        excludes=("nearest", "full_text_query", "hybrid_search", "table", "fresh", "readChangeFeed"),
+        by_name=_BY_PATH,
+    )
+    with_row_id: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Add the column `_rowid`.",
+        excludes=("table",),
+        system_columns=("_rowid",),
+        by_name="select the column, SELECT *, _rowid FROM t",
+    )
+    with_row_address: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Add the column `_rowaddr`.",
+        excludes=("table",),
+        system_columns=("_rowaddr",),
+        by_name="select the column, SELECT *, _rowaddr FROM t",
+    )
+    with_row_offset: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Add the column `_rowoffset`, the position of the row in the table.",
+        excludes=("table", "fresh"),
+        system_columns=("_rowoffset",),
+        by_name=_BY_PATH,
+    )
+    with_fragment_id: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Add the column `_fragid`, the row's fragment.",
+        excludes=("table",),
+        system_columns=("_fragid",),
+        by_name="select the column, SELECT *, _fragid FROM t",
+    )
+    with_row_versions: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Add the columns `_row_created_at_version` and `_row_last_updated_at_version`.",
+        excludes=("table",),
+        system_columns=("_row_created_at_version", "_row_last_updated_at_version"),
+        by_name="select the columns, SELECT *, _row_created_at_version, _row_last_updated_at_version FROM t",
+    )
+    readChangeFeed: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Read the changed rows of versions, with `_change_type`, `_commit_version` and `_commit_timestamp`.",
+        aliases=("readChangeData",),
+        chooses="changes",
+        excludes=("table", "fresh", "nearest", "full_text_query", "hybrid_search"),
+    )
+    startingVersion: int | str | None = option(
+        starting_version,
+        "a version number, or `latest`",
+        None,
+        "First version of a change feed or stream; `latest` (streams only): only later changes.",
+        chooses="changes",
+    )
+    startingTimestamp: str | None = option(
+        filled,
+        _TIME,
+        None,
+        "Begin with the first version that was committed at this time or later; option `timeZone` is the "
+        "zone of a time without one.",
+        chooses="changes",
+        is_time=True,
+    )
+    endingVersion: int | None = option(
+        positive,
+        "a version number, 1 or more",
+        None,
+        "Last version of a change feed, inclusive; the latest one if not given.",
+        chooses="changes",
+    )
+    endingTimestamp: str | None = option(
+        filled,
+        _TIME,
+        None,
+        "End with the last version that was committed at this time or before; option `timeZone` is the "
+        "zone of a time without one.",
+        chooses="changes",
+        is_time=True,
+    )
+    timeZone: str | None = option(
+        filled,
+        "a zone such as Europe/Berlin or +01:00",
+        None,
+        "Zone of the times in other options that name none. By default it is the session's, "
+        "`spark.sql.session.timeZone`; without `enable` it is not known, and such a time is refused.",
+    )
+    maxFilesPerTrigger: int = option(
+        positive,
+        "a number of fragments, 1 or more",
+        1000,
+        "Streams: maximal number of fragments in one micro-batch.",
+    )
+    maxBytesPerTrigger: int | None = option(
+        byte_size,
+        "a size such as 1073741824 or 1g",
+        None,
+        "Streams: approximate stored bytes of one micro-batch, which has at least one fragment.",
+    )
+    maxRowsPerTrigger: int | None = option(
+        positive,
+        "a number of rows, 1 or more",
+        None,
+        "Streams: approximate number of rows of one micro-batch, which has at least one fragment.",
+    )
+    ignoreDeletes: bool = option(
+        boolean, "true or false", False, "Streams: skip versions that only deleted rows, instead of failing."
+    )
+    ignoreChanges: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Streams: for versions that changed rows, deliver inserted rows and the new values of updated ones.",
+    )
+    skipChangeCommits: bool = option(
+        boolean, "true or false", False, "Streams: skip all versions that updated or deleted rows."
+    )
+
+    @property
+    def kind(self) -> str:
+        """The kind of read: a key of the table of reads in `source`."""
+        if self.table is not None:
+            return "metadata"
+        if any(getattr(self, name) is not None for name in options_that_choose("search")):
+            return "nearest"
+        if self.fresh:
+            return "fresh"
+        return "changes" if self.readChangeFeed else "rows"
+
+    @property
+    def system_columns(self) -> tuple[str, ...]:
+        """The system columns that are read in addition to the table's columns."""
+        return tuple(
+            column
+            for option in OPTIONS.values()
+            if option.system_columns and getattr(self, option.name)
+            for column in option.system_columns
+        )
+
+    @property
+    def projection(self) -> Projection:
+        """The columns that are read, and as what types."""
+        return Projection(
+            self.columns, self.system_columns, self.blob_handling, self.json_as, self.geometry_as
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(TableOptions):
+    """The options of a write; `column_settings` maps lower-cased column paths to options and values."""
+
+    max_rows_per_file: int = option(
+        positive,
+        "a number of rows, 1 or more",
+        1 << 20,
+        "Rows after which a task starts another data file.",
+        aliases=("max_row_per_file",),
+    )
+    max_bytes_per_file: int = option(
+        byte_size,
+        "a size such as 1073741824 or 1g",
+        90 << 30,
+        "Bytes after which a task starts another data file.",
+    )
+    data_storage_version: str | None = option(
+        filled,
+        "a file version such as 2.2",
+        None,
+        "File version of a table that is created or overwritten: 2.0, 2.1 or 2.2 (the default).",
+        aliases=("file_format_version",),
+    )
+    compression: str | None = option(
+        one_of("zstd", "lz4", "fsst", "none"),
+        "zstd, lz4, fsst or none",
+        None,
+        "Compress the columns that say nothing else: zstd or lz4 make files small, none only packs them; "
+        "fsst stands for the default choice. A new table keeps it.",
+    )
+    enable_stable_row_ids: bool | None = option(
+        boolean,
+        "true or false",
+        None,
+        "Give the rows of a new table ids that survive compaction; by default, if it has a primary key.",
+        aliases=("new_table_enable_stable_row_ids",),
+    )
+    commit_message: str | None = option(
+        str, "text", None, "Text kept with the version that the write makes.", aliases=("userMetadata",)
+    )
+    commit_retries: int | None = option(
+        count,
+        "a number, 0 or more",
+        None,
+        "How often a commit is tried again after other writers came first; 19 times by default.",
+        aliases=("max_retries", "commit_max_retries"),
+    )
+    commit_timeout: float | None = option(
+        seconds,
+        "a time such as 90, 90s or 5m",
+        None,
+        "Time since the first try after which no other one begins; 30m by default.",
+    )
+    caseSensitive: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Accept columns whose names differ in case alone; for sessions with `spark.sql.caseSensitive`.",
+    )
+    mergeSchema: bool = option(
+        boolean,
+        "true or false",
+        False,
+        "Add the DataFrame's columns and struct fields that the table lacks; old rows are null there.",
+        aliases=("merge-schema",),
+    )
+    overwriteSchema: bool | None = option(
+        boolean,
+        "true or false",
+        None,
+        "An overwrite takes the DataFrame's columns by default; true also drops the stored types of the "
+        "table's columns, false keeps the table's columns.",
+    )
+    replaceWhere: str | None = option(
+        filled,
+        "an SQL condition",
+        None,
+        "An overwrite replaces only the rows for which this SQL condition is true; new rows must satisfy it.",
+    )
+    replaceUsing: tuple[str, ...] | None = option(
+        column_list,
+        "names separated by commas, or a JSON list of names (for names with commas or backquotes)",
+        None,
+        "An overwrite replaces only the rows that equal a new row in these columns, such as `day, "
+        "region`. Null equals nothing. Without new rows nothing is replaced.",
+    )
+    replaceOn: str | None = option(
+        filled,
+        "an SQL condition",
+        None,
+        "An overwrite replaces only the rows that this SQL condition matches with a new row, such as "
+        "`t.id = s.id AND t.day >= s.day`: `t` is the table (`targetAlias`), any other alias the new "
+        "rows.",
+    )
+    targetAlias: str = option(filled, "an alias", "t", "The alias of the table in `replaceOn`.")
+    txnAppId: str | None = option(
+        str,
+        "the name of a job",
+        None,
+        "Name of the job that writes; with `txnVersion`, a repeated write is applied only once.",
+    )
+    txnVersion: int | None = option(
+        count,
+        "a number, 0 or more",
+        None,
+        "Number of this write in its job: it is skipped if the job has committed it or a higher one.",
+    )
+    streamingQueryId: str | None = option(
+        str.strip,
+        "a name",
+        None,
+        "Streams: the name under which micro-batches are recorded; by default the id in the checkpoint.",
+    )
+    checkpointLocation: str | None = option(
+        str.strip, "a location", None, "Streams: where Spark keeps its checkpoint."
+    )
+    mode: str = option(
+        one_of("append", "upsert"),
+        "append or upsert (for batches there is .mode('append') or .mode('overwrite'))",
+        "append",
+        "Streams: `upsert` writes rows to the logs of the table's MemWAL, by its primary key; `append` "
+        "makes a version of each micro-batch.",
+    )
+    column_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def _declarations(kind: type, used: str) -> dict[str, Option]:
+    shared = {} if kind is TableOptions else TableOptions.__dataclass_fields__
+    return {
+        item.name: dataclasses.replace(item.metadata["option"], name=item.name, used=used)
+        for item in fields(kind)
+        if "option" in item.metadata and item.name not in shared
+    }
+
+
+OPTIONS: Mapping[str, Option] = {
+    **_declarations(TableOptions, "both"),
+    **_declarations(ReadOptions, "read"),
+    **_declarations(WriteOptions, "write"),
+}
+
+# Lower-cased name or alias -> option: Spark lower-cases the names.
+ALIASES: Mapping[str, Option] = {
+    name.lower(): option for option in OPTIONS.values() for name in (option.name, *option.aliases)
+}
+
+
+def options_that_choose(*choices: Choice) -> tuple[str, ...]:
+    """Return the names of the options that choose one of these things."""
+    return tuple(option.name for option in OPTIONS.values() if option.chooses in choices)
