@@ -26,7 +26,7 @@ WHEEL_HAS = (
     "spark_lance/py.typed",
     "spark_lance/proto/table_pb2.py",
     "spark_lance/proto/table_pb2.pyi",
-    "spark_lance/spark/jvm/LancePruning.java",
+    "spark_lance/spark/jvm/org/lance/spark/scan/LanceScan.java",
 )
 SDIST_HAS = ("LICENSE", "README.md", "pyproject.toml", *WHEEL_HAS)
 TRY = """

@@ -22,7 +22,7 @@ def test_a_folder_comes_before_what_is_built_on_it() -> None:
 
 
 def test_java_counts_as_what_names_its_class() -> None:
-    modules = modules_of([ROOT / "spark_lance/spark/jvm/LanceScan.java"])
+    modules = modules_of([ROOT / "spark_lance/spark/jvm/org/lance/spark/scan/LanceScan.java"])
     assert modules
     assert nearest_tests(modules)[0].startswith("tests.spark.")
 

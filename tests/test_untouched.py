@@ -35,7 +35,7 @@ def test_the_session(spark: SparkSession, tmp_path: Path) -> None:
     own.sql("USE kept")
     told = dict(line.split(": ", 1) for line in changes(before, state(own)))
     assert "+kept" in told["current catalog"]
-    assert "+spark.sql.catalog.kept -> spark_lance.sql.LanceCatalog" in told["settings"]
+    assert "+spark.sql.catalog.kept -> org.lance.spark.catalog.LanceCatalog" in told["settings"]
     # Sessions that are made later have nothing of it.
     assert changes(before, state(spark)) == []
 

@@ -93,7 +93,7 @@ def planned_size(rows: int, size: int) -> str:
     """Return the text that tells the optimizer rule the rows and bytes of a partition.
 
     Spark hands partitions of a Python data source to its planner pickled. The rule's scan
-    (jvm/LancePlannedScan.java) looks for this text in the pickle, so a partition has it as a field's value.
+    (`LancePlannedScan`) looks for this text in the pickle, so a partition has it as a field's value.
     """
     return f"lance-size:{rows}:{size};"
 

@@ -10,9 +10,14 @@ from spark_lance.spark.session import java_classes
 
 
 def changed_sources(folder: Path, texts: Mapping[str, str]) -> Path:
-    """Return a folder, in the given one, with the package's Java sources and other texts in place of some."""
+    """Copy the package's Java sources into a folder, with other texts for some classes.
+
+    Args:
+        folder: gets a folder `jvm`, which is returned.
+        texts: sources by the names of their classes, with packages.
+    """
     made = folder / "jvm"
     shutil.copytree(java_classes.FOLDER, made)
     for name, text in texts.items():
-        (made / name).write_text(text)
+        (made / f"{name.replace('.', '/')}.java").write_text(text)
     return made

@@ -17,6 +17,7 @@ from pyspark.sql.functions import udf
 import spark_lance
 from spark_lance.spark import compat
 from spark_lance.spark.scan.rows import LanceReader, PushdownReader
+from spark_lance.spark.session import java_classes
 from spark_lance.spark.source import LanceDataSource
 from tests.conftest import ROOT
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
@@ -46,7 +47,7 @@ def test_spark_has_the_module_that_offers_filters() -> None:
 
 def test_the_optimizer_rule_looks_for_the_sizes_that_are_written() -> None:
     assert compat.planned_size(3, 70) == "lance-size:3:70;"
-    assert '"lance-size:".getBytes()' in (SPARK / "jvm" / "LancePlannedScan.java").read_text()
+    assert '"lance-size:".getBytes()' in java_classes.source("org.lance.spark.scan.LancePlannedScan")
 
 
 def test_nothing_else_tells_releases_apart() -> None:

@@ -268,8 +268,8 @@ def test_a_driver_that_stops_its_session_and_makes_another(tmp_path: Path) -> No
 def test_a_unit_that_does_not_fit_leaves_its_statements_to_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = {"LanceRowLevel.java": "package spark_lance.sql; class LanceRowLevel { Nope x; }"}
-    sources = changed_sources(tmp_path, broken)
+    text = "package org.lance.spark.rowlevel; class LanceRowLevel { Nope x; }"
+    sources = changed_sources(tmp_path, {"org.lance.spark.rowlevel.LanceRowLevel": text})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # All sessions of the driver have the rules by now; those of another loader would stay in them, too.
     spark_lance.enable(spark.newSession())

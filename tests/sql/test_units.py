@@ -24,8 +24,9 @@ from tests.spark.java_sources import changed_sources
 
 prepare_environment()
 root, broken = sys.argv[1:]
-text = f"package spark_lance.sql; public class {broken} extends Missing {{}}"
-java_classes.FOLDER = changed_sources(Path(root), {broken + ".java": text})
+package, name = broken.split(".")
+text = f"package org.lance.spark.{package}; public class {name} extends Missing {{}}"
+java_classes.FOLDER = changed_sources(Path(root), {"org.lance.spark." + broken: text})
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.conf.set("spark.lance.localRows", "0")  # what is read, tasks read
 spark_lance.enable(spark, root=root)
@@ -57,8 +58,8 @@ print("all save modes work")
 @pytest.mark.parametrize(
     ("unit", "lines"),
     [
-        pytest.param("LanceColumns", ["are read row by row"], id="rows in place of columns"),
-        pytest.param("LanceScan", [], id="workers plan"),
+        pytest.param("transport.LanceColumns", ["are read row by row"], id="rows in place of columns"),
+        pytest.param("scan.LanceScan", [], id="workers plan"),
     ],
 )
 def test_where_a_unit_is_missing_there_is_one_warning_and_the_rest_works(
@@ -71,7 +72,7 @@ def test_where_a_unit_is_missing_there_is_one_warning_and_the_rest_works(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert "all of it was read" in done.stdout, done.stderr[-2000:]
     assert "all save modes work" in done.stdout, done.stderr[-2000:]
-    for line in (f"{unit} does not fit this release of Spark", *lines):
+    for line in (f"{unit.rpartition('.')[2]} does not fit this release of Spark", *lines):
         assert done.stderr.count(line) == 1, done.stderr[-4000:]
 
 

@@ -20,7 +20,7 @@ __all__ = ["gather_changes", "whole_row_bytes"]
 
 Answer = TypeVar("Answer")
 
-_ROWS = "spark_lance.sql.LanceAtHand"
+_ROWS = "org.lance.spark.rowlevel.LanceAtHand"
 # Size of a row in memory, as a multiple of its average size in files; and the size of its address.
 _GROWTH, _ADDRESS_BYTES = 4, 16
 _INT_MAX = 2**31 - 1

@@ -3,7 +3,7 @@
 The executor sends the path of a memory file after the partition that it hands over (`TaskRead`). The worker
 copies batches into it, each as Arrow's encapsulated message, and sends a batch without rows to the socket for
 each. Batches that are small, or find no room, go through the socket themselves. The executor's side documents
-the layout, and how the file passes from task to task: jvm/LanceRing.java.
+the layout, and how the file passes from task to task: `LanceRing`.
 
 Nothing is lost if the memory is not available: another container than the executor's, a kernel that refuses,
 a limit on addresses. Then all batches go through the socket.

@@ -1,7 +1,7 @@
 """Switch on, for one session, that Spark reads from Lance tables only what a query needs.
 
 Spark plans the scans of a Python data source with all columns, and without filters and limits. A rule for
-its optimizer, `jvm/LancePruning.java`, fixes that; Spark's own compiler compiles it in the driver's JVM.
+its optimizer, `LancePruning`, fixes that; Spark's own compiler compiles it in the driver's JVM.
 Clients of Spark Connect cannot reach that JVM. There the options `columns` and `filter` choose what is read,
 unless the server has switched the rule on for all of its sessions.
 

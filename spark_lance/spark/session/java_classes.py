@@ -9,7 +9,7 @@ and release of Spark:
 
 Each attribute of PySpark's view of the JVM is a question to it, and one that looks through all archives for
 what may be a package. So classes are named whole here, and everything else that is done in the JVM when a
-session starts is done by `jvm/LanceStart.java`.
+session starts is done by `LanceStart`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,7 @@ from spark_lance.io.user_cache import process_folder, user_cache
 
 __all__ = ["cache_folder", "can_publish", "first_line", "java", "load", "load_all", "open_loader", "source"]
 
-# Class -> its source, which may hold nested classes, too, and names those that are loaded before it.
-_SOURCES = {
-    "lance": "CreatingSource.java",
-    "lance.DefaultSource": "DefaultSource.java",
-    "spark_lance.LanceLate": "LanceLate.java",
-    "spark_lance.LanceParser": "LanceParser.java",
-    "spark_lance.LancePlannedScan": "LancePlannedScan.java",
-    "spark_lance.LancePruning": "LancePruning.java",
-    "spark_lance.LanceStatements": "LanceStatements.java",
-    "spark_lance.LanceUnits": "LanceUnits.java",
-    "spark_lance.LanceStart": "LanceStart.java",
-}
+# The root of the sources: folders are packages, and each file is named like its class.
 FOLDER = Path(__file__).parent.parent / "jvm"
 # Spark's class loader with a public addURL.
 _OPEN_LOADER = "org.apache.spark.util.MutableURLClassLoader"
@@ -98,7 +87,7 @@ def load_all(jvm: Any, names: Sequence[str]) -> tuple[Any, Mapping[str, str]]:
         loader = _context_loader(jvm)
         if loader.getResource(names[-1].replace(".", "/") + ".class") is not None:
             return loader, _missing
-        texts = {name: source(_SOURCES[name]) for name in names}
+        texts = {name: source(name) for name in names}
         taking = open_loader(jvm)
         if taking is None:
             # Py4J tells classes by their names, so there must not be two of one name.
@@ -110,9 +99,9 @@ def load_all(jvm: Any, names: Sequence[str]) -> tuple[Any, Mapping[str, str]]:
         return taking, _missing
 
 
-def source(file: str) -> str:
-    """Return the text of a Java source of this package."""
-    return (FOLDER / file).read_text()
+def source(name: str) -> str:
+    """Return the text of the source of a top-level class, given by its name with its package."""
+    return (FOLDER / f"{name.replace('.', '/')}.java").read_text()
 
 
 def first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Marks of the optimizer rule (jvm/LancePruning.java) for the reader of a scan that it has made.
+"""Marks of the optimizer rule (`LancePruning`) for the reader of a scan that it has made.
 
 Spark hands a reader nothing but the data source and a schema, so the rule writes into the metadata of the
 first column:

@@ -1,6 +1,6 @@
 """The parts that `enable` gives a classic session: classes of jvm/ whose nested class Start does the work.
 
-All of it is one question to the JVM, see `jvm/LanceStart.java`.
+All of it is one question to the JVM, see `LanceStart`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.owner import may_answer
 
-__all__ = ["FORMAT", "NOT_TAKEN", "RULE", "Started", "Wish", "start"]
+__all__ = ["FORMAT", "NOT_TAKEN", "PUBLISHED", "RULE", "Started", "Wish", "start"]
 
 # The optimizer rule, the scans that it makes, and the format as threads find it.
-RULE = "spark_lance.LancePruning"
-_SCANS = "spark_lance.LancePlannedScan"
+RULE = "org.lance.spark.scan.LancePruning"
+_SCANS = "org.lance.spark.scan.LancePlannedScan"
 FORMAT = "lance.DefaultSource"
-_STARTS = "spark_lance.LanceStart"
+_STARTS = "org.lance.spark.load.LanceStart"
 # All that is published at once, whatever the first session of a driver asks for.
-_PUBLISHED = (
+PUBLISHED = (
     FORMAT,
     _SCANS,
     RULE,
-    "spark_lance.LanceLate",
-    "spark_lance.LanceParser",
-    "spark_lance.LanceStatements",
-    "spark_lance.LanceUnits",
+    "org.lance.spark.load.LanceLate",
+    "org.lance.spark.load.LanceParser",
+    "org.lance.spark.rowlevel.LanceStatements",
+    "org.lance.spark.load.LanceUnits",
     _STARTS,
 )
 NOT_TAKEN = "the driver's class loader takes no classes"
@@ -82,7 +82,7 @@ def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str]
     missing: dict[str, str] = {}
     try:
         published = java_classes.can_publish(jvm)
-        names = _PUBLISHED if published else (_SCANS, RULE, _STARTS)
+        names = PUBLISHED if published else (_SCANS, RULE, _STARTS)
         loader, lost = java_classes.load_all(jvm, names)
         missing.update(lost)
         if not published:

@@ -1,6 +1,6 @@
 """The catalogs of a driver, as Spark's settings `spark.sql.catalog.<name>.*` describe them.
 
-spark.sql.catalog.<name>               spark_lance.sql.LanceCatalog
+spark.sql.catalog.<name>               org.lance.spark.catalog.LanceCatalog
 spark.sql.catalog.<name>.root          the folder of its tables; without one it has path tables only
 spark.sql.catalog.<name>.impl          in place of a root: `rest`, or another implementation of the package
                                        lance-namespace; settings that are not listed here are its own

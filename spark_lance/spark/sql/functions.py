@@ -12,6 +12,9 @@ from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
 
 __all__ = ["functions"]
 
+_SEARCH = "org.lance.spark.search.LanceSearch"
+_DISTANCE = "org.lance.spark.search.LanceDistance"
+_BLOB = "org.lance.spark.catalog.LanceBlob"
 _DISTANCES: Mapping[str, str] = {
     "l2_distance": "_FUNC_(a, b) - The sum of squared differences of two arrays of numbers.",
     "cosine_distance": "_FUNC_(a, b) - 1 minus the cosine of the angle between two arrays of numbers.",
@@ -26,7 +29,7 @@ _BLOBS: Mapping[str, str] = {
 def functions() -> list[dict[str, Any]]:
     """Return the functions: `unit` that has the class, `name`, `usage`, and whether they return `rows`."""
     searches = {name: about.usage for name, about in SEARCH_FUNCTIONS.items()}
-    kinds = (("LanceSearch", searches), ("LanceDistance", _DISTANCES), ("LanceBlob", _BLOBS))
+    kinds = ((_SEARCH, searches), (_DISTANCE, _DISTANCES), (_BLOB, _BLOBS))
     return [
         {"unit": unit, "name": name, "usage": usage, "rows": named is searches}
         for unit, named in kinds

@@ -14,24 +14,24 @@ from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.start import NOT_TAKEN, Wish
 from spark_lance.spark.sql.functions import functions
 from spark_lance.spark.sql.late import LateBridge
-from spark_lance.spark.sql.units import UNITS, compiled_units
+from spark_lance.spark.sql.units import compiled_units, unit_names
 
 __all__ = ["PLANS_IN_DRIVER", "catalog_wish", "take_save_modes", "tell_of_missing"]
 
 logger = logging.getLogger(__name__)
 
-_CLASS = "spark_lance.sql.LanceCatalog"
+_CLASS = "org.lance.spark.catalog.LanceCatalog"
 # The format of those who asked for all save modes.
 _CREATING_FORMAT = "lance"
-# Whether the driver's own Python plans the reads of a session (jvm/LanceScan.java), or Spark's workers do.
+# Whether the driver's own Python plans the reads of a session (`LanceScan`), or Spark's workers do.
 PLANS_IN_DRIVER = "spark.lance.planInDriver"
 
 # Names of options whose values Spark hides in plans: those of its own default, and those that may be secret.
 _HIDDEN_OPTIONS, _HIDDEN_NAMES = "spark.sql.redaction.options.regex", f"{SECRET_NAMES}|url"
 
 # The classes that answer questions; the functions and a rule; parse errors; statements.
-_UNITS, _FUNCTIONS = "spark_lance.LanceUnits", "spark_lance.LanceLate"
-_PARSER, _STATEMENTS = "spark_lance.LanceParser", "spark_lance.LanceStatements"
+_UNITS, _FUNCTIONS = "org.lance.spark.load.LanceUnits", "org.lance.spark.load.LanceLate"
+_PARSER, _STATEMENTS = "org.lance.spark.load.LanceParser", "org.lance.spark.rowlevel.LanceStatements"
 PARTS = (_UNITS, _FUNCTIONS, _PARSER, _STATEMENTS)
 VITAL = (_UNITS, _FUNCTIONS)
 
@@ -50,7 +50,7 @@ def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
         "settings": {prefix: _CLASS, **({} if root is None else {f"{prefix}.root": root})},
         "defaults": {PLANS_IN_DRIVER: "true", _HIDDEN_OPTIONS: _HIDDEN_NAMES},
         "sources": str(java_classes.FOLDER),
-        "units": UNITS,
+        "units": unit_names(),
         "compiledUnits": str(compiled_units(spark._jvm)),
         "functions": functions(),
     }

@@ -1,6 +1,6 @@
 """DELETE, UPDATE and MERGE: statements that Spark has resolved, done by the jobs of `LanceTable`.
 
-The Java side (jvm/LanceRowLevel.java) hands over what a statement is about, and its expressions as Columns.
+The Java side (`LanceRowLevel`) hands over what a statement is about, and its expressions as Columns.
 Columns of the table stand in them behind one alias, those of the source of a MERGE behind another.
 """
 

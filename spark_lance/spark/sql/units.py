@@ -11,63 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from spark_lance.spark.session import java_classes
+from spark_lance.spark.session.start import PUBLISHED
 
-__all__ = ["UNITS", "compiled_units"]
+__all__ = ["compiled_units", "unit_names"]
 
-# A source file each, named like its class in the package spark_lance.sql. One that does not fit a release of
-# Spark is missing there, and nothing else.
-UNITS = (
-    "Bridge",
-    "LanceCatalog",
-    "LanceConditions",
-    "LanceTable",
-    "LanceEvolving",
-    "LanceRelations",
-    "LanceProcedures",
-    "LanceMessage",
-    "LanceRing",
-    "LanceColumnVector",
-    "LanceColumns",
-    "LanceHeldColumns",
-    "LanceRowNode",
-    "LanceRowNodes",
-    "LanceColumnCopies",
-    "LanceRowColumns",
-    "LanceRowBatches",
-    "LanceTransport",
-    "LanceSaveModes",
-    "LanceAmount",
-    "LancePushed",
-    "LanceDocuments",
-    "LanceRows",
-    "LanceTaskScan",
-    "LanceColumnScan",
-    "LanceScan",
-    "LanceLocal",
-    "LanceWrite",
-    "LanceRoutes",
-    "LanceAtHand",
-    "LanceWriteRows",
-    "LanceWriteColumns",
-    "LancePaths",
-    "LanceTarget",
-    "LanceSpelling",
-    "LanceQueries",
-    "LanceRenaming",
-    "LanceAssignments",
-    "LanceChange",
-    "LanceRowLevel",
-    "LanceLateral",
-    "LanceSearch",
-    "LanceDistance",
-    "LanceNearest",
-    "LanceBlob",
-)
+
+def unit_names() -> list[str]:
+    """Return the classes that are compiled when they are first used, sorted: one for each source file.
+
+    A class that does not compile with a release of Spark is missing there; the others are not affected.
+    """
+    files = java_classes.FOLDER.glob("org/**/*.java")
+    names = {".".join(file.relative_to(java_classes.FOLDER).with_suffix("").parts) for file in files}
+    return sorted(names - set(PUBLISHED))
 
 
 def compiled_units(jvm: Any) -> Path:
     """Return the folder in which units of these sources are kept once they are compiled."""
     content = hashlib.sha256()
-    for name in UNITS:
-        content.update(java_classes.source(f"{name}.java").encode() + b"\0")
+    for name in unit_names():
+        content.update(java_classes.source(name).encode() + b"\0")
     return java_classes.cache_folder(jvm) / f"units-{content.hexdigest()[:16]}"

@@ -265,18 +265,21 @@ def test_other_sources_are_left_alone(enabled: SparkSession, tmp_path: Path) -> 
     assert enabled.read.parquet(location).where("y > 10").agg(f.sum("id")).first() == (30,)
 
 
+PLANNED_SCAN = "org.lance.spark.scan.LancePlannedScan"
+
+
 def with_other_rule(
     spark: SparkSession,
     folder: Path,
     text: str,
     check: Callable[[SparkSession, Started], None],
-    file: str = "LancePruning.java",
+    name: str = RULE,
 ) -> None:
     """Run a check in a session with a rule of another source, which no other session gets."""
 
     def work() -> None:
         with pytest.MonkeyPatch.context() as patch, foreign_launcher(spark):
-            patch.setattr(java_classes, "FOLDER", changed_sources(folder, {file: text}))
+            patch.setattr(java_classes, "FOLDER", changed_sources(folder, {name: text}))
             session = spark.newSession()
             check(session, enable(session))
 
@@ -291,7 +294,7 @@ def with_other_rule(
 def test_whatever_goes_wrong_leaves_the_plan_as_it_was(
     spark: SparkSession, path: str, tmp_path: Path, old: str, new: str, fits: bool
 ) -> None:
-    source = java_classes.source("LancePruning.java")
+    source = java_classes.source(RULE)
     assert old in source
 
     def check(session: SparkSession, started: Started) -> None:
@@ -307,7 +310,7 @@ def test_whatever_goes_wrong_leaves_the_plan_as_it_was(
 def test_a_scan_of_unknown_size_is_read_like_any_other(
     spark: SparkSession, path: str, tmp_path: Path
 ) -> None:
-    source = java_classes.source("LancePlannedScan.java")
+    source = java_classes.source(PLANNED_SCAN)
     assert "pickedPartition" in source
 
     def check(session: SparkSession, started: Started) -> None:
@@ -316,7 +319,7 @@ def test_a_scan_of_unknown_size_is_read_like_any_other(
         assert joined.count() == ROWS
 
     changed = source.replace("pickedPartition", "renamedPartition")
-    with_other_rule(spark, tmp_path, changed, check, "LancePlannedScan.java")
+    with_other_rule(spark, tmp_path, changed, check, PLANNED_SCAN)
 
 
 @pytest.mark.parametrize("condition", ["id > 5 and st.t.z = '7'", "x is null and id < 20", "ID = 3"])

@@ -101,7 +101,7 @@ def shared(frame: DataFrame) -> int:
 def field_of_ring(session: SparkSession, name: str) -> Any:
     jvm: Any = session._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    field = loader.loadClass("spark_lance.sql.LanceRing").getDeclaredField(name)
+    field = loader.loadClass("org.lance.spark.transport.LanceRing").getDeclaredField(name)
     field.setAccessible(True)
     return field.get(None)
 

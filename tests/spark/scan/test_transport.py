@@ -740,7 +740,7 @@ def test_executors_of_their_own_get_the_classes(session: SparkSession, path: str
     [
         pytest.param(
             "local-cluster[1,1,512]",
-            "LanceTransport.java",
+            "org.lance.spark.transport.LanceTransport",
             "context.addJar(jar.getPath());",
             "",
             "executors do not load the classes",
@@ -749,7 +749,7 @@ def test_executors_of_their_own_get_the_classes(session: SparkSession, path: str
         ),
         pytest.param(
             "local[1]",
-            "LanceColumns.java",
+            "org.lance.spark.transport.LanceColumns",
             "createMapInBatchEvaluatorFactory",
             "createWhatIsNotThere",
             "NoSuchMethodException",
@@ -758,7 +758,7 @@ def test_executors_of_their_own_get_the_classes(session: SparkSession, path: str
         ),
         pytest.param(
             "local[1]",
-            "LanceColumns.java",
+            "org.lance.spark.transport.LanceColumns",
             "runner.compute(",
             "runner.computeWhatIsNotThere(",
             "do not fit this release of Spark",

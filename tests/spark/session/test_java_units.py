@@ -9,6 +9,7 @@ installed release are slow tests.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from spark_lance.spark.java import prepare_environment
 from spark_lance.spark.session import java_classes
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = sorted((ROOT / "spark_lance" / "spark" / "jvm").glob("*.java"))
+FOLDER = java_classes.FOLDER
+# Classes, with their packages: a source file each.
+SOURCES = sorted(".".join(path.relative_to(FOLDER).with_suffix("").parts) for path in FOLDER.rglob("*.java"))
 
 
 def releases() -> dict[str, Path]:
@@ -39,7 +42,9 @@ def releases() -> dict[str, Path]:
 
 RELEASES = releases()
 # Units that are used only where Spark has a class.
-NEEDED = {"LanceEvolving.java": "org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution"}
+NEEDED = {
+    "org.lance.spark.catalog.LanceEvolving": "org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution"
+}
 
 
 @pytest.fixture(
@@ -90,9 +95,9 @@ def test_all_units_compile(jvm: Any) -> None:
     assert len(SOURCES) >= 7
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     waiting = {
-        source.name: java_classes.source(source.name)
-        for source in SOURCES
-        if has_class(jvm, loader, NEEDED.get(source.name, "java.lang.Object"))
+        name: java_classes.source(name)
+        for name in SOURCES
+        if has_class(jvm, loader, NEEDED.get(name, "java.lang.Object"))
     }
     # A source may name classes of others, which then have to be there.
     while waiting:
@@ -106,8 +111,16 @@ def test_all_units_compile(jvm: Any) -> None:
         waiting = {name: waiting[name] for name in problems}
 
 
+def test_a_source_is_named_like_its_class() -> None:
+    for name in SOURCES:
+        package, _, stem = name.rpartition(".")
+        text = java_classes.source(name)
+        assert (f"\npackage {package};\n" in text) == bool(package), name
+        assert re.search(rf"^public .*\b(class|interface) {stem}\b", text, re.MULTILINE), name
+
+
 def test_what_does_not_fit_a_release_does_not_compile(jvm: Any) -> None:
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    text = java_classes.source("LanceRowLevel.java").replace("recacheByPlan", "recacheByPlans")
-    with pytest.raises(Py4JJavaError, match=r"recacheByPlans|LanceStatements|LanceLate"):
-        compile_unit(jvm, loader, text)
+    text = java_classes.source("org.lance.spark.transport.LanceTransport")
+    with pytest.raises(Py4JJavaError, match="getNoArtifactState"):
+        compile_unit(jvm, loader, text.replace("getCurrentJobArtifactState", "getNoArtifactState"))

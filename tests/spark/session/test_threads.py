@@ -18,6 +18,7 @@ from spark_lance import LanceTable
 from spark_lance.spark.session import enable as enable_module
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.start import FORMAT
+from tests.spark.java_sources import changed_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,7 +172,7 @@ def test_classes_are_compiled_once(spark: SparkSession, monkeypatch: pytest.Monk
     other = spark_lance.enable(spark.newSession())
     rules = other._jsparkSession.experimental().extraOptimizations()
     names = [rules.apply(i).getClass().getName() for i in range(rules.size())]
-    assert names == ["spark_lance.LancePruning"]
+    assert names == ["org.lance.spark.scan.LancePruning"]
 
 
 @contextmanager
@@ -219,9 +220,8 @@ def test_where_no_classes_are_taken_each_thread_calls_for_itself(
 def test_a_class_that_does_not_compile_costs_threads_only(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, broken = str(tmp_path / "t"), tmp_path / "Broken.java"
-    broken.write_text("package lance; public final class DefaultSource extends NotThere {}")
-    monkeypatch.setitem(java_classes._SOURCES, FORMAT, str(broken))
+    path, broken = str(tmp_path / "t"), "package lance; public final class DefaultSource extends NotThere {}"
+    monkeypatch.setattr(java_classes, "FOLDER", changed_sources(tmp_path, {FORMAT: broken}))
     enable_module._warn_of_threads.cache_clear()
 
     def work() -> None:

@@ -1,0 +1,93 @@
+// The format `lance` as a class, for Spark to find in every thread.
+//
+// To write, Spark looks for formats of Python in the session that is active in the thread, and a session is active only
+// in the thread that made it. Before that it asks the class loader for this name: the format, a dot, DefaultSource.
+// The class is what Spark takes for every format of Python: it gives it the short name, which finds the source.
+//
+// Reads are described and planned by the driver's own Python, where it answers (LancePaths); otherwise Spark asks
+// Python worker processes, as it does for every format of Python.
+
+package lance;
+
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.util.Map;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+public class DefaultSource extends PythonDataSourceV2 {
+  private Map described = null;
+
+  public DefaultSource() {
+  }
+
+  // The format itself. Spark would ask a Python worker for all formats that are installed, in a daemon of its own.
+  public UserDefinedPythonDataSource source() {
+    Object known = null;
+    try {
+      Class units = Class.forName("org.lance.spark.load.LanceUnits", true, loader());
+      Object[] id = {SparkContext.getOrCreate().applicationId()};
+      known = units.getMethod("format", new Class[] {String.class}).invoke(null, id);
+    } catch (ReflectiveOperationException missing) {
+      known = null;
+    }
+    return known == null ? super.source() : (UserDefinedPythonDataSource) known;
+  }
+
+  public StructType inferSchema(CaseInsensitiveStringMap options) {
+    try {
+      described = (Map) call("describe", new Object[] {options});
+    } catch (IllegalArgumentException refused) {
+      // Spark's own way says what is wrong, as it does for every format of Python.
+      described = null;
+    }
+    if (described == null) {
+      Object zoned = call("zoned", new Object[] {options});
+      return super.inferSchema(zoned == null ? options : (CaseInsensitiveStringMap) zoned);
+    }
+    return (StructType) call("schema", new Object[] {described});
+  }
+
+  public Table getTable(StructType schema, Transform[] partitions, Map properties) {
+    if (partitions.length > 0) {
+      throw new IllegalArgumentException(
+          "Lance tables have no partitions: leave out partitionBy, and cluster the rows by LanceTable.sortBy");
+    }
+    Table table = (Table) call("table", new Object[] {this, schema, described});
+    return table == null ? super.getTable(schema, partitions, properties) : table;
+  }
+
+  // A static method of LancePaths; null where that class does not fit this release, or nobody has published it.
+  private static Object call(String name, Object[] arguments) {
+    Method[] methods;
+    try {
+      methods = Class.forName("org.lance.spark.scan.LancePaths", true, loader()).getMethods();
+    } catch (ClassNotFoundException missing) {
+      return null;
+    }
+    for (int i = 0; i < methods.length; i++) {
+      if (methods[i].getName().equals(name)) {
+        try {
+          return methods[i].invoke(null, arguments);
+        } catch (IllegalAccessException problem) {
+          throw new IllegalStateException(problem);
+        } catch (InvocationTargetException problem) {
+          if (problem.getCause() instanceof RuntimeException) {
+            throw (RuntimeException) problem.getCause();
+          }
+          throw new IllegalStateException(problem.getCause());
+        }
+      }
+    }
+    return null;
+  }
+
+  private static ClassLoader loader() {
+    return DefaultSource.class.getClassLoader();
+  }
+}

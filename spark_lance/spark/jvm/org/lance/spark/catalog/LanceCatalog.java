@@ -1,0 +1,409 @@
+// The catalog: names of tables and namespaces, answered by the driver's Python. The tables behind them are LanceTable.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.catalog;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.regex.Pattern;
+import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.trees.CurrentOrigin$;
+import org.apache.spark.sql.catalyst.trees.Origin;
+import org.apache.spark.sql.connector.catalog.FunctionCatalog;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
+import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
+import org.lance.spark.load.Bridge;
+
+public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
+  // What stands before a name that need not be there, and that Spark looks up nevertheless.
+  private static final Pattern UNCACHED =
+      Pattern.compile("UNCACHE\\s+TABLE\\s+IF\\s+EXISTS\\s+$", Pattern.CASE_INSENSITIVE);
+  private String name;
+  // As Spark found them when it first used the catalog.
+  private Map options;
+
+  public void initialize(String name, CaseInsensitiveStringMap options) {
+    this.name = name;
+    this.options = options.asCaseSensitiveMap();
+    ask("open_catalog", null);
+  }
+
+  public String name() {
+    return name;
+  }
+
+  public String[] defaultNamespace() {
+    return new String[0];
+  }
+
+  // What the session's settings say now: a root may be named after the first use.
+  private Map options() {
+    Map settings =
+        scala.jdk.javaapi.CollectionConverters.asJava(((SQLConf) SQLConf$.MODULE$.get()).getAllConfs());
+    String prefix = "spark.sql.catalog." + name;
+    if (!settings.containsKey(prefix)) {
+      return options; // another session's
+    }
+    Map found = new HashMap();
+    for (Iterator i = settings.entrySet().iterator(); i.hasNext(); ) {
+      Map.Entry setting = (Map.Entry) i.next();
+      String key = (String) setting.getKey();
+      if (key.startsWith(prefix + ".")) {
+        found.put(key.substring(prefix.length() + 1), setting.getValue());
+      }
+    }
+    return found;
+  }
+
+  public Map question(String verb) {
+    Map question = Bridge.question(verb);
+    question.put("catalog", name);
+    question.put("options", options());
+    return question;
+  }
+
+  public Map question(String verb, String[] parts) {
+    Map question = question(verb);
+    question.put("name", Bridge.list(parts));
+    question.put("options", Bridge.optionsFor(name, parts, options()));
+    return question;
+  }
+
+  private Map question(String verb, Identifier identifier) {
+    return question(verb, parts(identifier));
+  }
+
+  private Object ask(String verb, String[] parts) {
+    return Bridge.ask(parts == null ? question(verb) : question(verb, parts), null);
+  }
+
+  private static String[] parts(Identifier identifier) {
+    String[] namespace = identifier.namespace();
+    String[] parts = new String[namespace.length + 1];
+    System.arraycopy(namespace, 0, parts, 0, namespace.length);
+    parts[namespace.length] = identifier.name();
+    return parts;
+  }
+
+  // Namespaces
+
+  public String[][] listNamespaces() {
+    return listNamespaces(new String[0]);
+  }
+
+  public String[][] listNamespaces(String[] namespace) {
+    List answer = (List) ask("list_namespaces", namespace);
+    String[][] found = new String[answer.size()][];
+    for (int i = 0; i < found.length; i++) {
+      found[i] = Bridge.texts(answer.get(i));
+    }
+    return found;
+  }
+
+  public Map loadNamespaceMetadata(String[] namespace) {
+    return namespace.length == 0 ? new HashMap() : (Map) ask("load_namespace", namespace);
+  }
+
+  public void createNamespace(String[] namespace, Map metadata) {
+    Map question = question("create_namespace", namespace);
+    question.put("properties", metadata);
+    Bridge.ask(question, null);
+  }
+
+  public void alterNamespace(String[] namespace, NamespaceChange[] changes) {
+    Map question = question("alter_namespace", namespace);
+    Map set = new HashMap();
+    question.put("set", set);
+    List removed = new ArrayList();
+    question.put("removed", removed);
+    for (int i = 0; i < changes.length; i++) {
+      if (changes[i] instanceof NamespaceChange.SetProperty) {
+        NamespaceChange.SetProperty change = (NamespaceChange.SetProperty) changes[i];
+        set.put(change.property(), change.value());
+      } else {
+        removed.add(((NamespaceChange.RemoveProperty) changes[i]).property());
+      }
+    }
+    Bridge.ask(question, null);
+  }
+
+  public boolean dropNamespace(String[] namespace, boolean cascade) {
+    Map question = question("drop_namespace", namespace);
+    question.put("cascade", Boolean.valueOf(cascade));
+    Bridge.ask(question, null);
+    return true;
+  }
+
+  // Tables
+
+  public Identifier[] listTables(String[] namespace) {
+    List answer = (List) ask("list_tables", namespace);
+    Identifier[] found = new Identifier[answer.size()];
+    for (int i = 0; i < found.length; i++) {
+      found[i] = Identifier.of(namespace, (String) answer.get(i));
+    }
+    return found;
+  }
+
+  public Table loadTable(Identifier identifier) {
+    if (identifier instanceof Bridge.Loads) {
+      return ((Bridge.Loads) identifier).load();
+    }
+    return found(identifier, question("load_table", identifier));
+  }
+
+  public Table loadTable(Identifier identifier, String version) {
+    Map question = question("load_table", identifier);
+    question.put("version", version);
+    return found(identifier, question);
+  }
+
+  public Table loadTable(Identifier identifier, long micros) {
+    Map question = question("load_table", identifier);
+    question.put("asof", new Long(micros));
+    return found(identifier, question);
+  }
+
+  // Where the catalog is called like the format, a name of two parts that the analyzer does not find here is next
+  // taken for a file of the format, which ends in an error that says nothing of a table. So the analyzer hears at once
+  // that there is none; whoever else asks, as writers do that make what is missing, gets the exception to catch. Of a
+  // branch that is missing the analyzer would not tell why, so it hears this, too, at once.
+  private Table found(Identifier identifier, Map question) {
+    try {
+      return table(question);
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      boolean atOnce = problem instanceof Bridge.NoSuchBranchException
+          || (name.equalsIgnoreCase("lance") && identifier.namespace().length == 0);
+      if (atOnce && problem instanceof NoSuchTableException && Bridge.isCalledBy("ResolveRelations")) {
+        if (UNCACHED.matcher(before()).find()) {
+          return new Nothing(identifier.name());
+        }
+        Platform.throwException(Bridge.missing((NoSuchTableException) problem, name, identifier));
+      }
+      Platform.throwException(problem);
+      return null;
+    }
+  }
+
+  // The text of a statement before the name that the analyzer looks up.
+  private static String before() {
+    Origin origin = CurrentOrigin$.MODULE$.get();
+    boolean known = origin.sqlText().isDefined() && origin.startIndex().isDefined();
+    int start = known ? ((Integer) origin.startIndex().get()).intValue() : 0;
+    return known ? ((String) origin.sqlText().get()).substring(0, start) : "";
+  }
+
+  // A table that is not there, where that is no error: nothing of it is cached.
+  private static final class Nothing implements Table {
+    private final String name;
+
+    Nothing(String name) {
+      this.name = name;
+    }
+
+    public String name() {
+      return name;
+    }
+
+    public StructType schema() {
+      return new StructType();
+    }
+
+    public Set capabilities() {
+      return Collections.singleton(TableCapability.BATCH_READ);
+    }
+  }
+
+  private Table table(Map question) {
+    boolean missing = false;
+    try {
+      return LanceTable.of(question, (Map) Bridge.ask(question, null));
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      // The statement may go on to make it.
+      missing = problem instanceof NoSuchTableException && question.get("verb").equals("load_table");
+      Platform.throwException(problem);
+      return null;
+    } finally {
+      if (!missing) {
+        Bridge.written();
+      }
+    }
+  }
+
+  public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    return table(definition("create_table", identifier, schema, partitions, properties));
+  }
+
+  private Map definition(
+      String verb, Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    Map question = question(verb, identifier);
+    question.put("schema", schema.json());
+    question.put("properties", properties);
+    // These name a format where the user did not.
+    boolean names = Bridge.isCalledBy("DataFrameWriter") || Bridge.isCalledBy("DataStreamWriter");
+    question.put("default_format", Boolean.valueOf(names || Bridge.isCalledBy("classic.Catalog")));
+    List transforms = new ArrayList();
+    question.put("partitions", transforms);
+    for (int i = 0; i < partitions.length; i++) {
+      transforms.add(partitions[i].toString());
+    }
+    return question;
+  }
+
+  public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    return staged("create", identifier, schema, partitions, properties);
+  }
+
+  public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    return staged("replace", identifier, schema, partitions, properties);
+  }
+
+  public StagedTable stageCreateOrReplace(
+      Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    return staged("create_or_replace", identifier, schema, partitions, properties);
+  }
+
+  private StagedTable staged(
+      String mode, Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    Map question = definition("stage_table", identifier, schema, partitions, properties);
+    question.put("mode", mode);
+    try {
+      return new LanceTable.Staged(question, (Map) Bridge.ask(question, null));
+    } finally {
+      Bridge.written();
+    }
+  }
+
+  public boolean dropTable(Identifier identifier) {
+    return ((Boolean) Bridge.ask(question("drop_table", identifier), null)).booleanValue();
+  }
+
+  public boolean purgeTable(Identifier identifier) {
+    return dropTable(identifier);
+  }
+
+  public void renameTable(Identifier from, Identifier to) {
+    Map question = question("rename_table", from);
+    question.put("to", Bridge.list(parts(to)));
+    Bridge.ask(question, null);
+  }
+
+  public Table alterTable(Identifier identifier, TableChange[] changes) {
+    Map question = question("alter_table", identifier);
+    List list = new ArrayList();
+    question.put("changes", list);
+    question.put("evolves", Boolean.valueOf(Bridge.isCalledBy("SchemaEvolution")));
+    for (int i = 0; i < changes.length; i++) {
+      list.add(described(changes[i]));
+    }
+    return table(question);
+  }
+
+  static Map described(TableChange change) {
+    Map told = new HashMap();
+    describe(change, told);
+    return told;
+  }
+
+  private static void describe(TableChange change, Map told) {
+    if (change instanceof TableChange.SetProperty) {
+      TableChange.SetProperty set = (TableChange.SetProperty) change;
+      told.put("kind", "set_property");
+      told.put("property", set.property());
+      told.put("value", set.value());
+    } else if (change instanceof TableChange.RemoveProperty) {
+      told.put("kind", "remove_property");
+      told.put("property", ((TableChange.RemoveProperty) change).property());
+    } else if (change instanceof TableChange.AddColumn) {
+      TableChange.AddColumn add = (TableChange.AddColumn) change;
+      column(told, "add_column", add.fieldNames());
+      told.put("type", add.dataType().json());
+      told.put("nullable", Boolean.valueOf(add.isNullable()));
+      told.put("comment", add.comment());
+      told.put("position", add.position() == null ? null : add.position().toString());
+      told.put("default", add.defaultValue() == null ? null : add.defaultValue().toString());
+    } else if (change instanceof TableChange.RenameColumn) {
+      TableChange.RenameColumn rename = (TableChange.RenameColumn) change;
+      column(told, "rename_column", rename.fieldNames());
+      told.put("to", rename.newName());
+    } else if (change instanceof TableChange.UpdateColumnType) {
+      TableChange.UpdateColumnType update = (TableChange.UpdateColumnType) change;
+      column(told, "column_type", update.fieldNames());
+      told.put("type", update.newDataType().json());
+    } else if (change instanceof TableChange.UpdateColumnNullability) {
+      TableChange.UpdateColumnNullability update = (TableChange.UpdateColumnNullability) change;
+      column(told, "column_nullability", update.fieldNames());
+      told.put("nullable", Boolean.valueOf(update.nullable()));
+    } else if (change instanceof TableChange.UpdateColumnComment) {
+      TableChange.UpdateColumnComment update = (TableChange.UpdateColumnComment) change;
+      column(told, "column_comment", update.fieldNames());
+      told.put("comment", update.newComment());
+    } else if (change instanceof TableChange.DeleteColumn) {
+      TableChange.DeleteColumn delete = (TableChange.DeleteColumn) change;
+      column(told, "drop_column", delete.fieldNames());
+      told.put("if_exists", delete.ifExists());
+    } else {
+      told.put("kind", change.getClass().getSimpleName());
+    }
+  }
+
+  private static void column(Map told, String kind, String[] path) {
+    told.put("kind", kind);
+    told.put("column", Bridge.list(path));
+  }
+
+  // Functions: none of its own, so that Spark looks for a name among its own ones and says what is like it.
+
+  public Identifier[] listFunctions(String[] namespace) {
+    return new Identifier[0];
+  }
+
+  public UnboundFunction loadFunction(Identifier identifier) {
+    Platform.throwException(new NoSuchFunctionException(identifier));
+    return null;
+  }
+
+  // Procedures: a unit of their own.
+
+  public Identifier[] listProcedures(String[] namespace) {
+    if (namespace.length != 1 || !namespace[0].equals("system")) {
+      return new Identifier[0];
+    }
+    List answer = (List) ask("list_procedures", null);
+    Identifier[] found = new Identifier[answer.size()];
+    for (int i = 0; i < found.length; i++) {
+      found[i] = Identifier.of(namespace, (String) answer.get(i));
+    }
+    return found;
+  }
+
+  public UnboundProcedure loadProcedure(Identifier identifier) {
+    return LanceProcedures.load(question("load_procedure", identifier));
+  }
+}

@@ -1,0 +1,24 @@
+// A table that Spark asks which changes of its schema a statement WITH SCHEMA EVOLUTION may make (Spark 4.3 and newer).
+//
+// Spark leaves out the changes that the table does not support, and casts the source's values as without evolution.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.catalog;
+
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.lance.spark.load.Bridge;
+
+public final class LanceEvolving extends LanceTable implements SupportsSchemaEvolution {
+  public LanceEvolving(Map asked, Map answer) {
+    super(asked, answer);
+  }
+
+  public boolean supportsColumnChange(TableChange.ColumnChange change) {
+    Map question = question("supports_change");
+    question.put("change", LanceCatalog.described((TableChange) change));
+    return ((Boolean) Bridge.ask(question, null)).booleanValue();
+  }
+}

@@ -1,0 +1,161 @@
+// Names of tables in reads of changes, and in INSERT ... REPLACE USING.
+//
+// Spark loads a table by its name and gives the options to the scan only, so the columns would be those of the rows. A
+// rule that runs before Spark resolves names puts a table in place of such a name that has the columns of the changes.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.catalog;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
+import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+public final class LanceRelations {
+  private LanceRelations() {}
+
+  // The relation of the changes of a Lance table; the same name where it is none.
+  public static LogicalPlan changes(UnresolvedRelation named) {
+    LogicalPlan resolved = SparkSession.active().sessionState().analyzer().execute(plain(named));
+    Replacing replacing = new Replacing(named.options(), named.isStreaming());
+    LogicalPlan replaced = (LogicalPlan) resolved.transformDown(replacing);
+    return replacing.replaced ? replaced : named;
+  }
+
+  // INSERT ... REPLACE USING (columns), or ON a condition, as an overwrite with the option of that name. A statement
+  // about another table stays as it is.
+  public static LogicalPlan replacing(LogicalPlan insert) {
+    Object[] parts = new Object[insert.productArity()];
+    boolean isLance = false;
+    for (int i = 0; i < parts.length; i++) {
+      Object part = insert.productElement(i);
+      if (part instanceof UnresolvedRelation) {
+        UnresolvedRelation named = (UnresolvedRelation) part;
+        isLance = isLance(named);
+        Map options = new HashMap(named.options().asCaseSensitiveMap());
+        describe(criteria(insert), options);
+        part = named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(options), false);
+      } else if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
+        part = scala.Option.empty();
+      } else if (insert.productElementName(i).equals("overwrite")) {
+        part = Boolean.TRUE;
+      }
+      parts[i] = part;
+    }
+    if (!isLance) {
+      return insert;
+    }
+    return (LogicalPlan) insert.makeCopy(parts);
+  }
+
+  // By what the rows are found that an INSERT replaces; null where it replaces none.
+  public static Object criteria(LogicalPlan insert) {
+    for (int i = 0; i < insert.productArity(); i++) {
+      if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
+        scala.Option criteria = (scala.Option) insert.productElement(i);
+        return criteria.isEmpty() ? null : criteria.get();
+      }
+    }
+    return null;
+  }
+
+  // By reflection, as older releases have no such classes.
+  private static Object part(Object criteria, String name) {
+    try {
+      return criteria.getClass().getMethod(name, new Class[0]).invoke(criteria, new Object[0]);
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  private static void describe(Object criteria, Map options) {
+    if (criteria.getClass().getSimpleName().equals("InsertReplaceUsing")) {
+      try {
+        Object names = CollectionConverters.asJava((Seq) part(criteria, "cols"));
+        options.put("replaceUsing", new ObjectMapper().writeValueAsString(names));
+      } catch (java.io.IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+      return;
+    }
+    options.put("replaceOn", ((Expression) part(criteria, "cond")).sql());
+    scala.Option alias = (scala.Option) part(criteria, "tableAliasOpt");
+    if (alias.isDefined()) {
+      options.put("targetAlias", alias.get());
+    }
+  }
+
+  private static boolean isLance(UnresolvedRelation named) {
+    LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(plain(named));
+    while (relation.children().size() == 1) {
+      relation = (LogicalPlan) relation.children().apply(0);
+    }
+    return relation instanceof DataSourceV2Relation
+        && ((DataSourceV2Relation) relation).table() instanceof LanceTable;
+  }
+
+  private static UnresolvedRelation plain(UnresolvedRelation named) {
+    return named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap()), named.isStreaming());
+  }
+
+  /** Replaces the relation of a table by that of its changes. */
+  private static final class Replacing extends scala.runtime.AbstractPartialFunction {
+    private final CaseInsensitiveStringMap options;
+    private final boolean streams;
+    boolean replaced = false;
+
+    Replacing(CaseInsensitiveStringMap options, boolean streams) {
+      this.options = options;
+      this.streams = streams;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return table(node) instanceof LanceTable;
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      replaced = true;
+      LogicalPlan relation = (LogicalPlan) node;
+      LanceTable changes = ((LanceTable) table(node)).changes(options, streams);
+      Object[] parts = new Object[relation.productArity()];
+      for (int i = 0; i < parts.length; i++) {
+        Object part = relation.productElement(i);
+        if (part instanceof Table) {
+          part = changes;
+        } else if (part instanceof CaseInsensitiveStringMap) {
+          part = options;
+        } else if (part == output(node)) {
+          part = DataTypeUtils$.MODULE$.toAttributes(changes.schema());
+        }
+        parts[i] = part;
+      }
+      return relation.makeCopy(parts);
+    }
+
+    private static Object table(Object node) {
+      if (node instanceof DataSourceV2Relation) {
+        return ((DataSourceV2Relation) node).table();
+      }
+      return node instanceof StreamingRelationV2 ? ((StreamingRelationV2) node).table() : null;
+    }
+
+    private static Object output(Object node) {
+      return node instanceof DataSourceV2Relation
+          ? ((DataSourceV2Relation) node).output() : ((StreamingRelationV2) node).output();
+    }
+  }
+}

@@ -1,0 +1,133 @@
+// Tables by path for df.write.format("lance") in the modes that create tables, and for reads of the same format.
+//
+// A read gets the table that it would get without a catalog, with all options; so does a write in the modes append and
+// overwrite, which make a table where there is none. The other modes become CREATE TABLE ... AS SELECT, in a catalog that
+// has tables by path only.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.catalog;
+
+import java.io.File;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.lance.spark.load.Bridge;
+
+public final class LanceSaveModes {
+  private static final String STORAGE = "storage.";
+
+  private LanceSaveModes() {}
+
+  // The catalog of the session that has tables by path, and no others.
+  public static String catalog() {
+    SQLConf conf = (SQLConf) SQLConf$.MODULE$.get();
+    conf.setConfString("spark.sql.catalog." + Bridge.PATHS, LanceCatalog.class.getName());
+    return Bridge.PATHS;
+  }
+
+  public static Identifier identifier(PythonDataSourceV2 source, CaseInsensitiveStringMap options) {
+    String path = options.get("path");
+    if (path == null) {
+      throw new IllegalArgumentException("option 'path' is missing: where is the table? Write save(path) or load(path)");
+    }
+    boolean writes = writes();
+    if (writes) {
+      // Only the path reaches the catalog from a write that makes a table, and it has to find out what is there.
+      Map store = new HashMap();
+      for (Iterator i = options.asCaseSensitiveMap().entrySet().iterator(); i.hasNext(); ) {
+        Map.Entry option = (Map.Entry) i.next();
+        if (((String) option.getKey()).toLowerCase().startsWith(STORAGE)) {
+          store.put(option.getKey(), option.getValue());
+        }
+      }
+      Bridge.writesTo(absolute(path), store);
+    }
+    return new Place(source, options, absolute(path), writes);
+  }
+
+  private static String absolute(String path) {
+    return path.startsWith("/") || path.indexOf(":/") > 0 ? path : new File(path).getAbsolutePath();
+  }
+
+  // Whether it is a write that asks; Spark asks in the same words for a read.
+  private static boolean writes() {
+    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
+    for (int i = 0; i < callers.length; i++) {
+      String name = callers[i].getClassName();
+      if (name.contains("DataFrameWriter")) {
+        return true;
+      }
+      if (name.contains("DataFrameReader") || name.contains("DataSourceV2Utils")) {
+        return false;
+      }
+    }
+    return false;
+  }
+
+  /** A path with the options of one read or write. */
+  public static final class Place implements Identifier, Bridge.Loads {
+    private final PythonDataSourceV2 source;
+    private final CaseInsensitiveStringMap options;
+    private final String path;
+    private final boolean writes;
+    // One for all plans of a DataFrame, so that its version stays what it was.
+    private Table table = null;
+
+    Place(PythonDataSourceV2 source, CaseInsensitiveStringMap options, String path, boolean writes) {
+      this.source = source;
+      this.options = options;
+      this.path = path;
+      this.writes = writes;
+    }
+
+    public String[] namespace() {
+      return new String[0];
+    }
+
+    public String name() {
+      return path;
+    }
+
+    public String toString() {
+      return path;
+    }
+
+    public synchronized Table load() {
+      if (writes) {
+        Bridge.written();
+      }
+      if (table == null && writes) {
+        table = new Sink(source);
+      } else if (table == null) {
+        table = source.getTable(source.inferSchema(options), new Transform[0], options.asCaseSensitiveMap());
+      }
+      return table;
+    }
+  }
+
+  /** What takes rows of any schema; the write says what is wrong with them. */
+  public static final class Sink extends PythonTable {
+    Sink(PythonDataSourceV2 source) {
+      super(source, "lance", new StructType());
+    }
+
+    public Set capabilities() {
+      Set found = new HashSet(super.capabilities());
+      found.add(TableCapability.ACCEPT_ANY_SCHEMA);
+      return found;
+    }
+  }
+}

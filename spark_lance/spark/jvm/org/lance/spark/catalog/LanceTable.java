@@ -1,0 +1,508 @@
+// The table behind a name of the catalog: it knows its path, schema and version.
+//
+// Reads and writes end in Spark's own classes for Python data sources, with the columns that Spark asks for; the
+// optimizer rule of LancePruning adds filters, limits and statistics. Nothing of this is sent to executors.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.catalog;
+
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.catalog.MetadataColumn;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
+import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
+import org.apache.spark.sql.connector.catalog.SupportsPartitionManagement;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
+import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
+import org.apache.spark.sql.connector.write.SupportsTruncate;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.lance.spark.load.Bridge;
+
+/** A table, at the version that was the newest when its name was resolved, or the one asked for. */
+public class LanceTable
+    implements Table, SupportsRead, SupportsWrite, SupportsMetadataColumns, SupportsDeleteV2, SupportsPartitionManagement {
+  private static final TableCapability[] ABILITIES = {
+    TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
+    TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
+  };
+  // Options that name a version to read.
+  private static final String[] VERSIONS = {"version", "asof", "tag", "versionasof", "timestampasof"};
+  // Makes builders of scans that the driver plans; null where this unit does not fit.
+  private static final Method PLANNED = planned();
+  // Makes tables that Spark asks which changes of the schema they support; null before Spark 4.3.
+  private static final Constructor EVOLVING = evolving();
+  // What questions about the table have in common: the catalog, its options and the table's name.
+  private final Map place;
+  private final String shown;
+  private final StructType schema;
+  // With CHAR and VARCHAR where the columns were declared so; Spark replaces them by strings itself.
+  private final StructType declared;
+  private final Map properties;
+  // Options of every read and write (the path, those of the store), and of reads only (what pins the version).
+  private final Map always;
+  private final Map pinned;
+  private final StructType hidden;
+  private final boolean writable;
+
+  // By it Python tells this table from one that takes its place.
+  private final String token = java.util.UUID.randomUUID().toString();
+
+  private static Method planned() {
+    try {
+      Method[] methods = Class.forName("org.lance.spark.scan.LanceScan").getMethods();
+      for (int i = 0; i < methods.length; i++) {
+        if (methods[i].getName().equals("builder")) {
+          return methods[i];
+        }
+      }
+    } catch (ClassNotFoundException problem) {
+      // A warning has told of it.
+    }
+    return null;
+  }
+
+  private static Constructor evolving() {
+    try {
+      Class.forName("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
+      return Class.forName("org.lance.spark.catalog.LanceEvolving").getConstructors()[0];
+    } catch (ClassNotFoundException olderSpark) {
+      return null;
+    }
+  }
+
+  // The table of a question and its answer.
+  public static LanceTable of(Map asked, Map answer) {
+    try {
+      return EVOLVING == null
+          ? new LanceTable(asked, answer) : (LanceTable) EVOLVING.newInstance(new Object[] {asked, answer});
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  public LanceTable(Map asked, Map answer) {
+    this.place = new HashMap();
+    this.place.put("catalog", asked.get("catalog"));
+    this.place.put("options", asked.get("options"));
+    this.place.put("name", asked.get("name"));
+    this.shown = (String) answer.get("shown");
+    this.schema = (StructType) DataType.fromJson((String) answer.get("schema"));
+    this.declared = (StructType) DataType.fromJson((String) answer.get("declared"));
+    this.hidden = (StructType) DataType.fromJson((String) answer.get("hidden"));
+    this.properties = (Map) answer.get("properties");
+    this.always = (Map) answer.get("always");
+    this.pinned = (Map) answer.get("pinned");
+    this.writable = ((Boolean) answer.get("writable")).booleanValue();
+  }
+
+  // The table of the changes that a read with these options is about.
+  LanceTable changes(CaseInsensitiveStringMap given, boolean streams) {
+    Map question = question("load_changes");
+    question.put("given", new HashMap(Bridge.zoned(given).asCaseSensitiveMap()));
+    question.put("streams", Boolean.valueOf(streams));
+    return new LanceTable(question, (Map) Bridge.ask(question, null));
+  }
+
+  final Map question(String verb) {
+    Map question = Bridge.question(verb);
+    question.putAll(place);
+    return question;
+  }
+
+  public String name() {
+    return shown;
+  }
+
+  public String id() {
+    return (String) always.get("path");
+  }
+
+  public String version() {
+    return (String) pinned.get("version");
+  }
+
+  public StructType schema() {
+    return declared;
+  }
+
+  public Map properties() {
+    return properties;
+  }
+
+  // For statements that change rows: the path and the options of the store.
+  public Map options() {
+    return always;
+  }
+
+  public boolean writable() {
+    return writable;
+  }
+
+  public Transform[] partitioning() {
+    return new Transform[0];
+  }
+
+  public Set capabilities() {
+    Set found = new HashSet();
+    for (int i = 0; i < ABILITIES.length; i++) {
+      if (writable || ABILITIES[i] == TableCapability.BATCH_READ || ABILITIES[i] == TableCapability.MICRO_BATCH_READ) {
+        found.add(ABILITIES[i]);
+      }
+    }
+    // Spark adds the columns of MERGE WITH SCHEMA EVOLUTION by alterTable, where it knows of that.
+    TableCapability[] known = TableCapability.values();
+    for (int i = 0; writable && i < known.length; i++) {
+      if (known[i].name().equals("AUTOMATIC_SCHEMA_EVOLUTION")) {
+        found.add(known[i]);
+      }
+    }
+    return found;
+  }
+
+  public MetadataColumn[] metadataColumns() {
+    MetadataColumn[] found = new MetadataColumn[hidden.length()];
+    for (int i = 0; i < found.length; i++) {
+      found[i] = new Hidden(hidden.fields()[i]);
+    }
+    return found;
+  }
+
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+    CaseInsensitiveStringMap options = Bridge.zoned(given);
+    check(options, "read");
+    ScanBuilder own = new Reading(this, options);
+    if (PLANNED == null) {
+      return own;
+    }
+    CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
+    boolean named = writable && names(options);
+    Object[] parts = {Boolean.TRUE, shown, all, new Boolean(!named), schema, token, hidden, own};
+    try {
+      return (ScanBuilder) PLANNED.invoke(null, parts);
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    } catch (java.lang.reflect.InvocationTargetException problem) {
+      throw new IllegalStateException(problem.getCause());
+    }
+  }
+
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    check(info.options(), "write");
+    return new Writing(this, info, false);
+  }
+
+  // Refuses options of a statement that mean nothing, or lead to another table.
+  final void check(CaseInsensitiveStringMap options, String use) {
+    if (options.isEmpty()) {
+      return;
+    }
+    Map question = question("check_options");
+    question.put("path", always.get("path"));
+    question.put("given", options.asCaseSensitiveMap());
+    question.put("use", use);
+    Bridge.ask(question, null);
+  }
+
+  CaseInsensitiveStringMap options(Map asked, boolean pinning) {
+    Map all = new HashMap(always);
+    Map rest = new CaseInsensitiveStringMap(asked).asCaseSensitiveMap();
+    if (!writable) {
+      // Spark has loaded the version that these name, and it is pinned.
+      rest = without(rest);
+    }
+    if (pinning && !names(new CaseInsensitiveStringMap(rest))) {
+      all.putAll(pinned);
+    }
+    all.putAll(rest);
+    return new CaseInsensitiveStringMap(all);
+  }
+
+  // Whether options name a version to read.
+  private static boolean names(CaseInsensitiveStringMap options) {
+    boolean found = false;
+    for (int i = 0; i < VERSIONS.length; i++) {
+      found = found || options.containsKey(VERSIONS[i]);
+    }
+    return found;
+  }
+
+  private static Map without(Map options) {
+    Map rest = new HashMap();
+    for (Iterator i = options.entrySet().iterator(); i.hasNext(); ) {
+      Map.Entry option = (Map.Entry) i.next();
+      String name = ((String) option.getKey()).toLowerCase();
+      if (!name.equals("versionasof") && !name.equals("timestampasof")) {
+        rest.put(option.getKey(), option.getValue());
+      }
+    }
+    return rest;
+  }
+
+  public boolean truncateTable() {
+    Map question = question("truncate_table");
+    return ((Boolean) Bridge.ask(question, null)).booleanValue();
+  }
+
+  // Statements about partitions end in a sentence of ours.
+
+  public StructType partitionSchema() {
+    if (Bridge.isCalledBy("ShowTablesExtendedExec")) {
+      return new StructType();
+    }
+    throw new UnsupportedOperationException(
+        shown + " has no partitions, as Lance tables have none: conditions find their rows by indices (CALL "
+            + place.get("catalog") + ".system.create_index), and rows are clustered by CALL " + place.get("catalog")
+            + ".system.sort or zorder");
+  }
+
+  public void createPartition(InternalRow partition, Map properties) {
+    partitionSchema();
+  }
+
+  public boolean dropPartition(InternalRow partition) {
+    return partitionSchema() == null;
+  }
+
+  public void replacePartitionMetadata(InternalRow partition, Map properties) {
+    partitionSchema();
+  }
+
+  public Map loadPartitionMetadata(InternalRow partition) {
+    partitionSchema();
+    return null;
+  }
+
+  public InternalRow[] listPartitionIdentifiers(String[] names, InternalRow partition) {
+    partitionSchema();
+    return null;
+  }
+
+  public boolean canDeleteWhere(Predicate[] predicates) {
+    return writable;
+  }
+
+  public void deleteWhere(Predicate[] predicates) {
+    Map question = question("delete_where");
+    List list = new ArrayList();
+    question.put("predicates", list);
+    for (int i = 0; i < predicates.length; i++) {
+      list.add(LanceConditions.sql(predicates[i]));
+    }
+    Bridge.ask(question, null);
+  }
+
+  public static final class Hidden implements MetadataColumn {
+    private final StructField field;
+
+    Hidden(StructField field) {
+      this.field = field;
+    }
+
+    public String name() {
+      return field.name();
+    }
+
+    public DataType dataType() {
+      return field.dataType();
+    }
+
+    public boolean isNullable() {
+      return field.nullable();
+    }
+
+    public String comment() {
+      return field.getComment().isEmpty() ? null : (String) field.getComment().get();
+    }
+  }
+
+  /** Builds Spark's own scan of the columns that are needed. */
+  public static final class Reading implements ScanBuilder, SupportsPushDownRequiredColumns {
+    private final LanceTable table;
+    private final CaseInsensitiveStringMap options;
+    private StructType wanted;
+
+    Reading(LanceTable table, CaseInsensitiveStringMap options) {
+      this.table = table;
+      this.options = options;
+      this.wanted = table.schema;
+    }
+
+    public void pruneColumns(StructType required) {
+      wanted = Bridge.readable(required, table.schema);
+    }
+
+    public Scan build() {
+      Map asked = new HashMap(options.asCaseSensitiveMap());
+      for (int i = 0; i < table.hidden.length(); i++) {
+        StructField column = table.hidden.fields()[i];
+        if (Arrays.asList(wanted.fieldNames()).contains(column.name())) {
+          asked.put((String) column.metadata().getString("lance.option"), "true");
+        }
+      }
+      // A stream begins before the version that the table has pinned, and goes on behind it.
+      return scan(table.options(asked, !Bridge.callerIs("MicroBatchExecution")));
+    }
+
+    private Scan scan(CaseInsensitiveStringMap all) {
+      return new PythonTable(Bridge.source(), "lance", wanted).newScanBuilder(all).build();
+    }
+  }
+
+  /** Builds Spark's own write to the table's path. */
+  public static final class Writing
+      implements WriteBuilder, SupportsTruncate, SupportsOverwriteV2, SupportsDynamicOverwrite {
+    private final LanceTable table;
+    private final LogicalWriteInfo info;
+    private final Map more = new HashMap();
+    private boolean truncates;
+
+    Writing(LanceTable table, LogicalWriteInfo info, boolean truncates) {
+      this.table = table;
+      this.info = info;
+      this.truncates = truncates;
+    }
+
+    Writing with(String option, String value) {
+      more.put(option, value);
+      return this;
+    }
+
+    public WriteBuilder truncate() {
+      truncates = true;
+      return this;
+    }
+
+    // A table without partitions is one partition.
+    public WriteBuilder overwriteDynamicPartitions() {
+      return truncate();
+    }
+
+    public boolean canOverwrite(Predicate[] predicates) {
+      return true;
+    }
+
+    public WriteBuilder overwrite(Predicate[] predicates) {
+      truncates = true;
+      StringBuilder condition = new StringBuilder();
+      for (int i = 0; i < predicates.length; i++) {
+        if (!predicates[i].name().equals("ALWAYS_TRUE")) {
+          condition.append(condition.length() == 0 ? "(" : " AND (").append(LanceConditions.filter(predicates[i])).append(")");
+        }
+      }
+      if (condition.length() > 0) {
+        more.put("replaceWhere", condition.toString());
+      }
+      return this;
+    }
+
+    public Write build() {
+      Map all = new HashMap(info.options().asCaseSensitiveMap());
+      all.putAll(more);
+      CaseInsensitiveStringMap options = table.options(all, false);
+      PythonDataSourceV2 source = Bridge.source();
+      LogicalWriteInfo told = new Info(info, options);
+      WriteBuilder own = new PythonTable(source, "lance", info.schema()).newWriteBuilder(told);
+      WriteBuilder builder = Bridge.writing(true, table.shown, source, told, own);
+      return (truncates ? ((SupportsTruncate) builder).truncate() : builder).build();
+    }
+  }
+
+  public static final class Info implements LogicalWriteInfo {
+    private final LogicalWriteInfo info;
+    private final CaseInsensitiveStringMap options;
+
+    Info(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
+      this.info = info;
+      this.options = options;
+    }
+
+    public CaseInsensitiveStringMap options() {
+      return options;
+    }
+
+    public String queryId() {
+      return info.queryId();
+    }
+
+    public StructType schema() {
+      return info.schema();
+    }
+  }
+
+  /** A table that appears, or changes, with the rows that a statement writes into it. */
+  public static final class Staged extends LanceTable implements StagedTable {
+    private final Map question;
+    private final Map staged;
+    private boolean written = false;
+
+    public Staged(Map question, Map answer) {
+      super(question, answer);
+      this.question = question;
+      this.staged = (Map) answer.get("staged");
+    }
+
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+      check(info.options(), "write");
+      written = true;
+      Writing writing = new Writing(this, info, ((Boolean) staged.get("truncates")).booleanValue());
+      if (info.options().containsKey("replaceUsing") || info.options().containsKey("replaceOn")
+          || info.options().containsKey("replaceWhere")) {
+        return writing; // saveAsTable: the other rows stay, and so does the schema
+      }
+      for (Iterator i = ((Map) staged.get("options")).entrySet().iterator(); i.hasNext(); ) {
+        Map.Entry option = (Map.Entry) i.next();
+        writing.with((String) option.getKey(), (String) option.getValue());
+      }
+      return writing;
+    }
+
+    public void commitStagedChanges() {
+      finish("commit_staged");
+    }
+
+    public void abortStagedChanges() {
+      finish("abort_staged");
+    }
+
+    private void finish(String verb) {
+      Map told = new HashMap(question);
+      told.put("verb", verb);
+      told.put("written", Boolean.valueOf(written));
+      told.put("staged", staged);
+      Bridge.ask(told, null);
+    }
+
+    public CustomTaskMetric[] reportDriverMetrics() {
+      return new CustomTaskMetric[0];
+    }
+  }
+}

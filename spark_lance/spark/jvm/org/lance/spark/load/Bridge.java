@@ -1,0 +1,348 @@
+// Questions to the driver's Python, and its answers: JSON both ways.
+
+package org.lance.spark.load;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.QueryContext;
+import org.apache.spark.SparkRuntimeException;
+import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
+
+public final class Bridge {
+  // The catalog of writes by path.
+  public static final String PATHS = "lance_paths";
+
+  private static final ObjectMapper MAPPER = new ObjectMapper();
+  // Path and options of the store of the write that a thread has begun.
+  private static final ThreadLocal WRITING = new ThreadLocal();
+
+  private static final String[] TIMES = {"asof", "timestampAsOf", "startingTimestamp", "endingTimestamp"};
+  private static final String ZONE = "timeZone";
+
+  private Bridge() {}
+
+  /** An identifier that knows its table, where options of a read or write belong to it. */
+  public interface Loads {
+    Table load();
+  }
+
+  // A path that is about to be written, and how its store is reached, until `written`.
+  public static void writesTo(String path, Map storage) {
+    WRITING.set(new Object[] {path, storage});
+  }
+
+  // Whether a call of DataFrameWriter.save is running: each write by path passes the options of its store again.
+  private static boolean isSaving() {
+    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
+    boolean saving = false;
+    for (int i = 0; i < callers.length; i++) {
+      if (callers[i].getClassName().endsWith("DataFrameWriter")) {
+        saving = saving || callers[i].getMethodName().startsWith("save");
+        if (callers[i].getMethodName().startsWith("saveAsTable")) {
+          return false;
+        }
+      }
+    }
+    return saving;
+  }
+
+  // The write has found its table or has made it: nothing is kept of the options of its store.
+  public static void written() {
+    WRITING.remove();
+  }
+
+  // The options of a catalog, with those of the store of a write to a path that this thread is in. They are for the
+  // call of save that told of them, in the catalog of such writes: for anybody else they are forgotten.
+  public static Map optionsFor(String catalog, String[] name, Map options) {
+    Object[] writing = (Object[]) WRITING.get();
+    if (writing == null) {
+      return options;
+    }
+    boolean own = catalog.equals(PATHS) && name.length == 1 && name[0].equals(writing[0]) && isSaving();
+    if (!own) {
+      written();
+      return options;
+    }
+    Map all = new HashMap(options);
+    all.putAll((Map) writing[1]);
+    return all;
+  }
+
+  public static Map question(String verb) {
+    Map question = new LinkedHashMap();
+    question.put("verb", verb);
+    return question;
+  }
+
+  public static List list(String[] texts) {
+    return Arrays.asList((Object[]) texts);
+  }
+
+  public static String[] texts(Object list) {
+    return (String[]) ((List) list).toArray(new String[0]);
+  }
+
+  // Answers, or throws what Spark expects of a missing or present name; it is not declared, as the interfaces of
+  // Spark declare different ones.
+  public static Object ask(Map question, Object subject) {
+    Map answer;
+    try {
+      answer = (Map) MAPPER.readValue(LanceUnits.ask(MAPPER.writeValueAsString(question), subject), Map.class);
+    } catch (java.io.IOException problem) {
+      // Its own message quotes the text, which may hold credentials.
+      throw new IllegalStateException("an answer of the driver's Python is not JSON: " + problem.getClass().getName());
+    }
+    if (answer.containsKey("error")) {
+      Object name = answer.get("name");
+      Platform.throwException(
+          problem((String) answer.get("error"), (String) answer.get("message"), name == null ? new String[0] : texts(name), (String) answer.get("hint")));
+    }
+    return answer.get("answer");
+  }
+
+  // Lets what is cached of a table by name be computed from its newest version when it is next asked for. Spark 4.0
+  // never finds a table of a catalog in its cache again, so there is nothing to do.
+  public static void recache(SparkSession session, List name) {
+    Object cache = session.sharedState().cacheManager();
+    Class[] types = {SparkSession.class, scala.collection.immutable.Seq.class, boolean.class};
+    scala.collection.immutable.Seq parts = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
+    for (int i = 0; i < name.size(); i++) {
+      parts = (scala.collection.immutable.Seq) parts.appended(name.get(i));
+    }
+    try {
+      Method method = cache.getClass().getMethod("recacheTableOrView", types);
+      method.invoke(cache, new Object[] {session, parts, Boolean.FALSE});
+    } catch (NoSuchMethodException spark40) {
+      return;
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    } catch (InvocationTargetException problem) {
+      Platform.throwException(problem.getCause());
+    }
+  }
+
+  private static Throwable problem(String kind, String message, String[] name, String hint) {
+    if (kind.equals("NoSuchNamespace") && hint != null) {
+      // Spark's message has room for a reason only after the name.
+      String shown = "`" + String.join("`.`", Arrays.asList(name)) + "` (" + hint + ")";
+      return new NoSuchNamespaceException(
+          "SCHEMA_NOT_FOUND", new scala.collection.immutable.Map.Map1("schemaName", shown));
+    }
+    if (kind.equals("NoSuchNamespace")) {
+      return new NoSuchNamespaceException(name);
+    }
+    if (kind.equals("NamespaceExists")) {
+      return new NamespaceAlreadyExistsException(name);
+    }
+    if (kind.equals("NamespaceInUse")) {
+      return new NonEmptyNamespaceException(name);
+    }
+    if (kind.equals("NoSuchTable")) {
+      return new NoSuchTableException(identifier(name));
+    }
+    if (kind.equals("NoSuchBranch")) {
+      return new NoSuchBranchException(identifier(name), message);
+    }
+    if (kind.equals("TableExists")) {
+      return new TableAlreadyExistsException(identifier(name));
+    }
+    if (kind.equals("Cardinality")) {
+      return new CardinalityException(message);
+    }
+    if (kind.equals("Unsupported")) {
+      return new UnsupportedOperationException(message);
+    }
+    return new IllegalArgumentException(message);
+  }
+
+  /** The table exists, but not its branch in the name. Spark's message has room for that only after the name. */
+  public static final class NoSuchBranchException extends NoSuchTableException {
+    final String reason;
+
+    NoSuchBranchException(Identifier identifier, String reason) {
+      super("TABLE_OR_VIEW_NOT_FOUND", told(identifier, reason), scala.Option.empty());
+      this.reason = reason;
+    }
+
+    private static scala.collection.immutable.Map told(Identifier identifier, String reason) {
+      scala.collection.immutable.Map told = new NoSuchTableException(identifier).messageParameters();
+      return (scala.collection.immutable.Map)
+          told.updated("relationName", told.apply("relationName") + " (" + reason + ")");
+    }
+  }
+
+  // The options of a read, with the session's zone for times that name none.
+  public static CaseInsensitiveStringMap zoned(CaseInsensitiveStringMap options) {
+    boolean needed = false;
+    for (int i = 0; i < TIMES.length; i++) {
+      needed = needed || options.containsKey(TIMES[i]);
+    }
+    if (!needed || options.containsKey(ZONE)) {
+      return options;
+    }
+    Map all = new HashMap(options.asCaseSensitiveMap());
+    all.put(ZONE, ((SQLConf) SQLConf$.MODULE$.get()).sessionLocalTimeZone());
+    return new CaseInsensitiveStringMap(all);
+  }
+
+  /** Several rows of the source match one row of the table: Spark's condition, and our sentence about the row. */
+  public static final class CardinalityException extends SparkRuntimeException {
+    private static final String CONDITION = "MERGE_CARDINALITY_VIOLATION";
+    private final String message;
+
+    CardinalityException(String message) {
+      super(
+          CONDITION,
+          (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty(),
+          null,
+          new QueryContext[0],
+          "");
+      this.message = message;
+    }
+
+    public String getMessage() {
+      return message == null ? super.getMessage() : "[" + CONDITION + "] " + message + ". SQLSTATE: " + getSqlState();
+    }
+  }
+
+  // Whether a class of Spark SQL whose name ends so stands among the callers.
+  public static boolean isCalledBy(String ending) {
+    return isCalledBy(ending, false);
+  }
+
+  // Whether the nearest class of Spark SQL among the callers has a name that ends so.
+  public static boolean callerIs(String ending) {
+    return isCalledBy(ending, true);
+  }
+
+  private static boolean isCalledBy(String ending, boolean nearest) {
+    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
+    for (int i = 0; i < callers.length; i++) {
+      String name = callers[i].getClassName();
+      boolean ofSpark = name.startsWith("org.apache.spark.sql.");
+      if (ofSpark && (name.endsWith(ending) || name.contains(ending + "$"))) {
+        return true;
+      }
+      if (ofSpark && nearest) {
+        return false;
+      }
+    }
+    return false;
+  }
+
+  // What an exception that Spark takes for "look elsewhere" says, with the whole name, as one that ends the statement.
+  public static AnalysisException missing(NoSuchTableException problem, String catalog, Identifier identifier) {
+    scala.collection.immutable.Map told = problem.messageParameters();
+    String shown = quoted(catalog);
+    for (int i = 0; i < identifier.namespace().length; i++) {
+      shown += "." + quoted(identifier.namespace()[i]);
+    }
+    shown += "." + quoted(identifier.name());
+    if (problem instanceof NoSuchBranchException) {
+      shown += " (" + ((NoSuchBranchException) problem).reason + ")";
+    }
+    Map whole = new LinkedHashMap();
+    whole.put("relationName", shown);
+    whole.put("searchPath", "[`" + catalog + "`]");
+    for (Iterator names = whole.keySet().iterator(); names.hasNext(); ) {
+      Object name = names.next();
+      // Older releases have no search path.
+      told = told.contains(name) ? (scala.collection.immutable.Map) told.updated(name, whole.get(name)) : told;
+    }
+    return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", told);
+  }
+
+  private static String quoted(String part) {
+    return "`" + part.replace("`", "``") + "`";
+  }
+
+  // Spark's source of the format, by whose name executors find it.
+  public static PythonDataSourceV2 source() {
+    PythonDataSourceV2 source;
+    try {
+      source = (PythonDataSourceV2) Class.forName("lance.DefaultSource", true, Bridge.class.getClassLoader()).newInstance();
+    } catch (ReflectiveOperationException missing) {
+      source = new PythonDataSourceV2();
+    }
+    source.setShortName("lance");
+    return source;
+  }
+
+  // The builder of a write that the driver plans; `own`, that of Spark's own writes, where it does not.
+  //
+  // byDefault: whether the driver plans where no setting tells; shown: the table's name for EXPLAIN.
+  public static WriteBuilder writing(
+      boolean byDefault, String shown, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+    try {
+      Method[] methods = Class.forName("org.lance.spark.write.LanceWrite", true, Bridge.class.getClassLoader()).getMethods();
+      for (int i = 0; i < methods.length; i++) {
+        if (methods[i].getName().equals("builder")) {
+          return (WriteBuilder) methods[i].invoke(null, new Object[] {new Boolean(byDefault), shown, source, info, own});
+        }
+      }
+    } catch (ClassNotFoundException missing) {
+      return own;
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    } catch (InvocationTargetException problem) {
+      Platform.throwException(problem.getCause());
+    }
+    return own;
+  }
+
+  // By it a source of Spark's is given the plan of a read; null in Spark 4.0.
+  public static Method readInfoSetter() {
+    Method[] methods = PythonDataSourceV2.class.getMethods();
+    for (int i = 0; i < methods.length; i++) {
+      if (methods[i].getName().equals("setReadInfo")) {
+        return methods[i];
+      }
+    }
+    return null;
+  }
+
+  // The columns to read: those that are required, and at least one in Spark 4.0, which loses rows without columns.
+  public static StructType readable(StructType required, StructType all) {
+    if (required.length() > 0 || all.length() == 0 || readInfoSetter() != null) {
+      return required;
+    }
+    StructField best = all.fields()[0];
+    for (int i = 1; i < all.length(); i++) {
+      StructField next = all.fields()[i];
+      if (next.dataType().defaultSize() < best.dataType().defaultSize()) {
+        best = next;
+      }
+    }
+    return new StructType(new StructField[] {best});
+  }
+
+  private static Identifier identifier(String[] name) {
+    String[] namespace = new String[Math.max(0, name.length - 1)];
+    System.arraycopy(name, 0, namespace, 0, namespace.length);
+    return Identifier.of(namespace, name.length == 0 ? "" : name[name.length - 1]);
+  }
+}

@@ -1,0 +1,66 @@
+// What enable does to a session and its driver, in one call: one for each thing would be hundreds, which take most of a
+// second in a JVM that has just started.
+//
+// Each part is in the class that it is about, as a nested class Start. A part that this release refuses is missing; the
+// answer says why.
+//
+// Compiled in the driver by Janino, which comes with Spark; hence no generics, no lambdas.
+
+package org.lance.spark.load;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BiConsumer;
+import java.util.function.BiFunction;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.classic.SparkSession$;
+
+public final class LanceStart {
+  public LanceStart() {}
+
+  // Starts `parts`, classes in this order, none after one of `vital` that is missing. The answer has for each that is
+  // `missing` why, and the `settings` of Spark's that are `asked`. `answers`: the driver's Python, see LanceUnits.
+  public String start(SparkSession session, BiFunction answers, String wishes) throws IOException {
+    ObjectMapper mapper = new ObjectMapper();
+    Map wish = (Map) mapper.readValue(wishes, Map.class);
+    wish.put("answers", answers);
+    SparkSession$.MODULE$.setActiveSession(session);
+    Map missing = new LinkedHashMap();
+    List parts = (List) wish.get("parts");
+    for (int i = 0; i < parts.size(); i++) {
+      String reason = started((String) parts.get(i), session, wish);
+      if (reason != null) {
+        missing.put(parts.get(i), reason);
+        if (((List) wish.get("vital")).contains(parts.get(i))) {
+          break;
+        }
+      }
+    }
+    Map settings = new HashMap();
+    List asked = (List) wish.get("asked");
+    for (int i = 0; i < asked.size(); i++) {
+      settings.put(asked.get(i), session.sparkContext().getConf().get((String) asked.get(i), null));
+    }
+    Map answer = new HashMap();
+    answer.put("missing", missing);
+    answer.put("settings", settings);
+    return mapper.writeValueAsString(answer);
+  }
+
+  // Why a part is missing; null if it is not.
+  private String started(String part, SparkSession session, Map wish) {
+    try {
+      Class found = Class.forName(part + "$Start", true, getClass().getClassLoader());
+      ((BiConsumer) found.getConstructor(new Class[0]).newInstance(new Object[0])).accept(session, wish);
+      return null;
+    } catch (Exception problem) {
+      return problem.toString().split("\n")[0];
+    } catch (LinkageError problem) {
+      return problem.toString().split("\n")[0];
+    }
+  }
+}

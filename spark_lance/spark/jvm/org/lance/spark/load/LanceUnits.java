@@ -1,0 +1,224 @@
+// Classes that the driver compiles for itself, and the way from them into the driver's Python.
+//
+// An address of the form lance-units:/ is added to the driver's class loader. When a class of the packages
+// org.lance.spark.* is first asked for, the unit (one source file) that holds it is compiled by Janino, which comes
+// with Spark, for the release of Spark that runs, and kept in a folder for the next session. Whoever uses none of
+// these classes compiles nothing. Executors are sent those that they need (LanceTransport).
+//
+// Compiled in the driver by Janino itself; hence no generics, no lambdas.
+
+package org.lance.spark.load;
+
+import java.io.ByteArrayInputStream;
+import java.io.File;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.URL;
+import java.net.URLConnection;
+import java.net.URLStreamHandler;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.BiConsumer;
+import java.util.function.BiFunction;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.util.MutableURLClassLoader;
+import org.codehaus.janino.SimpleCompiler;
+import org.slf4j.LoggerFactory;
+
+public final class LanceUnits extends URLStreamHandler {
+  private static final String ADDRESS = "lance-units:/";
+  // The driver's Python: (text of a question, an object it is about or null) -> text of the answer.
+  private static volatile BiFunction python = null;
+  // The format as Spark knows it once it has asked a Python worker for all formats, and for which application (Spark's,
+  // by its id).
+  private static volatile Object format = null;
+  private static volatile String application = null;
+
+  private final ClassLoader loader;
+  // Where compiled units are kept.
+  private final File folder;
+  // The root of their sources, and the names of their top-level classes, with packages.
+  private final File sources;
+  private final Set units;
+  // Path of a class file -> its bytes.
+  private final Map classes = new HashMap();
+  private final Set tried = new HashSet();
+
+  private LanceUnits(ClassLoader loader, Map wish) {
+    this.loader = loader;
+    this.folder = new File((String) wish.get("compiledUnits"));
+    this.sources = new File((String) wish.get("sources"));
+    this.units = new HashSet((List) wish.get("units"));
+  }
+
+  /** Lets the classes be found and their questions be answered, and tells a session of the settings that lead there. */
+  public static final class Start implements BiConsumer {
+    public void accept(Object given, Object asked) {
+      SparkSession session = (SparkSession) given;
+      Map wish = (Map) asked;
+      try {
+        publish(wish);
+      } catch (IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+      if (wish.get("answers") != null) {
+        python = (BiFunction) wish.get("answers");
+      }
+      Map settings = new HashMap((Map) wish.get("settings"));
+      Map defaults = (Map) wish.get("defaults");
+      for (Iterator names = defaults.keySet().iterator(); names.hasNext(); ) {
+        String name = (String) names.next();
+        if (session.conf().get(name, null) == null) {
+          settings.put(name, defaults.get(name));
+        }
+      }
+      for (Iterator names = settings.keySet().iterator(); names.hasNext(); ) {
+        String name = (String) names.next();
+        session.conf().set(name, (String) settings.get(name));
+        if (((Boolean) wish.get("newSessions")).booleanValue()) {
+          session.sharedState().conf().set(name, (String) settings.get(name));
+        }
+      }
+    }
+  }
+
+  private static void publish(Map wish) throws IOException {
+    ClassLoader found = Thread.currentThread().getContextClassLoader();
+    while (found != null && !(found instanceof MutableURLClassLoader)) {
+      found = found.getParent();
+    }
+    if (found == null) {
+      throw new IllegalStateException("the driver's class loader takes no classes");
+    }
+    MutableURLClassLoader loader = (MutableURLClassLoader) found;
+    URL[] known = loader.getURLs();
+    for (int i = 0; i < known.length; i++) {
+      if (known[i].toString().equals(ADDRESS)) {
+        return;
+      }
+    }
+    loader.addURL(new URL(null, ADDRESS, new LanceUnits(loader, wish)));
+  }
+
+  // The format for an application, which Python makes when it is first needed; null if Spark has to look for it.
+  public static Object format(String id) {
+    if (!id.equals(application)) {
+      BiFunction function = python;
+      AtomicReference made = new AtomicReference();
+      if (function != null) {
+        function.apply("{\"verb\": \"make_format\"}", made);
+      }
+      format = made.get();
+      application = id;
+    }
+    return format;
+  }
+
+  public static String ask(String question, Object subject) {
+    BiFunction function = python;
+    if (function == null) {
+      throw new IllegalStateException("the Python process that enabled Lance's SQL is gone");
+    }
+    return (String) function.apply(question, subject);
+  }
+
+  protected URLConnection openConnection(URL url) throws IOException {
+    String path = url.getPath().substring(1);
+    byte[] found = path.endsWith(".class") ? find(path) : null;
+    if (found == null) {
+      throw new FileNotFoundException(path);
+    }
+    return new Content(url, found);
+  }
+
+  private byte[] find(String path) {
+    String name = path.substring(0, path.length() - ".class".length()).replace('/', '.');
+    int inner = name.indexOf('$');
+    String unit = inner < 0 ? name : name.substring(0, inner);
+    synchronized (classes) {
+      if (units.contains(unit) && tried.add(unit)) {
+        try {
+          provide(unit);
+        } catch (Throwable problem) {
+          String reason = String.valueOf(problem.getMessage()).split("\n")[0];
+          LoggerFactory.getLogger("spark_lance")
+              .warn(unit.substring(unit.lastIndexOf('.') + 1) + " does not fit this release of Spark, so what it does is missing: " + reason);
+        }
+      }
+      return (byte[]) classes.get(path);
+    }
+  }
+
+  private void provide(String unit) throws Exception {
+    File kept = new File(folder, unit);
+    String path = unit.replace('.', '/');
+    File[] files = kept.listFiles();
+    if (files != null) {
+      for (int i = 0; i < files.length; i++) {
+        classes.put(path.substring(0, path.lastIndexOf('/') + 1) + files[i].getName(), Files.readAllBytes(files[i].toPath()));
+      }
+      return;
+    }
+    SimpleCompiler compiler = new SimpleCompiler();
+    compiler.setParentClassLoader(loader);
+    compiler.setSourceVersion(8);
+    compiler.setTargetVersion(8);
+    byte[] source = Files.readAllBytes(new File(sources, path + ".java").toPath());
+    compiler.cook(new String(source, StandardCharsets.UTF_8));
+    Map codes = compiler.getBytecodes();
+    for (Iterator i = codes.entrySet().iterator(); i.hasNext(); ) {
+      Map.Entry code = (Map.Entry) i.next();
+      classes.put(((String) code.getKey()).replace('.', '/') + ".class", code.getValue());
+    }
+    keep(codes, kept);
+  }
+
+  // All classes of a unit appear at once: another session may look at the same time.
+  private void keep(Map codes, File kept) {
+    try {
+      Files.createDirectories(folder.toPath());
+      Path fresh = Files.createTempDirectory(folder.toPath(), ".unit");
+      for (Iterator i = codes.entrySet().iterator(); i.hasNext(); ) {
+        Map.Entry code = (Map.Entry) i.next();
+        String name = (String) code.getKey();
+        Files.write(fresh.resolve(name.substring(name.lastIndexOf('.') + 1) + ".class"), (byte[]) code.getValue());
+      }
+      Files.move(fresh, kept.toPath(), new StandardCopyOption[] {StandardCopyOption.ATOMIC_MOVE});
+    } catch (IOException problem) {
+      LoggerFactory.getLogger("spark_lance").debug("compiled classes are not kept: " + problem);
+    }
+  }
+
+  private static final class Content extends URLConnection {
+    private final byte[] bytes;
+
+    Content(URL url, byte[] bytes) {
+      super(url);
+      this.bytes = bytes;
+    }
+
+    public void connect() {}
+
+    public int getContentLength() {
+      return bytes.length;
+    }
+
+    public long getContentLengthLong() {
+      return bytes.length;
+    }
+
+    public InputStream getInputStream() {
+      return new ByteArrayInputStream(bytes);
+    }
+  }
+}

@@ -1,0 +1,283 @@
+// The values that UPDATE and MERGE assign, by Spark's own rules of store assignment: structs by the names of their
+// fields, casts that INSERT allows, checks of NOT NULL, and Spark's errors.
+//
+// For a table without row-level operations Spark casts a value to the column's type whatever it is, and a struct by the
+// places of its fields. A rule of the analyzer takes that cast away and asks Spark to do for the value what it does for
+// a table with row-level operations.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.rowlevel;
+
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.TableOutputResolver$;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GetStructField;
+import org.apache.spark.sql.catalyst.expressions.UnaryExpression;
+import org.apache.spark.sql.catalyst.expressions.codegen.CodegenContext;
+import org.apache.spark.sql.catalyst.expressions.codegen.ExprCode;
+import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
+import org.apache.spark.sql.catalyst.plans.logical.Assignment;
+import org.apache.spark.sql.catalyst.plans.logical.InsertAction;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
+import org.apache.spark.sql.errors.QueryCompilationErrors$;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
+import scala.collection.immutable.Seq;
+
+public final class LanceAssignments {
+  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
+
+  private LanceAssignments() {}
+
+  // A statement with its values resolved; the statement itself where that is not possible yet, or not ours to do.
+  public static LogicalPlan resolved(LogicalPlan plan) {
+    boolean merges = plan instanceof MergeIntoTable;
+    LogicalPlan table = merges ? ((MergeIntoTable) plan).targetTable() : ((UpdateTable) plan).table();
+    if (!plan.childrenResolved() || (merges && ((MergeIntoTable) plan).withSchemaEvolution())) {
+      return plan;
+    }
+    LanceTarget target = new LanceTarget(merges ? "MERGE" : "UPDATE");
+    try {
+      if (!target.walk(table)) {
+        return plan;
+      }
+    } catch (UnsupportedOperationException refused) {
+      return plan; // said when the statement is taken
+    }
+    if (!isReady(plan)) {
+      return plan;
+    }
+    return (LogicalPlan) plan.transformExpressions(new Resolving(target.relation.table().name()));
+  }
+
+  // Whether Spark has resolved all values, but for casts that it cannot make.
+  private static boolean isReady(LogicalPlan plan) {
+    List assignments = new ArrayList();
+    if (plan instanceof UpdateTable) {
+      add(((UpdateTable) plan).assignments(), assignments);
+    } else {
+      MergeIntoTable merge = (MergeIntoTable) plan;
+      Seq[] kinds = {merge.matchedActions(), merge.notMatchedActions(), merge.notMatchedBySourceActions()};
+      for (int kind = 0; kind < kinds.length; kind++) {
+        for (int i = 0; i < kinds[kind].size(); i++) {
+          Object action = kinds[kind].apply(i);
+          if (action instanceof UpdateAction) {
+            add(((UpdateAction) action).assignments(), assignments);
+          } else if (action instanceof InsertAction) {
+            add(((InsertAction) action).assignments(), assignments);
+          }
+        }
+      }
+    }
+    for (int i = 0; i < assignments.size(); i++) {
+      Assignment assignment = (Assignment) assignments.get(i);
+      Expression value = given(assignment.value());
+      if (!assignment.key().resolved() || !value.resolved()) {
+        return false;
+      }
+      // Spark has not yet looked at this value.
+      if (value == assignment.value() && !(value instanceof Value) && !value.dataType().equals(assignment.key().dataType())) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  private static void add(Seq some, List all) {
+    for (int i = 0; i < some.size(); i++) {
+      all.add(some.apply(i));
+    }
+  }
+
+  // A value without the casts and checks that Spark has put around it.
+  public static Expression given(Expression value) {
+    if (value instanceof AssertNotNull) {
+      return given(((AssertNotNull) value).child());
+    }
+    if (value instanceof Cast && value.getTagValue(Cast.BY_TABLE_INSERTION()).isDefined()) {
+      return given(((Cast) value).child());
+    }
+    return value;
+  }
+
+  private static Expression stored(Assignment assignment, String table) {
+    Expression key = assignment.key();
+    Expression value = given(assignment.value());
+    // Blobs are read as descriptions and written as bytes.
+    boolean isBlob = key.dataType() instanceof StructType && value.dataType() instanceof BinaryType;
+    if (value instanceof Value || isBlob) {
+      return value instanceof Value ? value : assignment.value();
+    }
+    SQLConf conf = (SQLConf) SQLConf$.MODULE$.get();
+    if (conf.storeAssignmentPolicy().toString().equals("LEGACY")) {
+      Platform.throwException(QueryCompilationErrors$.MODULE$.legacyStoreAssignmentPolicyError());
+    }
+    Attribute column = key instanceof Attribute
+        ? (Attribute) key
+        : DataTypeUtils$.MODULE$.toAttribute(
+            new StructField(name(key), key.dataType(), key.nullable(), org.apache.spark.sql.types.Metadata.empty()));
+    Problems problems = new Problems();
+    Expression result = resolveUpdate(table, value, column, conf, problems, path(key));
+    if (!problems.all.isEmpty()) {
+      Platform.throwException(
+          (Throwable) QueryCompilationErrors$.MODULE$.invalidRowLevelOperationAssignments(
+              (Seq) NONE.appended(assignment), scala.jdk.javaapi.CollectionConverters.asScala(problems.all).toSeq()));
+    }
+    while (result instanceof Alias) {
+      result = ((Alias) result).child();
+    }
+    return new Value(result, key.dataType(), key.nullable() && result.nullable());
+  }
+
+  // Newer releases want to be told that missing fields have no defaults.
+  private static Expression resolveUpdate(
+      String table, Expression value, Attribute column, SQLConf conf, Problems problems, Seq path) {
+    List arguments = new ArrayList(Arrays.asList(new Object[] {table, value, column, conf, problems, path}));
+    Method[] methods = TableOutputResolver$.MODULE$.getClass().getMethods();
+    for (int i = 0; i < methods.length; i++) {
+      if (methods[i].getName().equals("resolveUpdate")) {
+        try {
+          if (methods[i].getParameterTypes().length > arguments.size()) {
+            Class modes = Class.forName("org.apache.spark.sql.catalyst.analysis.TableOutputResolver$DefaultValueFillMode$");
+            Object module = modes.getField("MODULE$").get(null);
+            arguments.add(modes.getMethod("NONE", new Class[0]).invoke(module, new Object[0]));
+          }
+          return (Expression) methods[i].invoke(TableOutputResolver$.MODULE$, arguments.toArray());
+        } catch (InvocationTargetException problem) {
+          Platform.throwException(problem.getCause());
+        } catch (ReflectiveOperationException problem) {
+          throw new IllegalStateException(problem);
+        }
+      }
+    }
+    throw new IllegalStateException("this release of Spark resolves no updates");
+  }
+
+  private static String name(Expression key) {
+    return key instanceof Attribute ? ((Attribute) key).name() : LanceRenaming.field(key).toString();
+  }
+
+  private static Seq path(Expression key) {
+    Seq above = key instanceof GetStructField ? path(((GetStructField) key).child()) : NONE;
+    return (Seq) above.appended(name(key));
+  }
+
+  /** Collects what Spark says of a value. */
+  public static final class Problems extends scala.runtime.AbstractFunction1 {
+    final List all = new ArrayList();
+
+    public Object apply(Object problem) {
+      all.add(problem);
+      return scala.runtime.BoxedUnit.UNIT;
+    }
+  }
+
+  /** Replaces the values of assignments. */
+  private static final class Resolving extends scala.runtime.AbstractPartialFunction {
+    private final String table;
+
+    Resolving(String table) {
+      this.table = table;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return node instanceof Assignment;
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      Assignment assignment = (Assignment) node;
+      Expression value = stored(assignment, table);
+      return value == assignment.value() ? assignment : new Assignment(assignment.key(), value);
+    }
+  }
+
+  /**
+   * A value in the type of its column. To Spark it is deterministic. Spark refuses rand() in statements that it may run
+   * partly again; here each value is computed once, by the job that writes it.
+   */
+  public static final class Value extends UnaryExpression {
+    private final Expression child;
+    private final DataType type;
+    private final boolean nullable;
+
+    public Value(Expression child, DataType type, boolean nullable) {
+      this.child = child;
+      this.type = type;
+      this.nullable = nullable;
+    }
+
+    public Expression child() {
+      return child;
+    }
+
+    public DataType dataType() {
+      return type;
+    }
+
+    public boolean nullable() {
+      return nullable;
+    }
+
+    public boolean foldable() {
+      return false;
+    }
+
+    public boolean deterministic() {
+      return true;
+    }
+
+    public Object eval(InternalRow row) {
+      return child.eval(row);
+    }
+
+    public ExprCode doGenCode(CodegenContext context, ExprCode code) {
+      return child.genCode(context);
+    }
+
+    public TreeNode withNewChildInternal(TreeNode child) {
+      return new Value((Expression) child, type, nullable);
+    }
+
+    public boolean canEqual(Object other) {
+      return other instanceof Value;
+    }
+
+    public boolean equals(Object other) {
+      return other instanceof Value && ((Value) other).child.equals(child) && ((Value) other).type.equals(type);
+    }
+
+    public int hashCode() {
+      return child.hashCode();
+    }
+
+    public int productArity() {
+      return 3;
+    }
+
+    public Object productElement(int which) {
+      return which == 0 ? (Object) child : which == 1 ? (Object) type : Boolean.valueOf(nullable);
+    }
+  }
+}

@@ -1,0 +1,136 @@
+// DELETE, UPDATE and MERGE on Lance tables: the node of such a statement, and the command that runs it.
+// LanceTarget has its table, LanceChange its form for Python.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.rowlevel;
+
+import org.apache.spark.sql.catalyst.plans.logical.DeleteFromTable;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.datasources.v2.V2CommandExec;
+import scala.collection.immutable.IndexedSeq;
+import scala.collection.immutable.Seq;
+
+public final class LanceRowLevel {
+  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
+
+  private LanceRowLevel() {}
+
+  // The node that stands for a statement; null if it is not about a Lance table.
+  public static LogicalPlan take(LogicalPlan plan) {
+    LogicalPlan table = table(plan);
+    LanceTarget target = table == null ? null : new LanceTarget(kind(plan));
+    if (target == null || !target.walk(table)) {
+      return null;
+    }
+    LanceChange change = new LanceChange(target);
+    LogicalPlan statement = LanceSpelling.out(plan, table);
+    if (statement instanceof DeleteFromTable) {
+      change.question.put("condition", change.condition(((DeleteFromTable) statement).condition()));
+    } else if (statement instanceof UpdateTable) {
+      change.update((UpdateTable) statement);
+    } else {
+      change.merge((MergeIntoTable) statement);
+    }
+    return new Pending(change);
+  }
+
+  // What a statement changes; null for one that is none of the three.
+  private static LogicalPlan table(LogicalPlan plan) {
+    if (plan instanceof DeleteFromTable) {
+      return ((DeleteFromTable) plan).table();
+    }
+    if (plan instanceof UpdateTable) {
+      return ((UpdateTable) plan).table();
+    }
+    return plan instanceof MergeIntoTable ? ((MergeIntoTable) plan).targetTable() : null;
+  }
+
+  private static String kind(LogicalPlan plan) {
+    return plan instanceof DeleteFromTable ? "DELETE" : plan instanceof UpdateTable ? "UPDATE" : "MERGE";
+  }
+
+  /** Stands in a plan for a statement on a Lance table. */
+  public static final class Pending extends LogicalPlan implements LanceStatements.Taken {
+    private final LanceChange change;
+
+    public Pending(LanceChange change) {
+      this.change = change;
+    }
+
+    public SparkPlan planned() {
+      return new Command(change);
+    }
+
+    public Seq output() {
+      return NONE;
+    }
+
+    public Seq children() {
+      return NONE;
+    }
+
+    public TreeNode withNewChildrenInternal(IndexedSeq children) {
+      return this;
+    }
+
+    public boolean canEqual(Object other) {
+      return other instanceof Pending;
+    }
+
+    public int productArity() {
+      return 1;
+    }
+
+    public Object productElement(int which) {
+      return change;
+    }
+  }
+
+  /** Runs a statement on a Lance table, when Spark runs the command. */
+  public static final class Command extends V2CommandExec {
+    private final LanceChange change;
+
+    public Command(LanceChange change) {
+      this.change = change;
+    }
+
+    public Seq run() {
+      change.run((SparkSession) session());
+      return NONE;
+    }
+
+    public String nodeName() {
+      return "LanceRowLevel";
+    }
+
+    public Seq output() {
+      return NONE;
+    }
+
+    public Seq children() {
+      return NONE;
+    }
+
+    public TreeNode withNewChildrenInternal(IndexedSeq children) {
+      return this;
+    }
+
+    public boolean canEqual(Object other) {
+      return other instanceof Command;
+    }
+
+    public int productArity() {
+      return 1;
+    }
+
+    public Object productElement(int which) {
+      return change;
+    }
+  }
+}

@@ -1,0 +1,54 @@
+// What a statement uses more than once, put back into the places where its text has it.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.rowlevel;
+
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+
+/**
+ * Puts expressions in the place of the columns that Spark has made of them: the values in BETWEEN, NULLIF and the like
+ * are computed by a projection below the operator that uses them. Random values are computed once for each row, by
+ * the job that writes it.
+ */
+public final class LanceSpelling extends scala.runtime.AbstractPartialFunction {
+  private static final String SHARED = "_common_expr_";
+  // Identity of such a column -> its expression.
+  private final Map shared = new HashMap();
+
+  // An operator, without what it uses of the projections in `below`.
+  public static LogicalPlan out(LogicalPlan operator, LogicalPlan below) {
+    LanceSpelling spelling = new LanceSpelling();
+    for (LogicalPlan plan = below; plan instanceof Project; plan = ((Project) plan).child()) {
+      spelling.note((Project) plan);
+    }
+    return spelling.shared.isEmpty() ? operator : (LogicalPlan) operator.transformExpressions(spelling);
+  }
+
+  private void note(Project plan) {
+    for (int i = 0; i < plan.projectList().size(); i++) {
+      NamedExpression column = (NamedExpression) plan.projectList().apply(i);
+      if (column instanceof Alias && column.name().startsWith(SHARED)) {
+        shared.put(column.exprId(), ((Alias) column).child());
+      }
+    }
+  }
+
+  public boolean isDefinedAt(Object node) {
+    return node instanceof AttributeReference && shared.containsKey(((AttributeReference) node).exprId());
+  }
+
+  public Object applyOrElse(Object node, scala.Function1 otherwise) {
+    if (!isDefinedAt(node)) {
+      return otherwise.apply(node);
+    }
+    return ((Expression) shared.get(((AttributeReference) node).exprId())).transformDown(this);
+  }
+}

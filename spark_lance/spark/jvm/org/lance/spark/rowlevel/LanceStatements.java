@@ -1,0 +1,354 @@
+// Takes DELETE, UPDATE and MERGE on Lance tables out of Spark's hands, in every session of the driver.
+//
+// Spark resolves these statements for every table, and then refuses them where a source has no row-level operations
+// of its own, as those of Python have none. The optimizer rule here puts a node of ours in the place of such a
+// statement, and the strategy plans that node. Both are asked at every planning, also in sessions that are older than
+// they are; there is no way to withdraw them, so this is done once for the extensions that sessions of a context share.
+//
+// What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
+// the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
+// writes of few rows, which the driver does, LanceWriteColumns those of rows that are read as columns, LanceLateral
+// searches for each row of a relation, LanceRoutes micro-batches of upserts, whose rows go to the tasks that write their
+// shards, and LanceLocal what is computed of few rows that the driver has read.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.rowlevel;
+
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.util.Map;
+import java.util.WeakHashMap;
+import java.util.function.BiConsumer;
+import org.apache.spark.SparkThrowable;
+import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.analysis.Analyzer;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
+import org.apache.spark.sql.catalyst.plans.logical.AppendData;
+import org.apache.spark.sql.catalyst.plans.logical.Generate;
+import org.apache.spark.sql.catalyst.plans.logical.InsertIntoStatement;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.SparkStrategy;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
+import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
+import org.slf4j.LoggerFactory;
+
+public final class LanceStatements {
+  private static final String RELATIONS = "org.lance.spark.catalog.LanceRelations";
+  private static final String UNIT = "org.lance.spark.rowlevel.LanceRowLevel";
+  private static final String ASSIGNMENTS = "org.lance.spark.rowlevel.LanceAssignments";
+  private static final String WRITE = "org.lance.spark.write.LanceWrite$Planned";
+  private static final String FEW_ROWS = "org.lance.spark.write.LanceWriteRows";
+  private static final String COLUMNS = "org.lance.spark.write.LanceWriteColumns";
+  private static final String SEARCHES = "org.lance.spark.search.LanceLateral";
+  private static final String STREAM = "org.lance.spark.write.LanceWrite$Stream";
+  private static final String ROUTES = "org.lance.spark.write.LanceRoutes";
+  private static final String ROWS = "org.lance.spark.scan.LanceRows";
+  private static final String LOCAL = "org.lance.spark.scan.LanceLocal";
+  // Extensions that have them; those of a context that was stopped are gone with its sessions.
+  private static final Map ENTERED = new WeakHashMap();
+
+  private LanceStatements() {}
+
+  /** A statement that was taken. */
+  public interface Taken {
+    SparkPlan planned();
+  }
+
+  /** Lets the statements of all sessions be taken. */
+  public static final class Start implements BiConsumer {
+    public void accept(Object session, Object asked) {
+      enter(((SparkSession) session).extensions());
+      enter(((SparkSession) session).sessionState().analyzer());
+      Assigning.enter((SparkSession) session);
+    }
+  }
+
+  // An analyzer that is older than the extensions keeps the rules that it was made with.
+  private static void enter(Analyzer analyzer) {
+    scala.collection.immutable.Seq rules = analyzer.hintResolutionRules();
+    for (int i = 0; i < rules.size(); i++) {
+      if (rules.apply(i) instanceof Naming) {
+        return;
+      }
+    }
+    Object[] value = {rules.appended(new Naming())};
+    boolean known = false;
+    for (Class type = analyzer.getClass(); type != null && !known; type = type.getSuperclass()) {
+      Field[] fields = type.getDeclaredFields();
+      for (int i = 0; i < fields.length && !known; i++) {
+        if (fields[i].getName().endsWith("hintResolutionRules")) {
+          try {
+            fields[i].setAccessible(true);
+            fields[i].set(analyzer, value[0]);
+          } catch (IllegalAccessException problem) {
+            throw new IllegalStateException(problem);
+          }
+          known = true;
+        }
+      }
+    }
+  }
+
+  private static void enter(SparkSessionExtensions extensions) {
+    synchronized (LanceStatements.class) {
+      if (ENTERED.put(extensions, Boolean.TRUE) == null) {
+        extensions.injectOptimizerRule(new Rules());
+        extensions.injectPlannerStrategy(new Strategies());
+        extensions.injectHintResolutionRule(new NameRules());
+        extensions.injectResolutionRule(new Resolutions());
+      }
+    }
+  }
+
+  public static final class Rules extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object session) {
+      return new Taking();
+    }
+  }
+
+  public static final class Resolutions extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object session) {
+      return new Assigning();
+    }
+  }
+
+  // Resolves the values that UPDATE and MERGE assign to columns of Lance tables. Sessions whose analyzer was made before
+  // have no such rule, but for the one that was enabled.
+  public static final class Assigning extends Rule {
+    private static final String RULES = "extendedResolutionRules";
+
+    // Gives the rule to the analyzer of a session, which may be older.
+    static void enter(SparkSession session) {
+      Object analyzer = session.sessionState().analyzer();
+      try {
+        scala.collection.immutable.Seq rules =
+            (scala.collection.immutable.Seq) analyzer.getClass().getMethod(RULES, new Class[0]).invoke(analyzer, new Object[0]);
+        for (int i = 0; i < rules.size(); i++) {
+          if (rules.apply(i) instanceof Assigning) {
+            return;
+          }
+        }
+        Field field = analyzer.getClass().getDeclaredField(RULES);
+        field.setAccessible(true);
+        field.set(analyzer, rules.appended(new Assigning()));
+      } catch (ReflectiveOperationException problem) {
+        LoggerFactory.getLogger("spark_lance").warn("UPDATE and MERGE cast their values themselves: " + problem);
+      }
+    }
+
+    public TreeNode apply(TreeNode plan) {
+      String kind = plan.getClass().getSimpleName();
+      if (!kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
+        return plan;
+      }
+      Object resolved = null;
+      try {
+        ClassLoader loader = Thread.currentThread().getContextClassLoader();
+        Class unit = Class.forName(ASSIGNMENTS, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
+        resolved = unit.getMethod("resolved", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (Throwable problem) {
+        refuse(problem);
+      }
+      return resolved == null ? plan : (TreeNode) resolved;
+    }
+
+    // What Spark says of a value ends the statement; anything else leaves it as Spark has resolved it.
+    private static void refuse(Throwable problem) {
+      Throwable cause = problem instanceof InvocationTargetException ? problem.getCause() : problem;
+      if (cause instanceof SparkThrowable) {
+        Platform.throwException(cause);
+      }
+      if (!(cause instanceof ClassNotFoundException)) {
+        Taking.tell(cause);
+      }
+    }
+  }
+
+  public static final class Strategies extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object session) {
+      return new Planning();
+    }
+  }
+
+  public static final class NameRules extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object session) {
+      return new Naming();
+    }
+  }
+
+  /** Resolves names of tables whose options say that something else than rows is read: see LanceRelations. */
+  public static final class Naming extends Rule {
+    public TreeNode apply(TreeNode plan) {
+      return ((LogicalPlan) plan).transformDownWithSubqueries(new Names());
+    }
+  }
+
+  private static final class Names extends scala.runtime.AbstractPartialFunction {
+    public boolean isDefinedAt(Object node) {
+      if (node instanceof InsertIntoStatement) {
+        return replaces((InsertIntoStatement) node);
+      }
+      if (!(node instanceof UnresolvedRelation)) {
+        return false;
+      }
+      CaseInsensitiveStringMap options = ((UnresolvedRelation) node).options();
+      return isTrue(options.get("readChangeFeed")) || isTrue(options.get("readChangeData"));
+    }
+
+    // Whether an INSERT replaces rows USING columns or ON a condition, which Spark has from 4.3 on.
+    private static boolean replaces(InsertIntoStatement insert) {
+      for (int i = 0; i < insert.productArity(); i++) {
+        Object part = insert.productElement(i);
+        Object value = part instanceof scala.Some ? ((scala.Some) part).get() : null;
+        String name = value == null ? "" : value.getClass().getSimpleName();
+        if (name.equals("InsertReplaceUsing") || name.equals("InsertReplaceOn")) {
+          return true;
+        }
+      }
+      return false;
+    }
+
+    private static boolean isTrue(String text) {
+      return text != null && (text.trim().equalsIgnoreCase("true") || text.trim().equals("1"));
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      try {
+        ClassLoader loader = Thread.currentThread().getContextClassLoader();
+        Class unit = Class.forName(RELATIONS, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
+        boolean reads = node instanceof UnresolvedRelation;
+        Class kind = reads ? UnresolvedRelation.class : LogicalPlan.class;
+        return unit.getMethod(reads ? "changes" : "replacing", new Class[] {kind}).invoke(null, new Object[] {node});
+      } catch (InvocationTargetException problem) {
+        Platform.throwException(problem.getCause());
+        return node;
+      } catch (ReflectiveOperationException problem) {
+        // A warning has told of it.
+        return node;
+      }
+    }
+  }
+
+  public static final class Taking extends Rule {
+    public TreeNode apply(TreeNode plan) {
+      String kind = plan.getClass().getSimpleName();
+      if (!kind.equals("DeleteFromTable") && !kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
+        return plan;
+      }
+      Object taken = null;
+      try {
+        ClassLoader loader = Thread.currentThread().getContextClassLoader();
+        Class unit = Class.forName(UNIT, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
+        taken = unit.getMethod("take", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (ClassNotFoundException missing) {
+        return plan;
+      } catch (InvocationTargetException problem) {
+        if (problem.getCause() instanceof UnsupportedOperationException) {
+          Platform.throwException(problem.getCause());
+        }
+        tell(problem.getCause());
+      } catch (Throwable problem) {
+        tell(problem);
+      }
+      return taken == null ? plan : (TreeNode) taken;
+    }
+
+    static void tell(Throwable problem) {
+      LoggerFactory.getLogger("spark_lance").warn("A statement was left to Spark: " + problem);
+    }
+  }
+
+  public static final class Planning extends SparkStrategy {
+    public scala.collection.immutable.Seq apply(LogicalPlan plan) {
+      scala.collection.immutable.Seq none = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
+      SparkPlan planned = plan instanceof Taken ? ((Taken) plan).planned() : own(plan);
+      planned = planned == null ? searched(plan) : planned;
+      planned = planned == null ? computed(plan) : planned;
+      return planned == null ? none : (scala.collection.immutable.Seq) none.appended(planned);
+    }
+
+    // The plan of a search for each row of a relation; null if a plan is none.
+    private static SparkPlan searched(LogicalPlan plan) {
+      LogicalPlan below = plan instanceof Project ? ((Project) plan).child() : plan;
+      if (!(below instanceof Generate) || !(((Generate) below).generator() instanceof UserDefinedGenerator)) {
+        return null;
+      }
+      Object function = ((UserDefinedGenerator) ((Generate) below).generator()).function();
+      if (!function.getClass().getName().startsWith(SEARCHES)) {
+        return null;
+      }
+      try {
+        Class unit = Class.forName(SEARCHES, true, function.getClass().getClassLoader());
+        return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (InvocationTargetException problem) {
+        Platform.throwException(problem.getCause());
+        return null;
+      } catch (ReflectiveOperationException problem) {
+        throw new IllegalStateException(problem);
+      }
+    }
+
+    // The plan of columns that are computed of rows which the driver has read; null if a plan is none.
+    private static SparkPlan computed(LogicalPlan plan) {
+      if (!(plan instanceof Project) || !(((Project) plan).child() instanceof DataSourceV2ScanRelation)) {
+        return null;
+      }
+      Object scan = ((DataSourceV2ScanRelation) ((Project) plan).child()).scan();
+      return scan.getClass().getName().equals(ROWS) ? planned(LOCAL, scan, plan, "A projection") : null;
+    }
+
+    private static boolean isMicroBatch(LogicalPlan plan) {
+      return plan instanceof WriteToDataSourceV2 && ((WriteToDataSourceV2) plan).batchWrite() instanceof MicroBatchWrite;
+    }
+
+    // Our own plan of a write: of few rows, of what may be columns already, or of a micro-batch whose rows are sent to
+    // certain tasks; null for others.
+    private static SparkPlan own(LogicalPlan plan) {
+      scala.Option write = null;
+      String kind = WRITE;
+      String planner = FEW_ROWS;
+      if (plan instanceof AppendData) {
+        write = ((AppendData) plan).write();
+      } else if (plan instanceof OverwriteByExpression) {
+        write = ((OverwriteByExpression) plan).write();
+      } else if (isMicroBatch(plan)) {
+        write = new scala.Some(((MicroBatchWrite) ((WriteToDataSourceV2) plan).batchWrite()).writeSupport());
+        kind = STREAM;
+        planner = ROUTES;
+      }
+      if (write == null || write.isEmpty() || !write.get().getClass().getName().equals(kind)) {
+        return null;
+      }
+      SparkPlan planned = planned(planner, write.get(), plan, "A write");
+      return planned == null && kind.equals(WRITE) ? planned(COLUMNS, write.get(), plan, "A write") : planned;
+    }
+
+    // The unit's plan for a logical plan with a part that it knows; null where it leaves it to Spark.
+    private static SparkPlan planned(String planner, Object part, LogicalPlan plan, String what) {
+      try {
+        Class unit = Class.forName(planner, true, part.getClass().getClassLoader());
+        return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+      } catch (ClassNotFoundException missing) {
+        // A warning has told of it.
+        return null;
+      } catch (Throwable problem) {
+        LoggerFactory.getLogger("spark_lance").warn(what + " was left to Spark's own plan: " + problem);
+        return null;
+      }
+    }
+  }
+}

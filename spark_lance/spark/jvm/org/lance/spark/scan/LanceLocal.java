@@ -1,0 +1,115 @@
+// What a query computes of few rows that the driver has read, one by one: computed while the query is planned, as Spark
+// does for rows that stand in a query itself. It starts no job then.
+//
+// Whatever cannot be computed so, such as functions of users and what fails, is left to Spark.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.scan;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.InterpretedMutableProjection;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.Nondeterministic;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
+import org.apache.spark.sql.catalyst.expressions.Unevaluable;
+import org.apache.spark.sql.catalyst.expressions.UserDefinedExpression;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.classic.SparkSession$;
+import org.apache.spark.sql.execution.LocalTableScanExec;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.slf4j.LoggerFactory;
+import scala.collection.immutable.Seq;
+
+public final class LanceLocal {
+  // More rows are for a task, whose code is compiled.
+  private static final int MOST_ROWS = 1000;
+
+  private LanceLocal() {}
+
+  // The plan of columns that are computed of rows; null where Spark plans them. The child of the projection is a scan.
+  public static SparkPlan planned(LogicalPlan plan) {
+    Project project = (Project) plan;
+    DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) project.child();
+    if (!(relation.scan() instanceof LanceRows)) {
+      return null;
+    }
+    InternalRow[] rows = ((LanceRows) relation.scan()).rows();
+    Seq wanted = project.projectList();
+    if (rows.length > MOST_ROWS || !wanted.forall(new Plain())) {
+      return null;
+    }
+    try {
+      List computed = new ArrayList(Arrays.asList((Object[]) rows));
+      if (!isSame(wanted, relation.output())) {
+        InterpretedMutableProjection compute = new InterpretedMutableProjection(wanted, relation.output());
+        compute.initialize(0);
+        for (int i = 0; i < rows.length; i++) {
+          computed.set(i, compute.apply(rows[i]).copy());
+        }
+      }
+      Seq attributes = (Seq) scala.collection.immutable.Nil$.MODULE$;
+      for (int i = 0; i < wanted.length(); i++) {
+        attributes = (Seq) attributes.appended(((NamedExpression) wanted.apply(i)).toAttribute());
+      }
+      return made(relation, attributes, scala.jdk.javaapi.CollectionConverters.asScala(computed).toSeq());
+    } catch (Exception problem) {
+      LoggerFactory.getLogger("spark_lance").debug("Spark computes what the driver could not: " + problem);
+      return null;
+    }
+  }
+
+  // Whether columns are those that are there, in their order, if by other names.
+  private static boolean isSame(Seq wanted, Seq there) {
+    boolean same = wanted.length() == there.length();
+    for (int i = 0; same && i < wanted.length(); i++) {
+      Expression column = (Expression) wanted.apply(i);
+      while (column instanceof Alias) {
+        column = ((Alias) column).child();
+      }
+      same = column.semanticEquals((Expression) there.apply(i));
+    }
+    return same;
+  }
+
+  // Spark's own plan of the scan, with other columns and rows.
+  private static SparkPlan made(LogicalPlan relation, Seq attributes, Object rows) {
+    SparkPlan own = (SparkPlan) SparkSession$.MODULE$.active().sessionState().planner().plan(relation).next();
+    if (!(own instanceof LocalTableScanExec)) {
+      return null;
+    }
+    Object[] parts = new Object[own.productArity()];
+    for (int i = 2; i < parts.length; i++) {
+      parts[i] = own.productElement(i);
+    }
+    parts[0] = attributes;
+    parts[1] = rows;
+    return (SparkPlan) own.makeCopy(parts);
+  }
+
+  /** Tells whether an expression gives the same whenever it is computed, and nobody notices that it is. */
+  public static final class Plain extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object expression) {
+      boolean plain = ((Expression) expression).deterministic();
+      return Boolean.valueOf(plain && !((Expression) expression).exists(new Special()));
+    }
+  }
+
+  static final class Special extends scala.runtime.AbstractFunction1 {
+    public Object apply(Object part) {
+      return Boolean.valueOf(
+          part instanceof UserDefinedExpression
+              || (part instanceof Unevaluable && !(part instanceof AttributeReference))
+              || part instanceof Nondeterministic
+              || part instanceof SubqueryExpression);
+    }
+  }
+}

@@ -1,0 +1,334 @@
+// Rows that the driver has read, and what is known of the columns of a scan for Spark's estimates.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.scan;
+
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalLong;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
+import org.apache.spark.sql.connector.expressions.FieldReference;
+import org.apache.spark.sql.connector.read.LocalScan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.colstats.ColumnStatistics;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.BooleanType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.IntegerType;
+import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.NumericType;
+import org.apache.spark.sql.types.ShortType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampNTZType;
+import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.sql.util.ArrowUtils$;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.lance.spark.load.Bridge;
+
+/** Rows that the driver has read. */
+public final class LanceRows implements LocalScan, SupportsReportStatistics {
+  private final String shown;
+  private final Map question;
+  private final Map answer;
+  private final StructType schema;
+  private InternalRow[] rows = null;
+
+  public LanceRows(String shown, Map question, Map answer, StructType schema) {
+    this.shown = shown;
+    this.question = question;
+    this.answer = answer;
+    this.schema = schema;
+  }
+
+  public StructType readSchema() {
+    return schema;
+  }
+
+  public String description() {
+    return "LanceRows " + shown + " [" + answer.get("rows") + " rows, read by the driver]";
+  }
+
+  public Statistics estimateStatistics() {
+    return statistics(question, answer);
+  }
+
+  public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    return stream(question, schema, checkpoint);
+  }
+
+  public synchronized InternalRow[] rows() {
+    if (rows == null) {
+      rows = decoded(answer, schema);
+    }
+    return rows;
+  }
+
+  // A stream of the columns of a scan, in Spark's own way: to start a stream, Spark asks for a scan, too. It has no
+  // version but one that the user names, which is refused then.
+  public static MicroBatchStream stream(Map question, StructType schema, String checkpoint) {
+    Map all = new HashMap(options(question).asCaseSensitiveMap());
+    if (Boolean.TRUE.equals(((Map) question.get("read")).get("pinned"))) {
+      all.remove("version");
+    }
+    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
+    return new PythonTable(Bridge.source(), "lance", schema).newScanBuilder(options).build().toMicroBatchStream(checkpoint);
+  }
+
+  public static CaseInsensitiveStringMap options(Map question) {
+    return new CaseInsensitiveStringMap((Map) ((Map) question.get("read")).get("options"));
+  }
+
+  public static Statistics statistics(Map question, Map answer) {
+    Number rows = (Number) answer.get("rows");
+    Number bytes = (Number) answer.get("bytes");
+    return new Size(
+        bytes == null ? OptionalLong.empty() : OptionalLong.of(bytes.longValue()),
+        rows == null ? OptionalLong.empty() : OptionalLong.of(rows.longValue()),
+        columns(question, rows));
+  }
+
+  // Statistics of columns from indices, by reference; asked for only where Spark makes use of them.
+  private static Map columns(Map question, Number rows) {
+    boolean used = ((SQLConf) SQLConf$.MODULE$.get()).cboEnabled() || ((SQLConf) SQLConf$.MODULE$.get()).planStatsEnabled();
+    if (question == null || rows == null || !used) {
+      return new HashMap();
+    }
+    Map asked = new LinkedHashMap(question);
+    asked.put("verb", "column_statistics");
+    Map answer = (Map) Bridge.ask(asked, null);
+    StructType schema = (StructType) DataType.fromJson((String) answer.get("schema"));
+    Map found = new HashMap();
+    InternalRow[] ends = decoded(answer, schema);
+    for (int i = 0; i < schema.length(); i++) {
+      StructField field = schema.fields()[i];
+      Map about = (Map) ((Map) answer.get("columns")).get(field.name());
+      boolean bounded = !ends[0].isNullAt(i);
+      found.put(
+          FieldReference.column(field.name()),
+          new Column(
+              (Number) about.get("nulls"),
+              (Number) about.get("distinct"),
+              bounded ? ends[0].get(i, field.dataType()) : null,
+              bounded ? ends[1].get(i, field.dataType()) : null,
+              rows.longValue()));
+    }
+    return found;
+  }
+
+  public static final class Size implements Statistics {
+    private final OptionalLong bytes;
+    private final OptionalLong rows;
+    private final Map columns;
+
+    Size(OptionalLong bytes, OptionalLong rows, Map columns) {
+      this.bytes = bytes;
+      this.rows = rows;
+      this.columns = columns;
+    }
+
+    public OptionalLong sizeInBytes() {
+      return bytes;
+    }
+
+    public OptionalLong numRows() {
+      return rows;
+    }
+
+    public Map columnStats() {
+      return columns;
+    }
+  }
+
+  public static final class Column implements ColumnStatistics {
+    private final OptionalLong nulls;
+    private final OptionalLong distinct;
+    private final Object low;
+    private final Object high;
+
+    Column(Number nulls, Number distinct, Object low, Object high, long rows) {
+      this.nulls = OptionalLong.of(Math.min(nulls.longValue(), rows));
+      this.distinct =
+          distinct == null ? OptionalLong.empty() : OptionalLong.of(Math.min(distinct.longValue(), rows));
+      this.low = low;
+      this.high = high;
+    }
+
+    public OptionalLong nullCount() {
+      return nulls;
+    }
+
+    public OptionalLong distinctCount() {
+      return distinct;
+    }
+
+    public Optional min() {
+      return Optional.ofNullable(low);
+    }
+
+    public Optional max() {
+      return Optional.ofNullable(high);
+    }
+
+    public OptionalLong avgLen() {
+      return OptionalLong.empty();
+    }
+
+    public OptionalLong maxLen() {
+      return OptionalLong.empty();
+    }
+
+    public Optional histogram() {
+      return Optional.empty();
+    }
+  }
+
+  // Takes rows that Python has left in a file, which is deleted; false if that cannot be read.
+  static boolean isAtHand(Map answer) {
+    if (!answer.get("kind").equals("rows") || answer.get("file") == null) {
+      return true;
+    }
+    Path file = Paths.get((String) answer.get("file"), new String[0]);
+    try {
+      answer.put("stream", Files.readAllBytes(file));
+      return true;
+    } catch (IOException apart) {
+      // Python has another file system.
+      return false;
+    } finally {
+      file.toFile().delete();
+    }
+  }
+
+  private static InternalRow[] decoded(Map answer, StructType schema) {
+    byte[] stream = (byte[]) answer.get("stream");
+    try {
+      return decoded(stream == null ? Base64.getDecoder().decode((String) answer.get("arrow")) : stream, schema);
+    } catch (java.io.IOException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  private static InternalRow[] decoded(byte[] stream, StructType schema) throws java.io.IOException {
+    List found = new ArrayList();
+    // Spark's local scan makes its own rows of what it is given: a projection is left out where none is needed.
+    UnsafeProjection projection = isFlat(schema) ? null : (UnsafeProjection) UnsafeProjection$.MODULE$.create(schema);
+    BufferAllocator allocator = ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0, Long.MAX_VALUE);
+    ArrowStreamReader reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
+    try {
+      VectorSchemaRoot root = reader.getVectorSchemaRoot();
+      List vectors = root.getFieldVectors();
+      ColumnVector[] columns = new ColumnVector[vectors.size()];
+      for (int i = 0; i < columns.length; i++) {
+        columns[i] = new ArrowColumnVector((FieldVector) vectors.get(i));
+      }
+      while (reader.loadNextBatch()) {
+        if (projection == null) {
+          copy(columns, schema, root.getRowCount(), found);
+          continue;
+        }
+        ColumnarBatch batch = new ColumnarBatch(columns, root.getRowCount());
+        for (Iterator rows = batch.rowIterator(); rows.hasNext(); ) {
+          found.add(projection.apply((InternalRow) rows.next()).copy());
+        }
+      }
+    } finally {
+      reader.close();
+      allocator.close();
+    }
+    return (InternalRow[]) found.toArray(new InternalRow[0]);
+  }
+
+  // Whether all values are numbers, times, texts or bytes.
+  private static boolean isFlat(StructType schema) {
+    for (int i = 0; i < schema.length(); i++) {
+      DataType type = schema.fields()[i].dataType();
+      boolean known =
+          type instanceof NumericType
+              || type instanceof StringType
+              || type instanceof BooleanType
+              || type instanceof BinaryType
+              || type instanceof DateType
+              || type instanceof TimestampType
+              || type instanceof TimestampNTZType;
+      if (!known) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Adds the rows of a batch; their values do not lie in its memory.
+  private static void copy(ColumnVector[] columns, StructType schema, int count, List found) {
+    Object[][] rows = new Object[count][columns.length];
+    for (int c = 0; c < columns.length; c++) {
+      DataType type = schema.fields()[c].dataType();
+      for (int r = 0; r < count; r++) {
+        rows[r][c] = columns[c].isNullAt(r) ? null : value(columns[c], type, r);
+      }
+    }
+    for (int r = 0; r < count; r++) {
+      found.add(new GenericInternalRow(rows[r]));
+    }
+  }
+
+  private static Object value(ColumnVector column, DataType type, int row) {
+    if (type instanceof LongType || type instanceof TimestampType || type instanceof TimestampNTZType) {
+      return Long.valueOf(column.getLong(row));
+    }
+    if (type instanceof StringType) {
+      return column.getUTF8String(row).copy();
+    }
+    if (type instanceof IntegerType || type instanceof DateType) {
+      return Integer.valueOf(column.getInt(row));
+    }
+    if (type instanceof DoubleType) {
+      return Double.valueOf(column.getDouble(row));
+    }
+    if (type instanceof FloatType) {
+      return Float.valueOf(column.getFloat(row));
+    }
+    if (type instanceof BooleanType) {
+      return Boolean.valueOf(column.getBoolean(row));
+    }
+    if (type instanceof DecimalType) {
+      return column.getDecimal(row, ((DecimalType) type).precision(), ((DecimalType) type).scale());
+    }
+    if (type instanceof BinaryType) {
+      return column.getBinary(row);
+    }
+    return type instanceof ShortType ? (Object) Short.valueOf(column.getShort(row)) : Byte.valueOf(column.getByte(row));
+  }
+}

@@ -1,0 +1,427 @@
+// The scan of a table, planned by the driver's own Python.
+//
+// What Spark pushes down (columns, filters, limits, counts) goes to Python as JSON, and comes back as rows, where
+// little has to be read for them, or as tasks. Rows become a local scan (LanceRows): no job of Spark's, or one without
+// Python; where they are many they stay columns, which tasks without Python read (LanceColumnScan). Tasks are what
+// Spark's own reader of Python data sources takes, which LanceTransport may put another one around (LanceTaskScan).
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.scan;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.NullOrdering;
+import org.apache.spark.sql.connector.expressions.SortDirection;
+import org.apache.spark.sql.connector.expressions.SortOrder;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
+import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
+import org.apache.spark.sql.connector.read.SupportsPushDownOffset;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy$;
+import org.apache.spark.sql.execution.datasources.v2.PushDownUtils$;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.connector.SupportsPushDownCatalystFilters;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.lance.spark.load.Bridge;
+import org.lance.spark.transport.LanceTransport;
+import scala.collection.immutable.Seq;
+
+public final class LanceScan {
+  // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
+  private static final String PLANS = "spark.lance.planInDriver";
+  // Options that say which rows there are and not which of them are read, and a limit that the first of these meet
+  // (as in scans.py).
+  private static final List PLAIN = Arrays.asList(new Object[] {"path", "version", "tag", "branch"});
+  private static final int MOST_PLAIN = 100000;
+  private static Boolean takesExpressions = null;
+
+  private LanceScan() {}
+
+  // A builder of the scans of a table: `own` if the session leaves planning to Spark's own worker processes.
+  //
+  // byDefault: whether the driver plans where no setting tells; options, schema, token: see read; pinned: whether the
+  // version among the options is the table's and not the user's; hidden: further columns, each with the option that
+  // reads it in its metadata; own: Spark's own way, which streams go.
+  public static ScanBuilder builder(
+      Boolean byDefault,
+      String shown,
+      CaseInsensitiveStringMap options,
+      Boolean pinned,
+      StructType schema,
+      String token,
+      StructType hidden,
+      ScanBuilder own) {
+    if (!plans(byDefault.booleanValue())) {
+      return own;
+    }
+    Map read = read(options, schema, token, null);
+    read.put("pinned", pinned);
+    return made(shown, read, schema, hidden, own);
+  }
+
+  // The same for a table by path, without hidden columns.
+  public static ScanBuilder ofPath(String shown, Map read, StructType schema, ScanBuilder own) {
+    return made(shown, read, schema, new StructType(), own);
+  }
+
+  private static ScanBuilder made(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+    return takesExpressions()
+        ? (ScanBuilder) new OfExpressions(shown, read, schema, hidden, own)
+        : new OfPredicates(shown, read, schema, hidden, own);
+  }
+
+  // Whether Spark gives any source its own expressions: Spark 4.0 gives them to files alone.
+  private static synchronized boolean takesExpressions() {
+    if (takesExpressions == null) {
+      Class asks = PushDownUtils$.class;
+      try {
+        InputStream code = asks.getResourceAsStream(asks.getSimpleName() + ".class");
+        try {
+          String names = new String(code.readAllBytes(), StandardCharsets.ISO_8859_1);
+          takesExpressions = Boolean.valueOf(names.indexOf("SupportsPushDownCatalystFilters") >= 0);
+        } finally {
+          code.close();
+        }
+      } catch (IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+    }
+    return takesExpressions.booleanValue();
+  }
+
+  // Whether a session's reads are planned here.
+  public static boolean plans(boolean byDefault) {
+    return Boolean.parseBoolean(setting(PLANS, String.valueOf(byDefault)));
+  }
+
+  private static String setting(String name, String otherwise) {
+    return ((SQLConf) SQLConf$.MODULE$.get()).getConfString(name, otherwise);
+  }
+
+  // A table in a question: options of the read, columns, a token, and the version if it is known.
+  public static Map read(CaseInsensitiveStringMap options, StructType schema, String token, Object ref) {
+    Map read = new LinkedHashMap();
+    read.put("options", new HashMap(options.asCaseSensitiveMap()));
+    read.put("schema", schema.json());
+    read.put("token", token);
+    read.put("ref", ref);
+    return read;
+  }
+
+  /** Takes what Spark pushes down, and asks Python for the scan. */
+  public abstract static class Builder
+      implements ScanBuilder,
+          SupportsPushDownRequiredColumns,
+          SupportsPushDownAggregates,
+          SupportsPushDownLimit,
+          SupportsPushDownTopN,
+          SupportsPushDownOffset {
+    private final String shown;
+    private final Map read;
+    // Hidden columns, with the option that reads each.
+    private final StructType hidden;
+    // Spark's own way, which streams go.
+    private final ScanBuilder own;
+    private final StructType all;
+    private StructType wanted;
+    private boolean batch = false;
+    private Predicate[] pushed = new Predicate[0];
+    // They as JSON.
+    private List told = new ArrayList();
+    // Conditions that leave out rows which cannot meet filters of Spark's.
+    private List narrowed = new ArrayList();
+    private int limit = -1;
+    private boolean alone = false;
+    private int offset = 0;
+    // The order of a top-n query, which needs only the first rows in it; null for none.
+    private Map top = null;
+    // What was last asked of aggregates, and their rows, which are all that is left to read then.
+    private Map asked = null;
+    private Map known = null;
+
+    Builder(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+      this.shown = shown;
+      this.read = read;
+      this.all = schema;
+      this.wanted = schema;
+      this.hidden = hidden;
+      this.own = own;
+    }
+
+    // Takes over the predicates that are applied exactly as Spark would; says of each whether it is one. Conditions
+    // that only leave out rows follow them.
+    List take(List predicates, List candidates) {
+      batch = true;
+      List described = LancePushed.described((Predicate[]) predicates.toArray(new Predicate[0]));
+      described.addAll(candidates);
+      List answers = described.isEmpty() ? described : asked(described);
+      List taken = new ArrayList();
+      told = new ArrayList();
+      for (int i = 0; i < predicates.size(); i++) {
+        if (((Boolean) answers.get(i)).booleanValue()) {
+          taken.add(predicates.get(i));
+          told.add(described.get(i));
+        }
+      }
+      narrowed = new ArrayList();
+      for (int i = 0; i < candidates.size(); i++) {
+        if (((Boolean) answers.get(predicates.size() + i)).booleanValue()) {
+          narrowed.add(candidates.get(i));
+        }
+      }
+      pushed = (Predicate[]) taken.toArray(new Predicate[0]);
+      return answers;
+    }
+
+    Predicate[] pushed() {
+      return pushed;
+    }
+
+    private List asked(List predicates) {
+      Map question = Bridge.question("push_predicates");
+      question.put("read", read);
+      question.put("predicates", predicates);
+      return (List) Bridge.ask(question, null);
+    }
+
+    public boolean supportCompletePushDown(Aggregation aggregation) {
+      return counted(aggregation);
+    }
+
+    public boolean pushAggregation(Aggregation aggregation) {
+      return counted(aggregation);
+    }
+
+    private boolean counted(Aggregation aggregation) {
+      batch = true;
+      List functions = LancePushed.functions(aggregation.aggregateExpressions());
+      List groups = LancePushed.paths(aggregation.groupByExpressions());
+      if (functions == null || groups == null || (functions.isEmpty() && groups.isEmpty())) {
+        asked = null;
+        known = null;
+        return false;
+      }
+      Map question = question("push_aggregates");
+      question.put("aggregates", functions);
+      question.put("groups", groups);
+      // Spark asks first whether it may hand them over, and then does.
+      if (!question.equals(asked)) {
+        asked = question;
+        known = (Map) Bridge.ask(question, null);
+      }
+      return known != null;
+    }
+
+    // Only some of the rows are read then, and Spark puts these in order.
+    public boolean pushTopN(SortOrder[] orders, int limit) {
+      batch = true;
+      if (known != null || orders.length != 1 || !(orders[0].expression() instanceof NamedReference)) {
+        return false;
+      }
+      Map wanted = new LinkedHashMap();
+      wanted.put("path", Bridge.list(((NamedReference) orders[0].expression()).fieldNames()));
+      wanted.put("descending", Boolean.valueOf(orders[0].direction() == SortDirection.DESCENDING));
+      wanted.put("nulls", orders[0].nullOrdering() == NullOrdering.NULLS_FIRST ? "first" : "last");
+      wanted.put("rows", new Integer(limit));
+      Map question = question("push_top");
+      question.put("top", wanted);
+      if (((Boolean) Bridge.ask(question, null)).booleanValue()) {
+        top = wanted;
+      }
+      return top != null;
+    }
+
+    public boolean pushLimit(int limit) {
+      batch = true;
+      if (known != null) {
+        return false;
+      }
+      this.limit = limit;
+      alone = isPlain() && limit <= MOST_PLAIN;
+      if (!alone) {
+        alone = ((Boolean) Bridge.ask(question("push_limit"), null)).booleanValue();
+      }
+      return true;
+    }
+
+    // Whether the query asks for all rows of a version. Then Python would take any limit up to MOST_PLAIN, too.
+    private boolean isPlain() {
+      boolean plain = pushed.length == 0 && narrowed.isEmpty();
+      for (Iterator names = ((Map) read.get("options")).keySet().iterator(); plain && names.hasNext(); ) {
+        plain = PLAIN.contains(((String) names.next()).toLowerCase(Locale.ROOT));
+      }
+      return plain;
+    }
+
+    public boolean isPartiallyPushed() {
+      return top != null || !alone;
+    }
+
+    public boolean pushOffset(int offset) {
+      if (!alone || offset > limit) {
+        return false;
+      }
+      this.offset = offset;
+      limit -= offset;
+      return true;
+    }
+
+    public void pruneColumns(StructType required) {
+      batch = true;
+      wanted = Bridge.readable(required, all);
+    }
+
+    private Map question(String verb) {
+      Map question = Bridge.question(verb);
+      Map table = new LinkedHashMap(read);
+      Map options = new HashMap((Map) read.get("options"));
+      table.put("options", options);
+      for (int i = 0; i < hidden.length(); i++) {
+        StructField column = hidden.fields()[i];
+        if (Arrays.asList((Object[]) wanted.fieldNames()).contains(column.name())) {
+          options.put(column.metadata().getString("lance.option"), "true");
+        }
+      }
+      question.put("read", table);
+      question.put("columns", wanted.equals(all) ? read.get("schema") : wanted.json());
+      List predicates = new ArrayList(told);
+      predicates.addAll(narrowed);
+      question.put("predicates", predicates);
+      question.put("limit", limit < 0 ? null : new Integer(limit));
+      question.put("alone", Boolean.valueOf(alone));
+      question.put("offset", new Integer(offset));
+      question.put("top", top);
+      question.put("cores", new Integer(SparkContext.getOrCreate().defaultParallelism()));
+      question.put("localRows", setting("spark.lance.localRows", "10000"));
+      question.put("localBytes", setting("spark.lance.localBytes", "8388608"));
+      return question;
+    }
+
+    public Scan build() {
+      if (!batch) {
+        return own.build();
+      }
+      if (known != null) {
+        return new LanceRows(shown, null, known, (StructType) DataType.fromJson((String) known.get("schema")));
+      }
+      Map question = question("plan_scan");
+      question.put("columnar", Boolean.valueOf(LanceTransport.isWanted(wanted)));
+      question.put("files", Boolean.TRUE);
+      Map answer;
+      try {
+        answer = (Map) Bridge.ask(question, null);
+        if (!LanceRows.isAtHand(answer)) {
+          question.put("files", Boolean.FALSE);
+          answer = (Map) Bridge.ask(question, null);
+        }
+        Scan columns = LanceColumnScan.of(shown, question, answer, wanted);
+        if (columns != null) {
+          return columns;
+        }
+        if (answer.get("kind").equals("columns")) {
+          // They are of no use here.
+          question.put("columnar", Boolean.FALSE);
+          answer = (Map) Bridge.ask(question, null);
+        }
+      } catch (IllegalArgumentException problem) {
+        if (pushed.length > 0 || limit >= 0) {
+          throw problem;
+        }
+        // A stream has options that no other read takes; and what is really wrong Spark's own way says, too.
+        return own();
+      }
+      if (answer.get("kind").equals("rows")) {
+        return new LanceRows(shown, question, answer, wanted);
+      }
+      return new LanceTaskScan(shown, question, answer, wanted);
+    }
+
+    private Scan own() {
+      if (own instanceof SupportsPushDownRequiredColumns) {
+        ((SupportsPushDownRequiredColumns) own).pruneColumns(wanted);
+      }
+      return own.build();
+    }
+  }
+
+  /** Takes Spark's own expressions: some of them exclude documents, and so rows. */
+  public static final class OfExpressions extends Builder implements SupportsPushDownCatalystFilters {
+    OfExpressions(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+      super(shown, read, schema, hidden, own);
+    }
+
+    public Seq pushFilters(Seq filters) {
+      List predicates = new ArrayList();
+      List places = new ArrayList();
+      List candidates = new ArrayList();
+      for (int i = 0; i < filters.size(); i++) {
+        scala.Option told = DataSourceV2Strategy$.MODULE$.translateFilterV2((Expression) filters.apply(i));
+        Map candidate = told.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
+        if (!told.isEmpty()) {
+          predicates.add(told.get());
+          places.add(new Integer(i));
+        } else if (candidate != null) {
+          candidates.add(candidate);
+        }
+      }
+      List answers = take(predicates, candidates);
+      Seq left = (Seq) scala.collection.immutable.Nil$.MODULE$;
+      for (int i = 0; i < filters.size(); i++) {
+        int place = places.indexOf(new Integer(i));
+        if (place < 0 || !((Boolean) answers.get(place)).booleanValue()) {
+          left = (Seq) left.appended(filters.apply(i));
+        }
+      }
+      return left;
+    }
+
+    public Predicate[] pushedFilters() {
+      return pushed();
+    }
+  }
+
+  /** Takes predicates of connectors, where a release of Spark gives no other. */
+  public static final class OfPredicates extends Builder implements SupportsPushDownV2Filters {
+    OfPredicates(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+      super(shown, read, schema, hidden, own);
+    }
+
+    public Predicate[] pushPredicates(Predicate[] predicates) {
+      List answers = take(Arrays.asList((Object[]) predicates), new ArrayList());
+      List left = new ArrayList();
+      for (int i = 0; i < predicates.length; i++) {
+        if (!((Boolean) answers.get(i)).booleanValue()) {
+          left.add(predicates[i]);
+        }
+      }
+      return (Predicate[]) left.toArray(new Predicate[0]);
+    }
+
+    public Predicate[] pushedPredicates() {
+      return pushed();
+    }
+  }
+}

@@ -1,0 +1,194 @@
+// The scan of a table by tasks, for Spark's own reader of Python data sources.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.scan;
+
+import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.JobArtifactSet$;
+import org.apache.spark.JobArtifactState;
+import org.apache.spark.sql.connector.expressions.FieldReference;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.StructType;
+import org.lance.spark.load.Bridge;
+import org.lance.spark.transport.LanceTransport;
+
+public final class LanceTaskScan
+    implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
+  // Keys of a join beyond which they do not narrow a scan.
+  private static final int MOST_KEYS = 10000;
+  private final String shown;
+  private final Map question;
+  private final Map first;
+  private final StructType schema;
+  private final PythonDataSourceV2 source = Bridge.source();
+  // What joins have found, and the plan with it.
+  private List found = new ArrayList();
+  private Map planned;
+  // How rows come from the workers, once somebody has asked: see LanceTransport.
+  private String transport = null;
+
+  LanceTaskScan(String shown, Map question, Map answer, StructType schema) {
+    this.shown = shown;
+    this.question = question;
+    this.first = answer;
+    this.planned = answer;
+    this.schema = schema;
+  }
+
+  public StructType readSchema() {
+    return schema;
+  }
+
+  public synchronized String description() {
+    String order = question.get("top") == null ? "" : "; order: " + question.get("top");
+    return "LanceScan " + shown + " [" + planned.get("about") + order + "]";
+  }
+
+  // Spark would plan all partitions to find out by itself.
+  public Scan.ColumnarSupportMode columnarSupportMode() {
+    return transport().equals("rows") ? Scan.ColumnarSupportMode.UNSUPPORTED : Scan.ColumnarSupportMode.SUPPORTED;
+  }
+
+  // It stays what it was when the query was planned.
+  private synchronized String transport() {
+    if (transport == null) {
+      transport = LanceTransport.kind(schema);
+    }
+    return transport;
+  }
+
+  public Statistics estimateStatistics() {
+    return LanceRows.statistics(question, first);
+  }
+
+  public CustomMetric[] supportedCustomMetrics() {
+    List metrics = new ArrayList(Arrays.asList(source.source().createPythonMetrics()));
+    metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("amounts"))));
+    if (!transport().equals("rows")) {
+      metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("taskAmounts"))));
+    }
+    return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
+  }
+
+  // What the plan says. Tasks tell what they read where LanceColumns runs in executors, which have no other class.
+  public synchronized CustomTaskMetric[] reportDriverMetrics() {
+    return LanceAmount.of((List) planned.get("amounts"));
+  }
+
+  public Batch toBatch() {
+    return this;
+  }
+
+  public synchronized MicroBatchStream toMicroBatchStream(String checkpoint) {
+    // It is read by Spark's own reader.
+    transport = "rows";
+    return LanceRows.stream(question, schema, checkpoint);
+  }
+
+  public NamedReference[] filterAttributes() {
+    List names = new ArrayList();
+    // What a limit leaves must not depend on a join.
+    boolean all = question.get("limit") == null && question.get("top") == null;
+    for (int i = 0; all && i < schema.length(); i++) {
+      names.add(FieldReference.column(schema.fields()[i].name()));
+    }
+    return (NamedReference[]) names.toArray(new NamedReference[0]);
+  }
+
+  // Keys of a join. Keys that cannot be compared here are left to the join, and so are too many keys.
+  public synchronized void filter(Predicate[] predicates) {
+    List few = new ArrayList();
+    for (int i = 0; i < predicates.length; i++) {
+      if (predicates[i].children().length <= MOST_KEYS) {
+        few.add(predicates[i]);
+      }
+    }
+    List keys = LancePushed.described((Predicate[]) few.toArray(new Predicate[0]));
+    if (question.get("limit") != null || question.get("top") != null || found.containsAll(keys)) {
+      return;
+    }
+    Map asked = new LinkedHashMap(question);
+    found.addAll(keys);
+    asked.put("runtime", found);
+    planned = (Map) Bridge.ask(asked, null);
+  }
+
+  public Predicate[] pushedPredicates() {
+    return new Predicate[0];
+  }
+
+  public boolean supportsIterativePushdown() {
+    return false;
+  }
+
+  public synchronized InputPartition[] planInputPartitions() {
+    List pickled = (List) planned.get("partitions");
+    InputPartition[] partitions = new InputPartition[pickled.size()];
+    for (int i = 0; i < partitions.length; i++) {
+      partitions[i] = new PythonInputPartition(i, bytes(pickled.get(i)));
+    }
+    return partitions;
+  }
+
+  public PartitionReaderFactory createReaderFactory() {
+    return LanceTransport.factory(rows(), transport());
+  }
+
+  private synchronized PartitionReaderFactory rows() {
+    byte[] function = bytes(planned.get("function"));
+    Method setter = Bridge.readInfoSetter();
+    try {
+      if (setter == null) {
+        scala.Option artifacts = JobArtifactSet$.MODULE$.getCurrentJobArtifactState();
+        scala.Option id =
+            artifacts.isEmpty() ? artifacts : scala.Option.apply(((JobArtifactState) artifacts.get()).uuid());
+        Object[] parts = {source.source(), function, schema, id};
+        return (PartitionReaderFactory) PythonPartitionReaderFactory.class.getConstructors()[0].newInstance(parts);
+      }
+      Object none = scala.jdk.javaapi.CollectionConverters.asScala(new ArrayList()).toSeq();
+      Object[] info = {function, none};
+      setter.invoke(source, new Object[] {PythonDataSourceReadInfo.class.getConstructors()[0].newInstance(info)});
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+    ScanBuilder builder = new PythonTable(source, "lance", schema).newScanBuilder(LanceRows.options(question));
+    return builder.build().toBatch().createReaderFactory();
+  }
+
+  private static byte[] bytes(Object text) {
+    return Base64.getDecoder().decode((String) text);
+  }
+
+  // Both sides of a self-join may be read once.
+  public boolean equals(Object other) {
+    return other instanceof LanceTaskScan && question.equals(((LanceTaskScan) other).question) && found.equals(((LanceTaskScan) other).found);
+  }
+
+  public int hashCode() {
+    return question.hashCode();
+  }
+}

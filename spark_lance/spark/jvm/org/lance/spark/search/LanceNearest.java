@@ -1,0 +1,217 @@
+// ORDER BY <distance>(column, constant) LIMIT k over a table with an index of that metric: only the rows that a search
+// of the index finds are read. Spark still sorts them by their exact distances. Off unless a session's setting says
+// otherwise (LanceLate), as an index may miss rows.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.search;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.ml.linalg.Vector;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Ascending$;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.Divide;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.If;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.SortOrder;
+import org.apache.spark.sql.catalyst.expressions.Subtract;
+import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
+import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
+import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
+import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.Sort;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.lance.spark.catalog.LanceTable;
+import org.lance.spark.load.Bridge;
+
+public final class LanceNearest extends Rule {
+  public LanceNearest() {}
+
+  public TreeNode apply(TreeNode plan) {
+    return ((LogicalPlan) plan).transformDown(new Taking());
+  }
+
+  // Limits over sorted tables, with the tables replaced.
+  public static final class Taking extends scala.runtime.AbstractPartialFunction {
+    public boolean isDefinedAt(Object node) {
+      return node instanceof GlobalLimit;
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      LogicalPlan taken = node instanceof GlobalLimit ? taken((GlobalLimit) node) : null;
+      return taken == null ? otherwise.apply(node) : taken;
+    }
+
+    private static LogicalPlan taken(GlobalLimit limit) {
+      if (!(limit.limitExpr() instanceof Literal) || !(limit.child() instanceof LocalLimit)) {
+        return null;
+      }
+      LogicalPlan below = ((LocalLimit) limit.child()).child();
+      while (below instanceof Project) {
+        below = ((Project) below).child();
+      }
+      if (!(below instanceof Sort) || ((Sort) below).order().size() != 1) {
+        return null;
+      }
+      Sort sort = (Sort) below;
+      SortOrder order = (SortOrder) sort.order().apply(0);
+      LogicalPlan leaf = sort.child();
+      Expression distance = order.child();
+      while (leaf instanceof Project) {
+        distance = named(distance, (Project) leaf);
+        leaf = ((Project) leaf).child();
+      }
+      if (order.direction() != Ascending$.MODULE$ || !(leaf instanceof DataSourceV2Relation)) {
+        return null;
+      }
+      Match match = Match.of(distance);
+      DataSourceV2Relation relation = (DataSourceV2Relation) leaf;
+      LogicalPlan found =
+          match == null ? null : found(relation, match, (Number) ((Literal) limit.limitExpr()).value());
+      return found == null ? null : (LogicalPlan) limit.transformDown(new Replacing(relation, found));
+    }
+
+    // What a name of a projection stands for.
+    private static Expression named(Expression expression, Project project) {
+      for (int i = 0; expression instanceof Attribute && i < project.projectList().size(); i++) {
+        Object one = project.projectList().apply(i);
+        if (one instanceof Alias && ((Alias) one).exprId().equals(((Attribute) expression).exprId())) {
+          return ((Alias) one).child();
+        }
+      }
+      return expression;
+    }
+
+    // The rows that the index finds, under the names of the table's; null if no index has the metric.
+    private static LogicalPlan found(DataSourceV2Relation relation, Match match, Number k) {
+      if (!(relation.table() instanceof LanceTable) || !relation.options().isEmpty()) {
+        return null;
+      }
+      LanceTable table = (LanceTable) relation.table();
+      // Tables without hidden columns are metadata tables.
+      if (table.metadataColumns().length == 0 || k.intValue() < 1) {
+        return null;
+      }
+      Map question = Bridge.question("nearest");
+      question.put("shown", table.name());
+      question.put("reads", table.options());
+      question.put("version", table.version());
+      question.put("column", match.column.name());
+      question.put("vector", match.vector);
+      question.put("metric", match.metric);
+      question.put("k", k);
+      List wanted = new ArrayList();
+      for (int i = 0; i < relation.output().size(); i++) {
+        wanted.add(((Attribute) relation.output().apply(i)).name());
+      }
+      question.put("columns", wanted);
+      Map answer = (Map) Bridge.ask(question, null);
+      if (answer == null) {
+        return null;
+      }
+      DataSourceV2Relation rows = LanceSearch.relation(answer);
+      List columns = new ArrayList();
+      for (int i = 0; i < relation.output().size(); i++) {
+        Attribute column = (Attribute) relation.output().apply(i);
+        scala.collection.immutable.Seq none = scala.jdk.javaapi.CollectionConverters.asScala(new ArrayList()).toSeq();
+        columns.add(
+            new Alias(
+                (Expression) rows.output().apply(i), column.name(), column.exprId(), column.qualifier(),
+                scala.Option.empty(), none));
+      }
+      return new Project(scala.jdk.javaapi.CollectionConverters.asScala(columns).toSeq(), rows);
+    }
+  }
+
+  public static final class Replacing extends scala.runtime.AbstractPartialFunction {
+    private final LogicalPlan old;
+    private final LogicalPlan fresh;
+
+    Replacing(LogicalPlan old, LogicalPlan fresh) {
+      this.old = old;
+      this.fresh = fresh;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return node == old;
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      return node == old ? fresh : otherwise.apply(node);
+    }
+  }
+
+  // A distance of a column to a constant, as LanceDistance makes it.
+  public static final class Match {
+    final String metric;
+    final AttributeReference column;
+    final List vector;
+
+    private Match(String metric, AttributeReference column, List vector) {
+      this.metric = metric;
+      this.column = column;
+      this.vector = vector;
+    }
+
+    static Match of(Expression given) {
+      Expression distance = given;
+      while (distance instanceof If || distance instanceof Cast) {
+        distance = distance instanceof If ? ((If) distance).falseValue() : ((Cast) distance).child();
+      }
+      if (distance instanceof StaticInvoke && ((StaticInvoke) distance).functionName().equals("sqdist")) {
+        StaticInvoke call = (StaticInvoke) distance;
+        return of("l2", (Expression) call.arguments().apply(0), (Expression) call.arguments().apply(1));
+      }
+      if (!(distance instanceof Subtract)) {
+        return null;
+      }
+      Expression product = ((Subtract) distance).right();
+      boolean isCosine = product instanceof Divide;
+      if (isCosine) {
+        product = ((Divide) product).left();
+      }
+      if (!(product instanceof Invoke) || !((Invoke) product).functionName().equals("dot")) {
+        return null;
+      }
+      Invoke call = (Invoke) product;
+      return of(isCosine ? "cosine" : "dot", call.targetObject(), (Expression) call.arguments().apply(0));
+    }
+
+    private static Match of(String metric, Expression left, Expression right) {
+      AttributeReference column = column(left instanceof Literal ? right : left);
+      Expression constant = left instanceof Literal ? left : right;
+      Object value = constant instanceof Literal ? ((Literal) constant).value() : null;
+      if (column == null || !(value instanceof Vector)) {
+        return null;
+      }
+      double[] numbers = ((Vector) value).toArray();
+      List vector = new ArrayList();
+      for (int i = 0; i < numbers.length; i++) {
+        vector.add(Double.valueOf(numbers[i]));
+      }
+      return new Match(metric, column, vector);
+    }
+
+    private static AttributeReference column(Expression dense) {
+      if (!(dense instanceof StaticInvoke) || ((StaticInvoke) dense).arguments().size() != 1) {
+        return null;
+      }
+      Object values = ((StaticInvoke) dense).arguments().apply(0);
+      Expression array = values instanceof Invoke ? ((Invoke) values).targetObject() : null;
+      if (array instanceof Cast) {
+        array = ((Cast) array).child();
+      }
+      return array instanceof AttributeReference ? (AttributeReference) array : null;
+    }
+  }
+}

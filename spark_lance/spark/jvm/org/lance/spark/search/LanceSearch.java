@@ -1,0 +1,330 @@
+// The table functions vector_search, text_search and hybrid_search: a call becomes a relation of the rows found.
+//
+// Arguments are constants, but for vectors and words of another table's rows (LanceLateral). What they mean is the
+// business of the driver's Python, which answers with the schema, the options of the read, and a line that says how the
+// search is done. The read ends in Spark's own classes for Python data sources; nothing of this is sent to executors.
+// Filters above the relation are applied to what was found.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.search;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalLong;
+import java.util.Set;
+import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.NamedArgumentExpression;
+import org.apache.spark.sql.catalyst.parser.ParseException;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.MapData;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.CatalogManager;
+import org.apache.spark.sql.connector.catalog.CatalogNotFoundException;
+import org.apache.spark.sql.connector.catalog.CatalogPlugin;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.internal.SessionState;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.NumericType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
+import org.lance.spark.catalog.LanceCatalog;
+import org.lance.spark.load.Bridge;
+
+public final class LanceSearch extends scala.runtime.AbstractFunction1 {
+  private final String function;
+  // The catalog of tables by path, and of names where the current catalog has none of Lance.
+  private final String catalog;
+
+  public LanceSearch(String function, String catalog) {
+    this.function = function;
+    this.catalog = catalog;
+  }
+
+  // Expressions of the arguments -> relation.
+  public Object apply(Object given) {
+    scala.collection.immutable.Seq expressions = (scala.collection.immutable.Seq) given;
+    List values = new ArrayList();
+    Map named = new HashMap();
+    // What every row brings: name of the argument -> its value.
+    Map ofRow = new LinkedHashMap();
+    for (int i = 0; i < expressions.size(); i++) {
+      Expression expression = (Expression) expressions.apply(i);
+      NamedArgumentExpression one =
+          expression instanceof NamedArgumentExpression ? (NamedArgumentExpression) expression : null;
+      Expression value = one == null ? expression : one.value();
+      String asked = asked(one == null ? null : one.key(), i);
+      boolean each = asked != null && LanceLateral.isOfRow(value);
+      if (each) {
+        ofRow.put(asked, checked(asked, value));
+      }
+      Object told = each ? null : constant(value);
+      if (one == null) {
+        values.add(told);
+      } else {
+        named.put(one.key(), told);
+      }
+    }
+    if (values.isEmpty() || !(values.get(0) instanceof String)) {
+      throw new IllegalArgumentException(
+          function + " takes the name or the path of a table first, as text: " + function + "('db.t', ...)");
+    }
+    Map question = question(function, (String) values.get(0));
+    question.put("function", function);
+    question.put("arguments", values);
+    question.put("named", named);
+    question.put("each", new ArrayList(ofRow.keySet()));
+    Map answer = (Map) Bridge.ask(question, null);
+    DataSourceV2Relation found = relation(answer);
+    return ofRow.isEmpty() ? found : (Object) LanceLateral.relation(answer, ofRow, found.output());
+  }
+
+  // What is searched for, if an argument is that: "vector" or "query"; null if it is another. By its name, or its place.
+  private String asked(String name, int place) {
+    boolean hybrid = function.equals("hybrid_search");
+    String first = function.equals("text_search") ? "query" : "vector";
+    if (name == null ? place == 2 : name.equalsIgnoreCase(first)) {
+      return first;
+    }
+    return hybrid && (name == null ? place == 4 : name.equalsIgnoreCase("query")) ? "query" : null;
+  }
+
+  private Expression checked(String asked, Expression given) {
+    if (!given.resolved()) {
+      return given;
+    }
+    if (asked.equals("vector") && !LanceLateral.isVector(given.dataType())) {
+      throw new IllegalArgumentException(
+          "the vector of " + function + " is an array of numbers, not " + given.dataType().sql());
+    }
+    if (asked.equals("query") && !(given.dataType() instanceof StringType)) {
+      throw new IllegalArgumentException("the query of " + function + " is a text, not " + given.dataType().sql());
+    }
+    return given;
+  }
+
+  static DataSourceV2Relation relation(Map answer) {
+    return DataSourceV2Relation.create(new Found(answer), scala.Option.empty(), scala.Option.empty());
+  }
+
+  private Map question(String function, String table) {
+    SessionState session = ((SparkSession) SparkSession.active()).sessionState();
+    CatalogManager catalogs = session.catalogManager();
+    CatalogPlugin current = catalogs.currentCatalog();
+    boolean isPath = table.startsWith("/") || table.contains("://");
+    List parts = isPath ? new ArrayList(Collections.singletonList(table)) : parts(session, table);
+    CatalogPlugin first = parts.size() > 1 ? catalog(catalogs, (String) parts.get(0)) : null;
+    if (first instanceof LanceCatalog) {
+      return ((LanceCatalog) first).question("search", texts(parts.subList(1, parts.size())));
+    }
+    if (!(current instanceof LanceCatalog)) {
+      return ((LanceCatalog) catalogs.catalog(catalog)).question("search", texts(parts));
+    }
+    if (!isPath && parts.size() == 1) {
+      parts.addAll(0, Arrays.asList((Object[]) catalogs.currentNamespace()));
+    }
+    return ((LanceCatalog) current).question("search", texts(parts));
+  }
+
+  private List parts(SessionState session, String table) {
+    List parts = new ArrayList();
+    try {
+      scala.collection.immutable.Seq parsed = session.sqlParser().parseMultipartIdentifier(table);
+      for (int i = 0; i < parsed.size(); i++) {
+        parts.add(parsed.apply(i));
+      }
+    } catch (ParseException problem) {
+      throw new IllegalArgumentException(
+          function + " takes the name or the path of a table first, such as 'db.t', not '" + table + "'");
+    }
+    return parts;
+  }
+
+  // The catalog of a name; null if there is none, as the name is a namespace's then.
+  private static CatalogPlugin catalog(CatalogManager catalogs, String name) {
+    try {
+      return catalogs.catalog(name);
+    } catch (Throwable problem) {
+      // It is not declared, so it has no catch of its own.
+      if (!(problem instanceof CatalogNotFoundException)) {
+        Platform.throwException(problem);
+      }
+      return null;
+    }
+  }
+
+  private static String[] texts(List parts) {
+    return (String[]) parts.toArray(new String[0]);
+  }
+
+  // The value of a constant as text, number, truth value, list of numbers, or map of texts.
+  private Object constant(Expression expression) {
+    if (!expression.foldable()) {
+      throw new IllegalArgumentException(
+          function + " takes constants, not " + expression.sql()
+              + ": only a vector or a query may be of another table's rows, as in FROM q, LATERAL "
+              + "vector_search('t', 'v', q.v, 5)");
+    }
+    DataType type = expression.dataType();
+    if (type instanceof ArrayType && ((ArrayType) type).elementType() instanceof NumericType) {
+      DataType doubles = DataTypes.createArrayType(DataTypes.DoubleType);
+      ArrayData list = (ArrayData) new Cast(expression, doubles, scala.Option.empty()).eval(null);
+      List found = new ArrayList();
+      for (int i = 0; list != null && i < list.numElements(); i++) {
+        found.add(list.isNullAt(i) ? null : Double.valueOf(list.getDouble(i)));
+      }
+      return list == null ? null : found;
+    }
+    Object value = expression.eval(null);
+    if (value == null || value instanceof Boolean || value instanceof Integer || value instanceof Long) {
+      return value;
+    }
+    if (type instanceof MapType) {
+      DataType plain = DataTypes.createMapType(DataTypes.StringType, DataTypes.StringType);
+      MapData map = (MapData) new Cast(expression, plain, scala.Option.empty()).eval(null);
+      Map found = new HashMap();
+      for (int i = 0; i < map.numElements(); i++) {
+        Object text = map.valueArray().isNullAt(i) ? null : map.valueArray().getUTF8String(i).toString();
+        found.put(map.keyArray().getUTF8String(i).toString(), text);
+      }
+      return found;
+    }
+    if (type instanceof StringType) {
+      return value.toString();
+    }
+    if (type instanceof NumericType) {
+      return ((Number) new Cast(expression, DataTypes.DoubleType, scala.Option.empty()).eval(null));
+    }
+    throw new IllegalArgumentException(function + " takes no value of the type " + type.sql());
+  }
+
+  // The rows that a search finds.
+  public static final class Found implements Table, SupportsRead {
+    private final Map answer;
+    private final StructType schema;
+
+    Found(Map answer) {
+      this.answer = answer;
+      this.schema = (StructType) DataType.fromJson((String) answer.get("schema"));
+    }
+
+    public String name() {
+      return (String) answer.get("shown");
+    }
+
+    public StructType schema() {
+      return schema;
+    }
+
+    public Set capabilities() {
+      return new HashSet(Collections.singletonList(TableCapability.BATCH_READ));
+    }
+
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+      return new Reading(this);
+    }
+  }
+
+  // Builds Spark's own scan of the columns that are needed; at least one, so that rows can be counted.
+  public static final class Reading implements ScanBuilder, SupportsPushDownRequiredColumns {
+    private final Found table;
+    private StructType wanted;
+
+    Reading(Found table) {
+      this.table = table;
+      this.wanted = table.schema;
+    }
+
+    public void pruneColumns(StructType required) {
+      StructField[] all = table.schema.fields();
+      wanted = required.length() > 0 ? required : new StructType(new StructField[] {all[all.length - 1]});
+    }
+
+    public Scan build() {
+      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap((Map) table.answer.get("always"));
+      Scan scan = new PythonTable(Bridge.source(), "lance", wanted).newScanBuilder(options).build();
+      return new Searching(scan, wanted, table.answer);
+    }
+  }
+
+  // A scan that says how it searches, and how few rows it has.
+  public static final class Searching implements Scan, SupportsReportStatistics {
+    private final Scan scan;
+    private final StructType schema;
+    private final Map answer;
+
+    Searching(Scan scan, StructType schema, Map answer) {
+      this.scan = scan;
+      this.schema = schema;
+      this.answer = answer;
+    }
+
+    public StructType readSchema() {
+      return schema;
+    }
+
+    public String description() {
+      return (String) answer.get("plan");
+    }
+
+    public Batch toBatch() {
+      return scan.toBatch();
+    }
+
+    public CustomMetric[] supportedCustomMetrics() {
+      return scan.supportedCustomMetrics();
+    }
+
+    public CustomTaskMetric[] reportDriverMetrics() {
+      return scan.reportDriverMetrics();
+    }
+
+    public Statistics estimateStatistics() {
+      Number rows = (Number) answer.get("rows");
+      return rows == null ? new Few(-1, 0) : new Few(rows.longValue(), schema.defaultSize());
+    }
+  }
+
+  public static final class Few implements Statistics {
+    private final long rows;
+    private final long width;
+
+    Few(long rows, long width) {
+      this.rows = rows;
+      this.width = width;
+    }
+
+    public OptionalLong sizeInBytes() {
+      return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows * width);
+    }
+
+    public OptionalLong numRows() {
+      return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows);
+    }
+  }
+}

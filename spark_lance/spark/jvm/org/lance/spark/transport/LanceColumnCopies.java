@@ -1,0 +1,294 @@
+// Columns of Spark's, copied into those of Arrow that rows are turned into (LanceRowColumns): what a scan reads as
+// columns needs no rows to be written.
+//
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.transport;
+
+import java.io.Serializable;
+import java.math.BigInteger;
+import java.util.Iterator;
+import java.util.NoSuchElementException;
+import org.apache.spark.api.java.function.FlatMapFunction;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.execution.vectorized.WritableColumnVector;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+
+public final class LanceColumnCopies {
+  private LanceColumnCopies() {}
+
+  /** A batch in the place of a row. Its columns are valid until the next is asked for. */
+  public static final class Whole extends GenericInternalRow {
+    private final ColumnarBatch batch;
+
+    Whole(ColumnarBatch batch) {
+      super(new Object[0]);
+      this.batch = batch;
+    }
+
+    ColumnarBatch batch() {
+      return batch;
+    }
+  }
+
+  /** What a task of a write gets of batches: their rows, or, once this has been run in the driver, the batches. */
+  public static final class Taking implements FlatMapFunction, Runnable, Serializable {
+    private static final long serialVersionUID = 1L;
+    // Which columns of a batch are wanted, in this order.
+    private final int[] places;
+    private volatile boolean whole = false;
+
+    public Taking(int[] places) {
+      this.places = places;
+    }
+
+    public void run() {
+      whole = true;
+    }
+
+    public Iterator call(Object batches) {
+      return new Taken((Iterator) batches, places, whole);
+    }
+  }
+
+  private static final class Taken implements Iterator {
+    private final Iterator batches;
+    private final int[] places;
+    private final boolean whole;
+    private ColumnarBatch next = null;
+    private Iterator rows = null;
+
+    Taken(Iterator batches, int[] places, boolean whole) {
+      this.batches = batches;
+      this.places = places;
+      this.whole = whole;
+    }
+
+    public boolean hasNext() {
+      if (rows != null && rows.hasNext()) {
+        return true;
+      }
+      while (next == null && batches.hasNext()) {
+        ColumnarBatch found = (ColumnarBatch) batches.next();
+        next = found.numRows() == 0 ? null : chosen(found);
+      }
+      return next != null;
+    }
+
+    public Object next() {
+      if (!hasNext()) {
+        throw new NoSuchElementException("no row is left");
+      }
+      if (rows != null && rows.hasNext()) {
+        return rows.next();
+      }
+      ColumnarBatch batch = next;
+      next = null;
+      if (whole) {
+        return new Whole(batch);
+      }
+      rows = batch.rowIterator();
+      return rows.next();
+    }
+
+    private ColumnarBatch chosen(ColumnarBatch found) {
+      ColumnVector[] columns = new ColumnVector[places.length];
+      for (int i = 0; i < places.length; i++) {
+        columns[i] = found.column(places[i]);
+      }
+      return new ColumnarBatch(columns, found.numRows());
+    }
+  }
+
+  // Whether the columns of a batch can be copied as they are.
+  static boolean fits(ColumnarBatch batch, StructType schema) {
+    boolean fits = batch.numCols() == schema.length();
+    for (int i = 0; fits && i < schema.length(); i++) {
+      fits = fits(batch.column(i), schema.fields()[i].dataType());
+    }
+    return fits;
+  }
+
+  private static boolean fits(ColumnVector vector, DataType type) {
+    if (type instanceof StructType) {
+      StructType struct = (StructType) type;
+      boolean fits = vector != null;
+      for (int i = 0; fits && i < struct.length(); i++) {
+        fits = fits(vector.getChild(i), struct.fields()[i].dataType());
+      }
+      return fits;
+    }
+    if (type instanceof ArrayType) {
+      // Only these tell where the items of an array are.
+      return vector instanceof WritableColumnVector && fits(vector.getChild(0), ((ArrayType) type).elementType());
+    }
+    return vector != null && !(type instanceof MapType);
+  }
+
+  // Puts `count` values of a vector, from number `from` on, behind those of a column. Those that `above` says to be
+  // below a null (null: none) are null.
+  static void copy(LanceRowNode to, ColumnVector vector, DataType type, boolean[] above, int from, int count) {
+    boolean[] valid = null;
+    if (to instanceof LanceRowNodes.Nothing) {
+      valid = new boolean[count];
+    } else if (above != null || vector.hasNull()) {
+      valid = new boolean[count];
+      for (int i = 0; i < count; i++) {
+        valid[i] = (above == null || above[i]) && !vector.isNullAt(from + i);
+      }
+    }
+    if (valid == null) {
+      to.validity.addSet(count);
+    } else {
+      to.validity.add(valid, count);
+    }
+    if (type instanceof StructType) {
+      StructType struct = (StructType) type;
+      for (int i = 0; i < struct.length(); i++) {
+        copy(to.parts[i], vector.getChild(i), struct.fields()[i].dataType(), valid, from, count);
+      }
+    } else if (type instanceof ArrayType) {
+      arrays((LanceRowNodes.Items) to, (WritableColumnVector) vector, ((ArrayType) type).elementType(), valid, from, count);
+    } else if (to instanceof LanceRowNodes.Fixed) {
+      fixed((LanceRowNodes.Fixed) to, vector, type, valid, from, count);
+    } else if (to instanceof LanceRowNodes.Bytes) {
+      texts((LanceRowNodes.Bytes) to, vector, valid, from, count);
+    } else if (to instanceof LanceRowNodes.Bits) {
+      boolean[] found = new boolean[count];
+      for (int i = 0; i < count; i++) {
+        found[i] = (valid == null || valid[i]) && vector.getBoolean(from + i);
+      }
+      ((LanceRowNodes.Bits) to).values.add(found, count);
+    } else if (to instanceof LanceRowNodes.Decimals) {
+      decimals(to, vector, (DecimalType) type, valid, from, count);
+    }
+  }
+
+  private static void fixed(
+      LanceRowNodes.Fixed to, ColumnVector vector, DataType type, boolean[] valid, int from, int count) {
+    int width = to.width;
+    long size = (long) width * count;
+    long at = to.buffers[0].room(size);
+    if (valid == null) {
+      if (type instanceof FloatType) {
+        Platform.copyMemory(vector.getFloats(from, count), Platform.FLOAT_ARRAY_OFFSET, null, at, size);
+      } else if (type instanceof DoubleType) {
+        Platform.copyMemory(vector.getDoubles(from, count), Platform.DOUBLE_ARRAY_OFFSET, null, at, size);
+      } else if (width == 8) {
+        Platform.copyMemory(vector.getLongs(from, count), Platform.LONG_ARRAY_OFFSET, null, at, size);
+      } else if (width == 4) {
+        Platform.copyMemory(vector.getInts(from, count), Platform.INT_ARRAY_OFFSET, null, at, size);
+      } else if (width == 2) {
+        Platform.copyMemory(vector.getShorts(from, count), Platform.SHORT_ARRAY_OFFSET, null, at, size);
+      } else {
+        Platform.copyMemory(vector.getBytes(from, count), Platform.BYTE_ARRAY_OFFSET, null, at, size);
+      }
+    } else if (type instanceof FloatType) {
+      for (int i = 0; i < count; i++) {
+        Platform.putFloat(null, at + 4L * i, valid[i] ? vector.getFloat(from + i) : 0F);
+      }
+    } else if (type instanceof DoubleType) {
+      for (int i = 0; i < count; i++) {
+        Platform.putDouble(null, at + 8L * i, valid[i] ? vector.getDouble(from + i) : 0D);
+      }
+    } else if (width == 8) {
+      for (int i = 0; i < count; i++) {
+        Platform.putLong(null, at + 8L * i, valid[i] ? vector.getLong(from + i) : 0L);
+      }
+    } else if (width == 4) {
+      for (int i = 0; i < count; i++) {
+        Platform.putInt(null, at + 4L * i, valid[i] ? vector.getInt(from + i) : 0);
+      }
+    } else if (width == 2) {
+      for (int i = 0; i < count; i++) {
+        Platform.putShort(null, at + 2L * i, valid[i] ? vector.getShort(from + i) : (short) 0);
+      }
+    } else {
+      for (int i = 0; i < count; i++) {
+        Platform.putByte(null, at + i, valid[i] ? vector.getByte(from + i) : (byte) 0);
+      }
+    }
+    to.buffers[0].used += size;
+  }
+
+  private static void texts(LanceRowNodes.Bytes to, ColumnVector vector, boolean[] valid, int from, int count) {
+    long ends = to.next(count);
+    LanceRowNode.Growing bytes = to.buffers[1];
+    for (int i = 0; i < count; i++) {
+      int size = 0;
+      if (valid == null || valid[i]) {
+        UTF8String text = vector.getUTF8String(from + i);
+        size = text.numBytes();
+        copied(text.getBaseObject(), text.getBaseOffset(), bytes.room(size), size);
+        bytes.used += size;
+      }
+      Platform.putInt(null, ends + 4L * i, to.grown(size));
+    }
+  }
+
+  // Copies bytes, few of them without a call.
+  private static void copied(Object base, long from, long to, int size) {
+    if (size > 16) {
+      Platform.copyMemory(base, from, null, to, size);
+    } else if (size >= 8) {
+      Platform.putLong(null, to, Platform.getLong(base, from));
+      Platform.putLong(null, to + size - 8, Platform.getLong(base, from + size - 8));
+    } else if (size >= 4) {
+      Platform.putInt(null, to, Platform.getInt(base, from));
+      Platform.putInt(null, to + size - 4, Platform.getInt(base, from + size - 4));
+    } else {
+      for (int i = 0; i < size; i++) {
+        Platform.putByte(null, to + i, Platform.getByte(base, from + i));
+      }
+    }
+  }
+
+  private static void decimals(
+      LanceRowNode to, ColumnVector vector, DecimalType type, boolean[] valid, int from, int count) {
+    long at = to.buffers[0].room(16L * count);
+    for (int i = 0; i < count; i++) {
+      long low = 0L;
+      long high = 0L;
+      if (valid == null || valid[i]) {
+        BigInteger value = vector.getDecimal(from + i, type.precision(), type.scale()).toJavaBigDecimal().unscaledValue();
+        low = value.longValue();
+        high = value.shiftRight(64).longValue();
+      }
+      Platform.putLong(null, at + 16L * i, low);
+      Platform.putLong(null, at + 16L * i + 8, high);
+    }
+    to.buffers[0].used += 16L * count;
+  }
+
+  // Items of arrays that follow each other are copied together.
+  private static void arrays(
+      LanceRowNodes.Items to, WritableColumnVector vector, DataType item, boolean[] valid, int from, int count) {
+    ColumnVector items = vector.getChild(0);
+    long ends = to.next(count);
+    int start = 0;
+    int end = 0;
+    for (int i = 0; i < count; i++) {
+      int size = valid == null || valid[i] ? vector.getArrayLength(from + i) : 0;
+      if (size > 0) {
+        int first = vector.getArrayOffset(from + i);
+        if (first != end) {
+          copy(to.parts[0], items, item, null, start, end - start);
+          start = first;
+        }
+        end = first + size;
+      }
+      Platform.putInt(null, ends + 4L * i, to.grown(size));
+    }
+    copy(to.parts[0], items, item, null, start, end - start);
+  }
+}

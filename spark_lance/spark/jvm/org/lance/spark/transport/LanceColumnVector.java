@@ -1,0 +1,379 @@
+// A column of a batch, or a part of one, in Arrow's memory.
+//
+// Arrow's own getters check bounds and nulls for every value. Here the buffers of a batch are checked once, when it is
+// loaded, against its number of rows; then values are read by address. One class for all types, so that what the JVM
+// compiles for them calls no method that may be of several classes.
+//
+// Executors get this class (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.transport;
+
+import java.math.BigDecimal;
+import java.math.BigInteger;
+import java.util.List;
+import org.apache.arrow.memory.ArrowBuf;
+import org.apache.arrow.vector.BaseFixedWidthVector;
+import org.apache.arrow.vector.BigIntVector;
+import org.apache.arrow.vector.BitVector;
+import org.apache.arrow.vector.DateDayVector;
+import org.apache.arrow.vector.DecimalVector;
+import org.apache.arrow.vector.DurationVector;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.Float4Vector;
+import org.apache.arrow.vector.Float8Vector;
+import org.apache.arrow.vector.IntVector;
+import org.apache.arrow.vector.NullVector;
+import org.apache.arrow.vector.SmallIntVector;
+import org.apache.arrow.vector.TimeNanoVector;
+import org.apache.arrow.vector.TimeStampMicroTZVector;
+import org.apache.arrow.vector.TimeStampMicroVector;
+import org.apache.arrow.vector.TinyIntVector;
+import org.apache.arrow.vector.VarBinaryVector;
+import org.apache.arrow.vector.VarCharVector;
+import org.apache.arrow.vector.complex.ListVector;
+import org.apache.arrow.vector.complex.MapVector;
+import org.apache.arrow.vector.complex.StructVector;
+import org.apache.arrow.vector.types.TimeUnit;
+import org.apache.arrow.vector.types.pojo.ArrowType;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.Decimal$;
+import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils$;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarArray;
+import org.apache.spark.sql.vectorized.ColumnarMap;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+
+public final class LanceColumnVector extends ColumnVector {
+  private static final LanceColumnVector[] NONE = {};
+  private final FieldVector vector;
+  // Bytes of a value; 0 without values of one width.
+  private final int width;
+  // Whether values are runs of bytes, or of items, from one offset to the next.
+  private final boolean runs;
+  // Fields of a struct, items of a list, keys and values of a map.
+  private final LanceColumnVector[] parts;
+  // What holds the keys and values.
+  private final FieldVector entries;
+  // Whether all is null, and there is no memory at all.
+  private final boolean isEmpty;
+  // What keeps the memory, if it is not that of the vectors.
+  private LanceMessage message;
+  private int nulls;
+  private long validity;
+  private long data;
+  private long offsets;
+
+  private LanceColumnVector(
+      FieldVector vector, int width, boolean runs, FieldVector entries, LanceColumnVector[] parts) {
+    super(ArrowUtils$.MODULE$.fromArrowField(vector.getField()));
+    this.vector = vector;
+    this.isEmpty = vector instanceof NullVector;
+    this.width = width;
+    this.runs = runs;
+    this.entries = entries;
+    this.parts = parts;
+  }
+
+  static LanceColumnVector of(FieldVector vector) {
+    if (vector instanceof MapVector) {
+      FieldVector entries = (FieldVector) ((MapVector) vector).getDataVector();
+      return new LanceColumnVector(vector, 0, true, entries, parts(entries));
+    }
+    if (vector.getClass() == ListVector.class) {
+      return new LanceColumnVector(vector, 0, true, null, parts(vector));
+    }
+    if (vector instanceof StructVector) {
+      return new LanceColumnVector(vector, 0, false, null, parts(vector));
+    }
+    if (vector instanceof VarCharVector || vector instanceof VarBinaryVector) {
+      return new LanceColumnVector(vector, 1, true, null, NONE);
+    }
+    return new LanceColumnVector(vector, width(vector), false, null, NONE);
+  }
+
+  // Whether data of a type has the layout that a wanted type is read by. Names and nullability tell nothing of it, nor
+  // does the collation of strings.
+  static boolean fits(DataType actual, DataType wanted) {
+    if (actual instanceof StructType && wanted instanceof StructType) {
+      StructType parts = (StructType) actual;
+      StructType others = (StructType) wanted;
+      boolean all = parts.length() == others.length();
+      for (int i = 0; all && i < parts.length(); i++) {
+        all = fits(parts.fields()[i].dataType(), others.fields()[i].dataType());
+      }
+      return all;
+    }
+    if (actual instanceof ArrayType && wanted instanceof ArrayType) {
+      return fits(((ArrayType) actual).elementType(), ((ArrayType) wanted).elementType());
+    }
+    if (actual instanceof MapType && wanted instanceof MapType) {
+      return fits(((MapType) actual).keyType(), ((MapType) wanted).keyType())
+          && fits(((MapType) actual).valueType(), ((MapType) wanted).valueType());
+    }
+    // Times have a precision, and intervals units, that say how they are shown.
+    String name = actual.getClass().getSimpleName();
+    boolean varies = name.equals("TimeType") || name.equals("DayTimeIntervalType");
+    return actual.equals(wanted)
+        || (actual instanceof StringType && wanted instanceof StringType)
+        || (varies && actual.getClass() == wanted.getClass());
+  }
+
+  static LanceColumnVector[] parts(FieldVector of) {
+    List vectors = of.getChildrenFromFields();
+    LanceColumnVector[] parts = new LanceColumnVector[vectors.size()];
+    for (int i = 0; i < parts.length; i++) {
+      parts[i] = of((FieldVector) vectors.get(i));
+    }
+    return parts;
+  }
+
+  // Bytes of a value; 0 for bits, and where there are none.
+  private static int width(FieldVector vector) {
+    if (vector instanceof BitVector || vector instanceof NullVector) {
+      return 0;
+    }
+    boolean known =
+        vector instanceof TinyIntVector
+            || vector instanceof SmallIntVector
+            || vector instanceof IntVector
+            || vector instanceof BigIntVector
+            || vector instanceof Float4Vector
+            || vector instanceof Float8Vector
+            || vector instanceof DecimalVector
+            || vector instanceof DateDayVector
+            || vector instanceof TimeStampMicroTZVector
+            || vector instanceof TimeStampMicroVector
+            || vector instanceof TimeNanoVector
+            || (vector instanceof DurationVector && isMicro(vector));
+    if (!known) {
+      throw new IllegalStateException(
+          "a Python worker gave " + vector.getField() + ", which is not read here: set spark.lance.transport to rows");
+    }
+    return ((BaseFixedWidthVector) vector).getTypeWidth();
+  }
+
+  private static boolean isMicro(FieldVector vector) {
+    ArrowType type = vector.getField().getType();
+    return ((ArrowType.Duration) type).getUnit() == TimeUnit.MICROSECOND;
+  }
+
+  // Takes the buffers of a batch: those that have been loaded into the vectors, or the next of a message in memory.
+  void loaded(int rows, LanceMessage from) {
+    int values = from == null ? vector.getValueCount() : from.values();
+    if (values < rows) {
+      throw damaged("has " + values + " values in place of " + rows);
+    }
+    message = from;
+    if (isEmpty) {
+      nulls = rows;
+      return;
+    }
+    nulls = from == null ? vector.getNullCount() : from.nulls();
+    long bits = nulls == 0 ? 0L : (rows + 7L) / 8;
+    long place = from != null ? from.buffer(bits) : nulls == 0 ? 0L : held(vector.getValidityBuffer(), bits);
+    validity = nulls == 0 ? 0L : place;
+    if (runs) {
+      loadedRuns(rows, from);
+      return;
+    }
+    for (int i = 0; i < parts.length; i++) {
+      parts[i].loaded(rows, from);
+    }
+    if (parts.length == 0 && !(vector instanceof StructVector)) {
+      long bytes = width == 0 ? (rows + 7L) / 8 : (long) rows * width;
+      data = from != null ? from.buffer(bytes) : held(vector.getDataBuffer(), bytes);
+    }
+  }
+
+  private void loadedRuns(int rows, LanceMessage from) {
+    long bytes = rows == 0 ? 0L : (rows + 1L) * 4;
+    offsets = from != null ? from.buffer(bytes) : rows == 0 ? 0L : held(vector.getOffsetBuffer(), bytes);
+    int last = 0;
+    if (rows > 0) {
+      last = Platform.getInt(null, offsets);
+      boolean rising = last >= 0;
+      for (int i = 1; i <= rows; i++) {
+        int next = Platform.getInt(null, offsets + 4L * i);
+        rising &= next >= last;
+        last = next;
+      }
+      if (!rising) {
+        throw damaged("has offsets that fall");
+      }
+    }
+    if (parts.length == 0) {
+      data = from != null ? from.buffer(last) : held(vector.getDataBuffer(), last);
+      return;
+    }
+    if (entries != null) {
+      int values = from == null ? entries.getValueCount() : from.values();
+      if (values < last) {
+        throw damaged("has " + values + " entries in place of " + last);
+      }
+      if (from != null) {
+        from.buffer(0L);
+      }
+    }
+    for (int i = 0; i < parts.length; i++) {
+      parts[i].loaded(last, from);
+    }
+  }
+
+  // The address of a buffer that must have so many bytes.
+  private long held(ArrowBuf buffer, long bytes) {
+    if (buffer.capacity() < bytes) {
+      throw damaged("has " + buffer.capacity() + " bytes in place of " + bytes);
+    }
+    return buffer.memoryAddress();
+  }
+
+  private IllegalStateException damaged(String problem) {
+    return new IllegalStateException("column " + vector.getName() + " of a batch from a Python worker " + problem);
+  }
+
+  // Its memory is that of the vectors that Spark's reader of the worker loads, or is the worker's.
+  public void close() {}
+
+  public boolean hasNull() {
+    return nulls > 0;
+  }
+
+  public int numNulls() {
+    return nulls;
+  }
+
+  public boolean isNullAt(int row) {
+    if (validity == 0L) {
+      return isEmpty;
+    }
+    return (Platform.getByte(null, validity + (row >> 3)) >> (row & 7) & 1) == 0;
+  }
+
+  public boolean getBoolean(int row) {
+    return (Platform.getByte(null, data + (row >> 3)) >> (row & 7) & 1) != 0;
+  }
+
+  public byte getByte(int row) {
+    return Platform.getByte(null, data + row);
+  }
+
+  public short getShort(int row) {
+    return Platform.getShort(null, data + 2L * row);
+  }
+
+  public int getInt(int row) {
+    return Platform.getInt(null, data + 4L * row);
+  }
+
+  public long getLong(int row) {
+    return Platform.getLong(null, data + 8L * row);
+  }
+
+  public float getFloat(int row) {
+    return Platform.getFloat(null, data + 4L * row);
+  }
+
+  public double getDouble(int row) {
+    return Platform.getDouble(null, data + 8L * row);
+  }
+
+  public byte[] getBytes(int row, int count) {
+    byte[] values = new byte[count];
+    Platform.copyMemory(null, data + row, values, Platform.BYTE_ARRAY_OFFSET, count);
+    return values;
+  }
+
+  public short[] getShorts(int row, int count) {
+    short[] values = new short[count];
+    Platform.copyMemory(null, data + 2L * row, values, Platform.SHORT_ARRAY_OFFSET, 2L * count);
+    return values;
+  }
+
+  public int[] getInts(int row, int count) {
+    int[] values = new int[count];
+    Platform.copyMemory(null, data + 4L * row, values, Platform.INT_ARRAY_OFFSET, 4L * count);
+    return values;
+  }
+
+  public long[] getLongs(int row, int count) {
+    long[] values = new long[count];
+    Platform.copyMemory(null, data + 8L * row, values, Platform.LONG_ARRAY_OFFSET, 8L * count);
+    return values;
+  }
+
+  public float[] getFloats(int row, int count) {
+    float[] values = new float[count];
+    Platform.copyMemory(null, data + 4L * row, values, Platform.FLOAT_ARRAY_OFFSET, 4L * count);
+    return values;
+  }
+
+  public double[] getDoubles(int row, int count) {
+    double[] values = new double[count];
+    Platform.copyMemory(null, data + 8L * row, values, Platform.DOUBLE_ARRAY_OFFSET, 8L * count);
+    return values;
+  }
+
+  private int start(int row) {
+    return Platform.getInt(null, offsets + 4L * row);
+  }
+
+  public UTF8String getUTF8String(int row) {
+    if (isNullAt(row)) {
+      return null;
+    }
+    int start = start(row);
+    return UTF8String.fromAddress(null, data + start, start(row + 1) - start);
+  }
+
+  public byte[] getBinary(int row) {
+    if (isNullAt(row)) {
+      return null;
+    }
+    int start = start(row);
+    return getBytes(start, start(row + 1) - start);
+  }
+
+  public ColumnarArray getArray(int row) {
+    if (isNullAt(row)) {
+      return null;
+    }
+    int start = start(row);
+    return new ColumnarArray(parts[0], start, start(row + 1) - start);
+  }
+
+  public ColumnarMap getMap(int row) {
+    if (isNullAt(row)) {
+      return null;
+    }
+    int start = start(row);
+    return new ColumnarMap(parts[0], parts[1], start, start(row + 1) - start);
+  }
+
+  public ColumnVector getChild(int ordinal) {
+    return parts[ordinal];
+  }
+
+  // 16 bytes, the lowest first.
+  public Decimal getDecimal(int row, int precision, int scale) {
+    if (isNullAt(row)) {
+      return null;
+    }
+    long low = Platform.getLong(null, data + 16L * row);
+    long high = Platform.getLong(null, data + 16L * row + 8);
+    if (precision <= Decimal$.MODULE$.MAX_LONG_DIGITS() && high == low >> 63) {
+      return Decimal$.MODULE$.apply(low, precision, scale);
+    }
+    byte[] digits = new byte[16];
+    for (int i = 0; i < 8; i++) {
+      digits[i] = (byte) (high >> (56 - 8 * i));
+      digits[i + 8] = (byte) (low >> (56 - 8 * i));
+    }
+    return Decimal$.MODULE$.apply(new BigDecimal(new BigInteger(digits), scale), precision, scale);
+  }
+}

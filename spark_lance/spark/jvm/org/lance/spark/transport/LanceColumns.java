@@ -1,0 +1,338 @@
+// Batches of columns from a Python worker, as they come.
+//
+// Spark reads what a Python data source yields as Arrow batches, and takes every batch apart into rows before a query
+// sees it. Here the same worker, started and watched by the same classes of Spark's, gives its batches to the query.
+// Their columns are read where Arrow keeps them, or where the worker has placed them in memory that both share, by
+// address: see LanceColumnVector, LanceRing.
+//
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.transport;
+
+import java.io.File;
+import java.io.IOException;
+import java.io.Serializable;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.spark.TaskContext;
+import org.apache.spark.api.python.BasePythonRunner;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonCustomMetric$;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource$;
+import org.apache.spark.sql.execution.metric.SQLMetric;
+import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils$;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.util.AccumulatorV2;
+
+public final class LanceColumns {
+  private LanceColumns() {}
+
+  // What this release of Spark lacks of what is used here; null if nothing. Asked in the driver, which then does not
+  // send tasks that would fail.
+  public static String missing() {
+    try {
+      for (int i = 0; i < evaluator().getParameterTypes().length - 2; i++) {
+        Parts.field(Parts.NAMES[i]);
+      }
+      runner(Class.forName(EVALUATOR, false, MapInBatchEvaluatorFactory.class.getClassLoader()));
+      return null;
+    } catch (ReflectiveOperationException lacking) {
+      return lacking.toString();
+    } catch (LinkageError lacking) {
+      return lacking.toString();
+    }
+  }
+
+  private static final String EVALUATOR =
+      "org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory$MapInBatchEvaluator";
+
+  // The method that makes what runs a function over batches in a Python worker. It has a parameter more since 4.1.
+  private static Method evaluator() throws NoSuchMethodException {
+    Method[] methods = UserDefinedPythonDataSource.class.getMethods();
+    for (int i = 0; i < methods.length; i++) {
+      int parameters = methods[i].getParameterTypes().length;
+      if (methods[i].getName().equals("createMapInBatchEvaluatorFactory") && (parameters == 6 || parameters == 7)) {
+        return methods[i];
+      }
+    }
+    throw new NoSuchMethodException("createMapInBatchEvaluatorFactory");
+  }
+
+  // The source of batches for the evaluator, which then cuts them into rows: an anonymous class of the evaluator. It is
+  // constructed from the evaluator and from the columns that the function takes.
+  private static Constructor runner(Class evaluator) throws ReflectiveOperationException {
+    Class found = Class.forName(evaluator.getName() + "$$anon$1", true, evaluator.getClassLoader());
+    Class[] types = {evaluator, int[][].class};
+    if (!BasePythonRunner.class.isAssignableFrom(found)) {
+      throw new ClassNotFoundException(found.getName() + " runs no Python");
+    }
+    Constructor constructor = found.getConstructor(types);
+    constructor.setAccessible(true);
+    return constructor;
+  }
+
+  /** What Spark's own factory of readers is made of. */
+  private static final class Parts {
+    static final String[] NAMES = {"source", "pickledReadFunc", "outputSchema", "jobArtifactUUID", "sessionUUID"};
+    private final UserDefinedPythonDataSource source;
+    private final byte[] function;
+    private final StructType schema;
+    private final Object artifacts;
+    // None before 4.1.
+    private final Object session;
+
+    Parts(PartitionReaderFactory rows) throws ReflectiveOperationException {
+      source = (UserDefinedPythonDataSource) field(NAMES[0]).get(rows);
+      function = (byte[]) field(NAMES[1]).get(rows);
+      schema = (StructType) field(NAMES[2]).get(rows);
+      artifacts = field(NAMES[3]).get(rows);
+      session = evaluator().getParameterTypes().length == 7 ? field(NAMES[4]).get(rows) : null;
+    }
+
+    static Field field(String name) throws NoSuchFieldException {
+      Field[] fields = PythonPartitionReaderFactory.class.getDeclaredFields();
+      for (int i = 0; i < fields.length; i++) {
+        if (fields[i].getName().equals(name) || fields[i].getName().endsWith("$$" + name)) {
+          fields[i].setAccessible(true);
+          return fields[i];
+        }
+      }
+      throw new NoSuchFieldException(name);
+    }
+  }
+
+  /** Makes readers of batches; Spark's own factory knows how a worker is started. */
+  public static final class Factory implements PartitionReaderFactory, Serializable {
+    private static final long serialVersionUID = 1L;
+    private final PartitionReaderFactory rows;
+    // Bytes of memory that a task shares with its worker; 0 for none.
+    private final long memory;
+
+    public Factory(PartitionReaderFactory rows, long memory) {
+      this.rows = rows;
+      this.memory = memory;
+    }
+
+    public boolean supportColumnarReads(InputPartition partition) {
+      return true;
+    }
+
+    public PartitionReader createReader(InputPartition partition) {
+      return rows.createReader(partition);
+    }
+
+    public PartitionReader createColumnarReader(InputPartition partition) {
+      try {
+        return new Batches(new Parts(rows), (PythonInputPartition) partition, memory);
+      } catch (ReflectiveOperationException problem) {
+        // As it would be without the detour.
+        boolean thrown = problem instanceof InvocationTargetException;
+        Platform.throwException(thrown ? problem.getCause() : problem);
+        return null;
+      }
+    }
+  }
+
+  /** Reads the batches of one partition. The contents of one are valid until the next is asked for. */
+  public static final class Batches implements PartitionReader {
+    private final UserDefinedPythonDataSource source;
+    private final StructType schema;
+    private final scala.collection.immutable.Map metrics = PythonCustomMetric$.MODULE$.pythonMetrics();
+    private final scala.collection.Iterator batches;
+    // The memory that the worker places batches in; null if it sends them.
+    private final LanceRing ring;
+    // Where the worker says what it reads, if not there; null if there is no place for a file, either.
+    private final File told;
+    private boolean isAtEnd = false;
+    // Bytes of batches there.
+    private long shared = 0L;
+    private FieldVector given = null;
+    private LanceColumnVector[] columns = null;
+
+    Batches(Parts parts, PythonInputPartition partition, long memory) throws ReflectiveOperationException {
+      this.source = parts.source;
+      this.schema = parts.schema;
+      Method making = evaluator();
+      Object[] some = {
+        parts.function,
+        "read_from_data_source",
+        UserDefinedPythonDataSource$.MODULE$.readInputSchema(),
+        parts.schema,
+        metrics,
+        parts.artifacts
+      };
+      Object[] all = Arrays.copyOf(some, making.getParameterTypes().length);
+      if (all.length > some.length) {
+        all[some.length] = parts.session;
+      }
+      Object evaluator = ((MapInBatchEvaluatorFactory) making.invoke(source, all)).createEvaluator();
+      // The function takes one column, a struct with the pickled partition.
+      Object[] chosen = {evaluator, new int[][] {{0}}};
+      BasePythonRunner runner = (BasePythonRunner) runner(evaluator.getClass()).newInstance(chosen);
+      ring = parts.schema.length() == 0 ? null : LanceRing.leased(memory);
+      told = ring == null ? file() : null;
+      boolean done = false;
+      try {
+        InternalRow asked = row(row(handed(partition.pickedPartition())));
+        scala.collection.Iterator input = scala.collection.Iterator$.MODULE$.single(asked);
+        TaskContext context = TaskContext.get();
+        batches = runner.compute(scala.collection.Iterator$.MODULE$.single(input), context.partitionId(), context);
+        done = true;
+      } finally {
+        if (!done) {
+          close();
+        }
+      }
+    }
+
+    private static File file() {
+      try {
+        return File.createTempFile("spark-lance-", ".reads");
+      } catch (IOException full) {
+        return null;
+      }
+    }
+
+    // What the worker takes, see spark/scan/task_read.py: the pickle, and behind it the path of the file, or a line for
+    // that of the memory and one for its key.
+    private byte[] handed(byte[] pickle) {
+      String text = ring != null ? ring.told() : told != null ? told.getPath() : "";
+      byte[] places = text.getBytes(StandardCharsets.UTF_8);
+      byte[] both = Arrays.copyOf(pickle, pickle.length + places.length);
+      System.arraycopy(places, 0, both, pickle.length, places.length);
+      return both;
+    }
+
+    private static InternalRow row(Object value) {
+      return new GenericInternalRow(new Object[] {value});
+    }
+
+    public boolean next() {
+      if (ring != null) {
+        ring.done();
+      }
+      isAtEnd = !batches.hasNext();
+      return !isAtEnd;
+    }
+
+    public Object get() {
+      ColumnarBatch batch = (ColumnarBatch) batches.next();
+      FieldVector next = (FieldVector) ((ArrowColumnVector) batch.column(0)).getValueVector();
+      if (columns == null || next != given) {
+        given = next;
+        columns = columns(next);
+      }
+      // A worker with memory sends no batch without rows but to say that one lies there.
+      LanceMessage placed = ring != null && batch.numRows() == 0 ? ring.taken() : null;
+      int rows = placed == null ? batch.numRows() : placed.rows();
+      for (int i = 0; i < columns.length; i++) {
+        columns[i].loaded(rows, placed);
+      }
+      if (placed != null) {
+        placed.checkEnd();
+        shared += placed.bytes();
+        count("pythonNumRowsReceived", rows);
+        count("pythonDataReceived", placed.bytes());
+      }
+      return new ColumnarBatch(columns, rows);
+    }
+
+    // What Spark counts of batches on the socket.
+    private void count(String name, long more) {
+      if (metrics.contains(name)) {
+        ((SQLMetric) metrics.apply(name)).add(more);
+      }
+    }
+
+    private LanceColumnVector[] columns(FieldVector struct) {
+      DataType actual = ArrowUtils$.MODULE$.fromArrowField(struct.getField());
+      if (!LanceColumnVector.fits(actual, schema)) {
+        throw new IllegalStateException(
+            "a Python worker gave " + actual.simpleString() + " in place of " + schema.simpleString());
+      }
+      return LanceColumnVector.parts(struct);
+    }
+
+    public CustomTaskMetric[] currentMetricsValues() {
+      Map values = new HashMap();
+      scala.collection.Iterator now = metrics.iterator();
+      while (now.hasNext()) {
+        scala.Tuple2 entry = (scala.Tuple2) now.next();
+        values.put(entry._1(), ((AccumulatorV2) entry._2()).value());
+      }
+      scala.collection.mutable.Map sent = scala.jdk.javaapi.CollectionConverters.asScala(values);
+      List all = new ArrayList(
+          Arrays.asList((Object[]) source.createPythonTaskMetrics(sent.toMap(scala.$less$colon$less$.MODULE$.refl()))));
+      addReads(all);
+      return (CustomTaskMetric[]) all.toArray(new CustomTaskMetric[0]);
+    }
+
+    private void addReads(List all) {
+      all.add(new Amount("lanceTaskShared", shared));
+      try {
+        String text = ring != null ? ring.counts() : told != null ? Files.readString(told.toPath()) : "";
+        String[] lines = text.isEmpty() ? new String[0] : text.split("\n");
+        for (int i = 0; i < lines.length; i++) {
+          String[] words = lines[i].split(" ");
+          all.add(new Amount(words[0], Long.parseLong(words[1])));
+        }
+      } catch (IOException gone) {
+        // The numbers are for show.
+      }
+    }
+
+    public void initMetricsValues(CustomTaskMetric[] metrics) {}
+
+    // Spark ends the worker and frees its memory with the task.
+    public void close() {
+      if (ring != null) {
+        ring.close(isAtEnd);
+      }
+      if (told != null) {
+        told.delete();
+      }
+    }
+  }
+
+  /** What a task has read so far. */
+  private static final class Amount implements CustomTaskMetric {
+    private final String name;
+    private final long value;
+
+    Amount(String name, long value) {
+      this.name = name;
+      this.value = value;
+    }
+
+    public String name() {
+      return name;
+    }
+
+    public long value() {
+      return value;
+    }
+  }
+}

@@ -1,0 +1,114 @@
+// Rows that the driver has read, too many for a local scan, as tasks without Python read them: streams of Arrow.
+//
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.transport;
+
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.io.Serializable;
+import java.util.List;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils$;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+public final class LanceHeldColumns {
+  private LanceHeldColumns() {}
+
+  /** A part of the rows that the driver has read: a stream of Arrow. */
+  public static final class Part implements InputPartition, Serializable {
+    private static final long serialVersionUID = 1L;
+    private final byte[] stream;
+
+    public Part(byte[] stream) {
+      this.stream = stream;
+    }
+  }
+
+  /** Makes readers of such parts. */
+  public static final class Factory implements PartitionReaderFactory, Serializable {
+    private static final long serialVersionUID = 1L;
+    private final StructType schema;
+
+    public Factory(StructType schema) {
+      this.schema = schema;
+    }
+
+    public boolean supportColumnarReads(InputPartition partition) {
+      return true;
+    }
+
+    public PartitionReader createReader(InputPartition partition) {
+      throw new UnsupportedOperationException("read as columns only");
+    }
+
+    public PartitionReader createColumnarReader(InputPartition partition) {
+      return new Batches(((Part) partition).stream, schema);
+    }
+  }
+
+  /** Reads the batches of a stream. The contents of one are valid until the next is asked for. */
+  public static final class Batches implements PartitionReader {
+    private final BufferAllocator allocator =
+        ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0L, Long.MAX_VALUE);
+    private final StructType schema;
+    private final ArrowStreamReader reader;
+    private LanceColumnVector[] columns = null;
+
+    Batches(byte[] stream, StructType schema) {
+      this.schema = schema;
+      this.reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
+    }
+
+    public boolean next() throws IOException {
+      return reader.loadNextBatch();
+    }
+
+    public Object get() {
+      try {
+        VectorSchemaRoot root = reader.getVectorSchemaRoot();
+        if (columns == null) {
+          columns = columns(root.getFieldVectors());
+        }
+        for (int i = 0; i < columns.length; i++) {
+          columns[i].loaded(root.getRowCount(), null);
+        }
+        return new ColumnarBatch(columns, root.getRowCount());
+      } catch (IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+    }
+
+    private LanceColumnVector[] columns(List vectors) {
+      LanceColumnVector[] found = new LanceColumnVector[vectors.size()];
+      for (int i = 0; i < found.length; i++) {
+        FieldVector vector = (FieldVector) vectors.get(i);
+        DataType actual = ArrowUtils$.MODULE$.fromArrowField(vector.getField());
+        if (!LanceColumnVector.fits(actual, schema.fields()[i].dataType())) {
+          throw new IllegalStateException(
+              "the driver gave " + actual.simpleString() + " in place of " + schema.fields()[i]);
+        }
+        found[i] = LanceColumnVector.of(vector);
+      }
+      return found;
+    }
+
+    public void close() throws IOException {
+      reader.close();
+      allocator.close();
+    }
+
+    public CustomTaskMetric[] currentMetricsValues() {
+      return new CustomTaskMetric[0];
+    }
+  }
+}

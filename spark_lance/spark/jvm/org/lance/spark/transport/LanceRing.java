@@ -1,0 +1,329 @@
+// Shared memory through which a Python worker hands batches to the task that started it, instead of the socket.
+//
+// The executor makes a file in memory, and unlinks its name before it has any content. The worker opens it by the
+// executor's own descriptor (/proc/<pid>/fd/<n>). The worker writes a batch into it and notes its place in a record.
+// Then it sends a batch without rows on the socket, which says that the next record is ready. Any other batch on the
+// socket is a batch itself. The executor reads columns in place, and writes the number of the last batch that it has
+// finished. All numbers have the machine's byte order, the lowest first:
+//
+//     0     magic, 8 bytes
+//     8     key of the lease, 16 bytes
+//     64    number of the last batch that the executor is done with, 8 bytes; the first is 1
+//     1024  64 records of 32 bytes, that of batch n at n % 64: n, offset and length of its message, 0; 8 bytes each
+//     3072  what the worker has read so far: lines of text, ended by a byte of 0
+//     4096  messages, wherever the worker puts them: Arrow's encapsulated form of a record batch (-1 and the length of
+//           the metadata, 4 bytes each; the metadata, a flatbuffer; the buffers)
+//
+// spark/scan/ring.py is the worker's side. Files are used for one task after the other, and are never unmapped while
+// anybody may read from them: whoever reads later than allowed sees wrong bytes, and the process does not end. A worker
+// holds a lock of the file (fcntl) while it may write. The executor gives a file to the next task only when it could
+// have that lock, and writes a new key under it; a worker looks for its key under the lock. So no two workers ever write.
+//
+// Executors get this class (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.transport;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.MappedByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.channels.FileLock;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryStream;
+import java.nio.file.FileStore;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.FileAttribute;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.UUID;
+import org.apache.arrow.memory.util.MemoryUtil;
+import org.apache.spark.unsafe.Platform;
+import org.slf4j.LoggerFactory;
+
+public final class LanceRing {
+  private static final String FOLDER = "/dev/shm";
+  private static final String PREFIX = "spark-lance-";
+  private static final byte[] MAGIC = "LANCRING".getBytes(StandardCharsets.US_ASCII);
+  private static final long KEY = 8;
+  private static final long DONE = 64;
+  private static final long RECORDS = 1024;
+  private static final long RECORD = 32;
+  private static final long MOST_RECORDS = 64;
+  private static final long COUNTS = 3072;
+  private static final int HEADER = 4096;
+  // A name that has been there for so long is of a process that ended between two calls of the system.
+  private static final long STALE_MS = 60000L;
+  // After memory was refused.
+  private static final long RETRY_NS = 60000000000L;
+  // How long a task that was ended may go on to read, before what it reads is written over.
+  private static final long REST_NS = 2000000000L;
+  // Those that are not leased, and how many there are at all.
+  private static final List FREE = new ArrayList();
+  private static int regions = 0;
+  private static long refused = System.nanoTime() - RETRY_NS;
+  private static boolean isTold = false;
+
+  /** A file in memory. */
+  private static final class Region {
+    private final FileChannel channel;
+    private final MappedByteBuffer buffer;
+    private final long address;
+    private final long size;
+    // How other processes open it.
+    private final String path;
+    private long restsUntil = System.nanoTime();
+
+    Region(FileChannel channel, long size, String path) throws IOException {
+      this.channel = channel;
+      this.buffer = channel.map(FileChannel.MapMode.READ_WRITE, 0L, size);
+      this.address = MemoryUtil.getByteBufferAddress(buffer);
+      this.size = size;
+      this.path = path;
+    }
+
+    // Whether nobody writes any more; if so, whoever has been told a key will find another one.
+    boolean isFree(byte[] key) throws IOException {
+      if (System.nanoTime() - restsUntil < 0) {
+        return false;
+      }
+      FileLock lock = channel.tryLock();
+      if (lock == null) {
+        return false;
+      }
+      try {
+        Platform.setMemory(address, (byte) 0, HEADER);
+        Platform.copyMemory(MAGIC, Platform.BYTE_ARRAY_OFFSET, null, address, MAGIC.length);
+        Platform.copyMemory(key, Platform.BYTE_ARRAY_OFFSET, null, address + KEY, key.length);
+      } finally {
+        lock.release();
+      }
+      return true;
+    }
+  }
+
+  private final byte[] key;
+  // null once the task has ended.
+  private Region region;
+  private long taken = 0L;
+
+  private LanceRing(byte[] key, Region region) {
+    this.key = key;
+    this.region = region;
+  }
+
+  // Memory of so many bytes for one task; null if there is none, and the worker has to send bytes.
+  public static synchronized LanceRing leased(long size) {
+    if (size <= HEADER || System.nanoTime() - refused < RETRY_NS) {
+      return null;
+    }
+    try {
+      byte[] key = ByteBuffer.allocate(16).putLong(bits()).putLong(bits()).array();
+      Region found = free(size, key);
+      if (found == null && regions < 2 * Math.max(4, Runtime.getRuntime().availableProcessors())) {
+        found = made(size);
+        if (found == null || !found.isFree(key)) {
+          throw new IOException("there is too little memory in " + FOLDER + ", or no way to it");
+        }
+        regions++;
+      }
+      return found == null ? null : new LanceRing(key, found);
+    } catch (IOException problem) {
+      return refused(problem);
+    } catch (RuntimeException problem) {
+      return refused(problem);
+    } catch (LinkageError problem) {
+      return refused(problem);
+    }
+  }
+
+  private static long bits() {
+    return UUID.randomUUID().getMostSignificantBits();
+  }
+
+  private static LanceRing refused(Throwable problem) {
+    refused = System.nanoTime();
+    if (!isTold) {
+      isTold = true;
+      LoggerFactory.getLogger("spark_lance")
+          .info("Python workers send Lance tables by their sockets, without shared memory: " + problem);
+    }
+    return null;
+  }
+
+  private static Region free(long size, byte[] key) throws IOException {
+    for (Iterator all = FREE.iterator(); all.hasNext(); ) {
+      Region one = (Region) all.next();
+      if (one.size != size) {
+        // The setting has changed. The memory goes when nobody holds a column of it.
+        if (one.isFree(key)) {
+          all.remove();
+          one.channel.close();
+          regions--;
+        }
+      } else if (one.isFree(key)) {
+        all.remove();
+        return one;
+      }
+    }
+    return null;
+  }
+
+  // A new file of memory that is there, as a store into memory that is not would end the process; null if there is none.
+  private static Region made(long size) throws IOException {
+    Path folder = Paths.get(FOLDER, new String[0]);
+    if (ByteOrder.nativeOrder() != ByteOrder.LITTLE_ENDIAN || !Files.isDirectory(folder, new LinkOption[0])) {
+      return null;
+    }
+    FileStore store = Files.getFileStore(folder);
+    // Others use it, too.
+    if (!store.type().equals("tmpfs") || store.getUsableSpace() < 2 * size) {
+      return null;
+    }
+    sweep(folder);
+    String name = PREFIX + UUID.randomUUID();
+    HashSet how =
+        new HashSet(
+            Arrays.asList(
+                new Object[] {
+                  StandardOpenOption.CREATE_NEW,
+                  StandardOpenOption.READ,
+                  StandardOpenOption.WRITE,
+                  // At once, as far as the name is concerned.
+                  StandardOpenOption.DELETE_ON_CLOSE
+                }));
+    FileAttribute[] ours = {PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))};
+    FileChannel channel = FileChannel.open(folder.resolve(name), how, ours);
+    boolean done = false;
+    try {
+      ByteBuffer zeros = ByteBuffer.allocateDirect(1 << 18);
+      for (long at = 0; at < size; ) {
+        zeros.position(0).limit((int) Math.min(zeros.capacity(), size - at));
+        at += channel.write(zeros, at);
+      }
+      String path = descriptor(name);
+      Region region = path == null ? null : new Region(channel, size, path);
+      done = region != null;
+      return region;
+    } finally {
+      if (!done) {
+        channel.close();
+      }
+    }
+  }
+
+  // Names of processes that were killed before theirs was gone. They have no content.
+  private static void sweep(Path folder) throws IOException {
+    DirectoryStream names = Files.newDirectoryStream(folder, PREFIX + "*");
+    try {
+      for (Iterator all = names.iterator(); all.hasNext(); ) {
+        Path one = (Path) all.next();
+        try {
+          long age = System.currentTimeMillis() - Files.getLastModifiedTime(one, new LinkOption[0]).toMillis();
+          if (age > STALE_MS) {
+            Files.deleteIfExists(one);
+          }
+        } catch (IOException gone) {
+          // Or it is another user's.
+        }
+      }
+    } finally {
+      names.close();
+    }
+  }
+
+  // How other processes open what this one has opened by a name that is gone; null if they cannot.
+  private static String descriptor(String name) throws IOException {
+    DirectoryStream all = Files.newDirectoryStream(Paths.get("/proc/self/fd", new String[0]));
+    try {
+      for (Iterator entries = all.iterator(); entries.hasNext(); ) {
+        Path entry = (Path) entries.next();
+        String target = "";
+        try {
+          target = Files.readSymbolicLink(entry).toString();
+        } catch (IOException closed) {
+          // By another thread.
+        }
+        if (target.startsWith(FOLDER + "/" + name)) {
+          return "/proc/" + ProcessHandle.current().pid() + "/fd/" + entry.getFileName();
+        }
+      }
+      return null;
+    } finally {
+      all.close();
+    }
+  }
+
+  // The text for the worker.
+  public synchronized String told() {
+    StringBuilder digits = new StringBuilder();
+    for (int i = 0; i < key.length; i++) {
+      digits.append(String.format("%02x", new Object[] {Byte.valueOf(key[i])}));
+    }
+    return region.path + "\n" + digits;
+  }
+
+  // The next batch. It is read until `done`.
+  synchronized LanceMessage taken() {
+    if (region == null) {
+      throw new IllegalStateException("the task has ended");
+    }
+    taken++;
+    long record = region.address + RECORDS + taken % MOST_RECORDS * RECORD;
+    long number = Platform.getLong(null, record);
+    long offset = Platform.getLong(null, record + 8);
+    long bytes = Platform.getLong(null, record + 16);
+    if (number != taken) {
+      throw new IllegalStateException("a Python worker has placed batch " + number + " in place of " + taken);
+    }
+    boolean fits = offset >= HEADER && offset % 8 == 0 && bytes >= 8 && offset <= region.size - bytes;
+    if (!fits) {
+      throw LanceMessage.damaged("lies at " + offset + " with " + bytes + " bytes of " + region.size);
+    }
+    return new LanceMessage(region, region.address + offset, bytes);
+  }
+
+  // Nobody reads from the batches so far any more.
+  synchronized void done() {
+    if (region != null && taken > Platform.getLong(null, region.address + DONE)) {
+      // What was read of them was read before.
+      java.lang.invoke.VarHandle.fullFence();
+      Platform.putLong(null, region.address + DONE, taken);
+    }
+  }
+
+  // What the worker has read so far, as text.
+  synchronized String counts() {
+    if (region == null) {
+      return "";
+    }
+    byte[] text = new byte[(int) (HEADER - COUNTS)];
+    Platform.copyMemory(null, region.address + COUNTS, text, Platform.BYTE_ARRAY_OFFSET, text.length);
+    int end = 0;
+    while (end < text.length && text[end] != 0) {
+      end++;
+    }
+    return new String(text, 0, end, StandardCharsets.US_ASCII);
+  }
+
+  // Ends the lease, when all batches have been read or (not `all`) the task is ended before.
+  synchronized void close(boolean all) {
+    if (region != null) {
+      returned(region, all || taken == 0L ? 0L : REST_NS);
+      region = null;
+    }
+  }
+
+  private static synchronized void returned(Region region, long rest) {
+    region.restsUntil = System.nanoTime() + rest;
+    FREE.add(region);
+  }
+}

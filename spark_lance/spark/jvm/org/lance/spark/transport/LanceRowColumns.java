@@ -1,0 +1,123 @@
+// Rows in Spark's own layout, turned into the columns of Arrow many at a time.
+//
+// Spark's ArrowWriter asks each field of each row for its value, and puts it into a vector that checks its bounds. Here
+// rows are copied until there are some thousands of them, and then one column after the other is filled in a loop.
+//
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.transport;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.ipc.message.ArrowRecordBatch;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.unsafe.Platform;
+
+public final class LanceRowColumns {
+  // Rows that are copied before columns are filled: few enough for a processor's cache.
+  private static final int BLOCK_ROWS = 2048;
+  private static final int BLOCK_BYTES = 256 << 10;
+
+  private final StructType schema;
+  private final LanceRowNode[] columns;
+  private final int nullBytes;
+  private byte[] block = new byte[BLOCK_BYTES + LanceRowNode.WORD];
+  private int used = 0;
+  private final long[] starts = new long[BLOCK_ROWS];
+  private int staged = 0;
+  private int count = 0;
+
+  // `memory` is where columns are held until `close`.
+  public LanceRowColumns(StructType schema, BufferAllocator memory) {
+    this.schema = schema;
+    this.columns = new LanceRowNode[schema.length()];
+    for (int i = 0; i < columns.length; i++) {
+      columns[i] = LanceRowNodes.node(schema.fields()[i].dataType(), memory);
+    }
+    this.nullBytes = LanceRowNodes.bitBytes(columns.length);
+  }
+
+  // Takes a row, which may change afterwards.
+  public void add(UnsafeRow row) {
+    int size = row.getSizeInBytes();
+    if (staged == BLOCK_ROWS || used + size > BLOCK_BYTES) {
+      flush();
+    }
+    if (size > BLOCK_BYTES) {
+      starts[0] = row.getBaseOffset();
+      fill(row.getBaseObject(), 1);
+      return;
+    }
+    starts[staged] = Platform.BYTE_ARRAY_OFFSET + used;
+    Platform.copyMemory(row.getBaseObject(), row.getBaseOffset(), block, starts[staged], size);
+    used += size;
+    staged++;
+  }
+
+  // Takes rows of a batch whose columns fit (LanceColumnCopies).
+  public void add(ColumnarBatch batch, int from, int rows) {
+    flush();
+    for (int c = 0; c < columns.length; c++) {
+      LanceColumnCopies.copy(columns[c], batch.column(c), schema.fields()[c].dataType(), null, from, rows);
+    }
+    count += rows;
+  }
+
+  // Bytes of the columns that have been filled since the last batch.
+  public long bytes() {
+    long all = 0L;
+    for (int c = 0; c < columns.length; c++) {
+      all += columns[c].bytes();
+    }
+    return all;
+  }
+
+  // The rows since the last call. It is to be closed, and this must not be used before.
+  public ArrowRecordBatch batch() {
+    flush();
+    List nodes = new ArrayList();
+    List buffers = new ArrayList();
+    for (int i = 0; i < columns.length; i++) {
+      columns[i].describe(nodes, buffers);
+    }
+    ArrowRecordBatch batch = new ArrowRecordBatch(count, nodes, buffers);
+    for (int i = 0; i < columns.length; i++) {
+      columns[i].clear();
+    }
+    count = 0;
+    return batch;
+  }
+
+  public void close() {
+    for (int i = 0; i < columns.length; i++) {
+      columns[i].close();
+    }
+  }
+
+  private void flush() {
+    fill(block, staged);
+    staged = 0;
+    used = 0;
+  }
+
+  private void fill(Object base, int rows) {
+    for (int c = 0; c < columns.length && rows > 0; c++) {
+      LanceRowNode.Cells cells = columns[c].cells;
+      cells.reserve(rows);
+      int word = c >> 6 << 3;
+      long bit = 1L << c;
+      long slot = nullBytes + (long) LanceRowNode.WORD * c;
+      for (int r = 0; r < rows; r++) {
+        long start = starts[r];
+        cells.origin[r] = start;
+        cells.at[r] = start + slot;
+        cells.valid[r] = (Platform.getLong(base, start + word) & bit) == 0L;
+      }
+      columns[c].fill(base, rows);
+    }
+    count += rows;
+  }
+}

@@ -1,0 +1,184 @@
+// A column of Arrow that is being filled, and what it is filled into: bytes that grow, and bits.
+//
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.transport;
+
+import java.util.List;
+import org.apache.arrow.memory.ArrowBuf;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.ipc.message.ArrowFieldNode;
+import org.apache.spark.unsafe.Platform;
+
+public abstract class LanceRowNode {
+  public static final int WORD = 8;
+  private static final boolean[] ALL_SET = {true, true, true, true, true, true, true, true};
+
+  final Cells cells = new Cells();
+  final Flags validity;
+  // What Arrow has behind the validity, and the columns below this one.
+  final Growing[] buffers;
+  final LanceRowNode[] parts;
+
+  LanceRowNode(BufferAllocator memory, Growing[] buffers, LanceRowNode[] parts) {
+    this.validity = new Flags(memory);
+    this.buffers = buffers;
+    this.parts = parts;
+  }
+
+  // Takes as many values as `cells` has places. The value at the place of a null does not matter.
+  void fill(Object base, int count) {
+    validity.add(cells.valid, count);
+    take(base, count);
+  }
+
+  // Takes the values, or what stands for a null.
+  abstract void take(Object base, int count);
+
+  void describe(List nodes, List all) {
+    nodes.add(new ArrowFieldNode(validity.count, validity.count - validity.set));
+    all.add(validity.bytes.written());
+    for (int i = 0; i < buffers.length; i++) {
+      all.add(buffers[i].written());
+    }
+    for (int i = 0; i < parts.length; i++) {
+      parts[i].describe(nodes, all);
+    }
+  }
+
+  // Bytes of what is there.
+  long bytes() {
+    long all = validity.bytes.used;
+    for (int i = 0; i < buffers.length; i++) {
+      all += buffers[i].used;
+    }
+    for (int i = 0; i < parts.length; i++) {
+      all += parts[i].bytes();
+    }
+    return all;
+  }
+
+  void clear() {
+    validity.count = 0;
+    validity.set = 0;
+    validity.bytes.used = 0L;
+    for (int i = 0; i < buffers.length; i++) {
+      buffers[i].used = 0L;
+    }
+    for (int i = 0; i < parts.length; i++) {
+      parts[i].clear();
+    }
+  }
+
+  void close() {
+    validity.bytes.close();
+    for (int i = 0; i < buffers.length; i++) {
+      buffers[i].close();
+    }
+    for (int i = 0; i < parts.length; i++) {
+      parts[i].close();
+    }
+  }
+
+  /** Where values stand that a column takes next. */
+  static final class Cells {
+    // The first byte of the value, or the word that tells its place, counted from the origin.
+    long[] at = new long[0];
+    long[] origin = new long[0];
+    boolean[] valid = new boolean[0];
+
+    void reserve(int cells) {
+      if (at.length < cells) {
+        int room = Math.max(cells, 2 * at.length);
+        at = new long[room];
+        origin = new long[room];
+        valid = new boolean[room];
+      }
+    }
+  }
+
+  /** Bytes that grow. */
+  static final class Growing {
+    private final BufferAllocator memory;
+    private ArrowBuf bytes = null;
+    long used = 0L;
+
+    Growing(BufferAllocator memory) {
+      this.memory = memory;
+    }
+
+    // The address behind what is there, where `more` bytes, and a word beyond them, can be written.
+    long room(long more) {
+      long least = used + more + WORD;
+      if (bytes == null || bytes.capacity() < least) {
+        ArrowBuf grown = memory.buffer(Math.max(least, bytes == null ? 1024L : 2L * bytes.capacity()));
+        if (bytes != null) {
+          Platform.copyMemory(null, bytes.memoryAddress(), null, grown.memoryAddress(), used);
+        }
+        close();
+        bytes = grown;
+      }
+      return bytes.memoryAddress() + used;
+    }
+
+    ArrowBuf written() {
+      room(0L);
+      bytes.writerIndex(used);
+      return bytes;
+    }
+
+    void close() {
+      if (bytes != null) {
+        bytes.close();
+        bytes = null;
+      }
+    }
+  }
+
+  /** A bit for each value, least significant first. */
+  static final class Flags {
+    final Growing bytes;
+    int count = 0;
+    int set = 0;
+
+    Flags(BufferAllocator memory) {
+      this.bytes = new Growing(memory);
+    }
+
+    void add(boolean[] flags, int more) {
+      int position = count & 7;
+      // The last byte may be begun.
+      long at = bytes.room(more / 8 + 1) - (position == 0 ? 0 : 1);
+      int begun = position == 0 ? 0 : Platform.getByte(null, at) & 0xFF;
+      for (int i = 0; i < more; i++) {
+        if (flags[i]) {
+          begun |= 1 << position;
+          set++;
+        }
+        if (++position == 8) {
+          Platform.putByte(null, at++, (byte) begun);
+          position = 0;
+          begun = 0;
+        }
+      }
+      if (position != 0) {
+        Platform.putByte(null, at, (byte) begun);
+      }
+      count += more;
+      bytes.used = (count + 7) / 8;
+    }
+
+    void addSet(int more) {
+      boolean[] some = ALL_SET;
+      int alone = Math.min(more, -count & 7);
+      add(some, alone);
+      // Whole bytes from here on.
+      int whole = more - alone >> 3;
+      Platform.setMemory(bytes.room(whole), (byte) -1, whole);
+      bytes.used += whole;
+      count += 8 * whole;
+      set += 8 * whole;
+      add(some, more - alone - 8 * whole);
+    }
+  }
+}

@@ -1,0 +1,83 @@
+// Micro-batches of upserts: the rows of a shard are sent to one task, which writes them to the shard's log.
+//
+// Python chooses the value of a row for which Spark sends it (spark/streaming/routes.py); here that becomes a
+// repartition under Spark's own node for the write. Without it any task may have any row, and the driver writes the logs.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.write;
+
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.expressions.BitwiseAnd;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GetArrayItem;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.Murmur3Hash;
+import org.apache.spark.sql.catalyst.expressions.Pmod;
+import org.apache.spark.sql.catalyst.expressions.UnsafeArrayData;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.RepartitionByExpression;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy;
+import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
+import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.IntegerType$;
+import scala.collection.immutable.Seq;
+
+public final class LanceRoutes {
+  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
+
+  private LanceRoutes() {}
+
+  // A micro-batch of upserts whose rows are sent to the tasks that write their shards; null if there is no such way.
+  public static SparkPlan planned(LogicalPlan write) {
+    WriteToDataSourceV2 plan = (WriteToDataSourceV2) write;
+    MicroBatchWrite batch = (MicroBatchWrite) plan.batchWrite();
+    LanceWrite.Stream stream = (LanceWrite.Stream) batch.writeSupport();
+    Map route = stream.route(LanceWrite.Planned.part(batch, "epochId"));
+    if (route == null) {
+      return null;
+    }
+    try {
+      return planned(plan, batch, route);
+    } catch (RuntimeException problem) {
+      stream.forget();
+      throw problem;
+    }
+  }
+
+  private static SparkPlan planned(WriteToDataSourceV2 plan, MicroBatchWrite batch, Map route) {
+    LogicalPlan sent = new RepartitionByExpression(
+        (Seq) NONE.appended(sentBy(route, plan.query())),
+        plan.query(),
+        scala.Option.apply(new Integer(((Number) route.get("partitions")).intValue())),
+        scala.Option.empty());
+    LogicalPlan routed = new WriteToDataSourceV2(plan.relation(), batch, sent, plan.customMetrics());
+    return (SparkPlan) new DataSourceV2Strategy(SparkSession.active()).apply(routed).apply(0);
+  }
+
+  // The value that determines the partition of a row; see spark/streaming/routes.py.
+  private static Expression sentBy(Map route, LogicalPlan query) {
+    if (route.get("column") == null) {
+      return new Literal(new Integer(0), DataTypes.IntegerType);
+    }
+    Expression column = (Expression) query.output().apply(((Number) route.get("column")).intValue());
+    List values = (List) route.get("values");
+    if (values.isEmpty()) {
+      return column;
+    }
+    int[] numbers = new int[values.size()];
+    for (int i = 0; i < numbers.length; i++) {
+      numbers[i] = ((Number) values.get(i)).intValue();
+    }
+    Expression hash = new Murmur3Hash((Seq) NONE.appended(column), 0);
+    Expression positive = new BitwiseAnd(hash, new Literal(new Integer(Integer.MAX_VALUE), DataTypes.IntegerType));
+    Expression bucket = new Pmod(positive, new Literal(new Integer(numbers.length), DataTypes.IntegerType));
+    ArrayType type = new ArrayType(IntegerType$.MODULE$, false);
+    return new GetArrayItem(new Literal(UnsafeArrayData.fromPrimitiveArray(numbers), type), bucket, false);
+  }
+}

@@ -1,0 +1,317 @@
+// Writes that the driver's own Python plans and commits.
+//
+// Spark asks Python worker processes to plan a write and to commit it. Here the driver's Python does both, and tasks
+// are those of Spark's own writer of Python data sources, which gets rows in batches (LanceRowBatches) where that is of
+// use. Where few rows are written the driver does it itself: see LanceWriteRows.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.write;
+
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.SupportsTruncate;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.apache.spark.sql.execution.SQLExecution;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWriterFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.StructType;
+import org.lance.spark.load.Bridge;
+import org.lance.spark.scan.LanceScan;
+import org.lance.spark.transport.LanceTransport;
+
+public final class LanceWrite {
+  private LanceWrite() {}
+
+  // The builder of a write: `own`, that of Spark's own writes to `source`, if the session leaves planning to workers.
+  public static WriteBuilder builder(
+      Boolean byDefault, String shown, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+    return LanceScan.plans(byDefault.booleanValue()) ? new Builder(shown, source, info, own) : own;
+  }
+
+  /** Makes a write that appends rows, or, truncating, one whose rows take the place of what is there. */
+  public static final class Builder implements WriteBuilder, SupportsTruncate {
+    private final String shown;
+    private final PythonDataSourceV2 source;
+    private final LogicalWriteInfo info;
+    private WriteBuilder own;
+    private boolean truncates = false;
+
+    Builder(String shown, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+      this.shown = shown;
+      this.source = source;
+      this.info = info;
+      this.own = own;
+    }
+
+    public WriteBuilder truncate() {
+      truncates = true;
+      own = ((SupportsTruncate) own).truncate();
+      return this;
+    }
+
+    public Write build() {
+      return new Planned(shown, source, info, truncates, own.build());
+    }
+  }
+
+  /** A write to a table. */
+  public static final class Planned implements Write {
+    private final String shown;
+    private final PythonDataSourceV2 source;
+    private final LogicalWriteInfo info;
+    private final boolean truncates;
+    private final Write own;
+    // Lets what hands over the rows hand over batches of columns instead; null if it has none.
+    private Runnable batches = null;
+
+    Planned(String shown, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, Write own) {
+      this.shown = shown;
+      this.source = source;
+      this.info = info;
+      this.truncates = truncates;
+      this.own = own;
+    }
+
+    public String description() {
+      return "LanceWrite " + shown;
+    }
+
+    public String toString() {
+      return description();
+    }
+
+    public CustomMetric[] supportedCustomMetrics() {
+      return own.supportedCustomMetrics();
+    }
+
+    public BatchWrite toBatch() {
+      return new Batch(this, own.toBatch());
+    }
+
+    public StreamingWrite toStreaming() {
+      return new Stream(this, own.toStreaming());
+    }
+
+    void takesBatches(Runnable batches) {
+      this.batches = batches;
+    }
+
+    LogicalWriteInfo info() {
+      return info;
+    }
+
+    Map question(String verb) {
+      Map write = new HashMap();
+      write.put("options", new HashMap(info.options().asCaseSensitiveMap()));
+      write.put("schema", info.schema().json());
+      write.put("overwrite", Boolean.valueOf(truncates));
+      Map question = Bridge.question(verb);
+      question.put("write", write);
+      return question;
+    }
+
+    // A plan of Python: what tasks run, and the writer that commits; null if Spark's own way says what is wrong.
+    Map plan(boolean streams, boolean batches) {
+      Map question = question("plan_write");
+      question.put("streams", Boolean.valueOf(streams));
+      question.put("batches", Boolean.valueOf(batches));
+      return (Map) Bridge.ask(question, null);
+    }
+
+    // Spark's own factory of the tasks' writers, for the plan; `schema` is that of the rows that they get.
+    Object factory(Class kind, Map plan, StructType schema, Object beside) {
+      List parts = new ArrayList();
+      parts.add(source.source());
+      parts.add(bytes(plan.get("function")));
+      parts.add(schema);
+      parts.add(part(beside, "jobArtifactUUID"));
+      Constructor constructor = kind.getConstructors()[0];
+      if (constructor.getParameterTypes().length > parts.size()) {
+        parts.add(part(beside, "sessionUUID"));
+      }
+      try {
+        return constructor.newInstance(parts.toArray());
+      } catch (ReflectiveOperationException problem) {
+        throw new IllegalStateException(problem);
+      }
+    }
+
+    // What Spark's own write holds by that name; nothing where it has no such thing.
+    static Object part(Object beside, String name) {
+      try {
+        Method[] methods = beside.getClass().getDeclaredMethods();
+        for (int i = 0; i < methods.length; i++) {
+          if (methods[i].getName().equals(name) && methods[i].getParameterTypes().length == 0) {
+            methods[i].setAccessible(true);
+            return methods[i].invoke(beside, new Object[0]);
+          }
+        }
+        Field[] fields = beside.getClass().getDeclaredFields();
+        for (int i = 0; i < fields.length; i++) {
+          if (fields[i].getName().equals(name)) {
+            fields[i].setAccessible(true);
+            return fields[i].get(beside);
+          }
+        }
+      } catch (IllegalAccessException problem) {
+        throw new IllegalStateException(problem);
+      } catch (InvocationTargetException problem) {
+        throw new IllegalStateException(problem.getCause());
+      }
+      return scala.Option.empty();
+    }
+
+    // Commits what tasks wrote, or takes it back; epoch is null but for streams.
+    static void finish(Map plan, WriterCommitMessage[] messages, Long epoch, boolean aborts) {
+      List told = new ArrayList();
+      for (int i = 0; i < messages.length; i++) {
+        told.add(messages[i] == null ? null : text(((PythonWriterCommitMessage) messages[i]).pickledMessage()));
+      }
+      Map question = Bridge.question("finish_write");
+      question.put("write", new HashMap());
+      question.put("writer", plan.get("writer"));
+      question.put("messages", told);
+      question.put("epoch", epoch);
+      question.put("aborts", Boolean.valueOf(aborts));
+      question.put("execution", SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY()));
+      Bridge.ask(question, null);
+    }
+  }
+
+  private static byte[] bytes(Object text) {
+    return Base64.getDecoder().decode((String) text);
+  }
+
+  static String text(byte[] bytes) {
+    return Base64.getEncoder().encodeToString(bytes);
+  }
+
+  /** A write by tasks. */
+  public static final class Batch implements BatchWrite {
+    private final Planned write;
+    private final BatchWrite own;
+    // Null as long as, or if, Spark's own write does it.
+    private Map plan = null;
+
+    Batch(Planned write, BatchWrite own) {
+      this.write = write;
+      this.own = own;
+    }
+
+    public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo physical) {
+      StructType schema = write.info().schema();
+      boolean batches = LanceTransport.batches(schema);
+      plan = write.plan(false, batches);
+      if (plan == null) {
+        return own.createBatchWriterFactory(physical);
+      }
+      if (!batches) {
+        return (DataWriterFactory) write.factory(PythonBatchWriterFactory.class, plan, schema, own);
+      }
+      Object made = write.factory(PythonBatchWriterFactory.class, plan, LanceTransport.batchSchema(), own);
+      if (write.batches != null) {
+        write.batches.run();
+      }
+      return LanceTransport.batchFactory((DataWriterFactory) made, schema);
+    }
+
+    public boolean useCommitCoordinator() {
+      return own.useCommitCoordinator();
+    }
+
+    public void commit(WriterCommitMessage[] messages) {
+      if (plan == null) {
+        own.commit(messages);
+      } else {
+        Planned.finish(plan, messages, null, false);
+      }
+    }
+
+    public void abort(WriterCommitMessage[] messages) {
+      if (plan == null) {
+        own.abort(messages);
+      } else {
+        Planned.finish(plan, messages, null, true);
+      }
+    }
+  }
+
+  /** The micro-batches of a stream. */
+  public static final class Stream implements StreamingWrite {
+    private final Planned write;
+    private final StreamingWrite own;
+    private Map plan = null;
+
+    Stream(Planned write, StreamingWrite own) {
+      this.write = write;
+      this.own = own;
+    }
+
+    // Plans a micro-batch of upserts before its rows are planned; returns how they are sent to tasks, null if anyhow.
+    Map route(Object epoch) {
+      if (plan != null || !(epoch instanceof Long) || !"upsert".equalsIgnoreCase(write.info.options().get("mode"))) {
+        return null;
+      }
+      Map question = write.question("plan_upserts");
+      question.put("epoch", epoch);
+      question.put("partitions", new Integer(((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions()));
+      plan = (Map) Bridge.ask(question, null);
+      return plan == null ? null : (Map) plan.get("route");
+    }
+
+    // Forgets the plan, so that the write is planned again, for rows that are sent anyhow.
+    void forget() {
+      plan = null;
+    }
+
+    public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo physical) {
+      plan = plan == null ? write.plan(true, false) : plan;
+      if (plan == null) {
+        return own.createStreamingWriterFactory(physical);
+      }
+      return (StreamingDataWriterFactory) write.factory(PythonStreamingWriterFactory.class, plan, write.info().schema(), own);
+    }
+
+    public boolean useCommitCoordinator() {
+      return own.useCommitCoordinator();
+    }
+
+    public void commit(long epoch, WriterCommitMessage[] messages) {
+      if (plan == null) {
+        own.commit(epoch, messages);
+      } else {
+        Planned.finish(plan, messages, new Long(epoch), false);
+      }
+    }
+
+    public void abort(long epoch, WriterCommitMessage[] messages) {
+      if (plan == null) {
+        own.abort(epoch, messages);
+      } else {
+        Planned.finish(plan, messages, new Long(epoch), true);
+      }
+    }
+  }
+}
