@@ -39,7 +39,7 @@ from spark_lance.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from spark_lance.io.cache import ByteCache
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store, join, open_store
 from spark_lance.io.stored_names import check_path
 from spark_lance.table.manifest import Manifest
@@ -77,7 +77,9 @@ class _Entry:
 
 
 # Lists by the identity of their manifest, which is held, too; and the size of an entry.
-_LISTS: ByteCache[tuple[Manifest, Mapping[Name, _Entry]]] = ByteCache(16 << 20, counted=False)
+_LISTS: CacheSection[tuple[Manifest, Mapping[Name, _Entry]]] = CacheSection(
+    "lists of catalogs", CACHE, counted=False
+)
 _ENTRY_BYTES = 1000
 
 

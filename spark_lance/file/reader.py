@@ -25,7 +25,7 @@ from spark_lance.file.pages import PAGE_FORMATS, FieldReader, RowReader
 from spark_lance.file.schema import Field, Schema
 from spark_lance.file.source import PageSource
 from spark_lance.file.version import FileVersion
-from spark_lance.io.cache import ByteCache
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store
 from spark_lance.proto import file_pb2
 
@@ -36,7 +36,7 @@ _TAIL = 64 << 10
 _MAX_METADATA = 8 << 20
 _PAIR = struct.Struct("<QQ")
 # Column metadata of files that were opened before, by their bytes: each question opens files again.
-_COLUMNS: ByteCache[ColumnMetadata] = ByteCache(16 << 20, counted=False)
+_COLUMNS: CacheSection[ColumnMetadata] = CacheSection("column metadata", CACHE, share=1 / 16, counted=False)
 # About how many times as large as its bytes is a parsed column.
 _PARSED = 20
 

@@ -21,9 +21,9 @@ from pyroaring import BitMap
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.resolve import RowResolver
-from spark_lance.index.scalar import btree, rtree
 from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones
 from spark_lance.index.vector import segment_search
+from spark_lance.io.cache import CACHE
 from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
@@ -76,9 +76,7 @@ def made(path: Path, kind: str, builder: str) -> str:
 
 def answer(path: str, kind: str) -> list[int]:
     """Return the ids of the rows that the index finds, with nothing remembered of its files."""
-    segment_search._PARTITIONS = type(segment_search._PARTITIONS)(1 << 20)
-    btree._PAGES = type(btree._PAGES)(1 << 20)
-    rtree._PAGES = type(rtree._PAGES)(1 << 20)
+    CACHE.clear()
     table = dataset(path)
     if kind.startswith("IVF"):
         found = table.to_table(["id"], nearest={"column": "v", "q": QUERY, "k": 9, "nprobes": 2})

@@ -13,7 +13,7 @@ import spark_lance
 from spark_lance.file.version import FileVersion
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.scalar import btree
-from spark_lance.io.cache import ByteCache
+from spark_lance.io.cache import CACHE
 from spark_lance.io.store import open_store
 
 ROWS = 50_000
@@ -68,7 +68,7 @@ def test_single_values_are_read_together(tmp_path: Path, monkeypatch: pytest.Mon
         return known(file, names, spans)
 
     monkeypatch.setattr(IndexFile, "read_spans", counted)
-    monkeypatch.setattr(btree, "_PAGES", ByteCache(64 << 20))
+    CACHE.clear()
     monkeypatch.setattr(btree, "_TOGETHER", 10)
 
     def asked(wanted: list[int]) -> pa.Table:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_lance.io.cache import held_bytes
-from spark_lance.table.versions.recent import recent_bytes
+from spark_lance.io.cache import CACHE, VARIABLE
 
 __all__ = ["Session"]
 
@@ -17,7 +16,7 @@ class Session:
 
     Args:
         index_cache_size_bytes, metadata_cache_size_bytes: say nothing; the environment variable
-            SPARK_LANCE_INDEX_CACHE_BYTES bounds what is kept of indices.
+            SPARK_LANCE_CACHE_BYTES bounds them all.
     """
 
     def __init__(
@@ -27,11 +26,11 @@ class Session:
         **_: object,
     ) -> None:
         if index_cache_size_bytes is not None or metadata_cache_size_bytes is not None:
-            logger.debug("the sizes of a session's caches are set by SPARK_LANCE_INDEX_CACHE_BYTES here")
+            logger.debug("the environment variable %s sets the size of all caches", VARIABLE)
 
     def size_bytes(self) -> int:
-        """Return how many bytes the process keeps of indices and manifests."""
-        return held_bytes() + recent_bytes()
+        """Return the bytes of indices, manifests and other metadata that the process caches."""
+        return CACHE.num_bytes
 
     def is_same_as(self, other: Session) -> bool:
         """Whether another session stands for the same caches: it does."""

@@ -30,7 +30,7 @@ from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
-from spark_lance.io.cache import CACHE_BYTES, ByteCache
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.index_kinds import INDEX_KINDS
 
@@ -56,8 +56,8 @@ _GAP_PAGES = 2
 Run = tuple[pa.Array, Numbers]
 _Span = tuple[int, int]
 
-_PAGES: ByteCache[Entries] = ByteCache(CACHE_BYTES)
-_LOOKUPS: ByteCache[tuple[pa.Table, int]] = ByteCache(CACHE_BYTES >> 3)
+_PAGES: CacheSection[Entries] = CacheSection("pages of B-trees", CACHE)
+_LOOKUPS: CacheSection[tuple[pa.Table, int]] = CacheSection("bounds of B-trees", CACHE)
 
 
 class Entries:

@@ -37,7 +37,7 @@ from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers, unpack_rows
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
-from spark_lance.io.cache import CACHE_BYTES, ByteCache
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.predicates.expressions import Call, Column, Expression, compute, walk
@@ -73,7 +73,7 @@ _SCHEMA = pa.schema(
 )
 _NULLS_SCHEMA = pa.schema([pa.field("nulls", pa.binary(), nullable=False)])
 
-_PAGES: ByteCache[tuple[Boxes, Numbers]] = ByteCache(CACHE_BYTES)
+_PAGES: CacheSection[tuple[Boxes, Numbers]] = CacheSection("pages of R-trees", CACHE)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,14 @@ class Graph:
     entry_point: int
     params: GraphParams
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the links."""
+        return sum(
+            level.nodes.nbytes + level.starts.nbytes + level.neighbors.nbytes + level.distances.nbytes
+            for level in self.levels
+        )
+
 
 def search_graph(
     graph: Graph, scorer: Scorer, query: Asked, ef: int, allowed: npt.NDArray[np.bool_] | None = None

@@ -23,7 +23,7 @@ from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer, est
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.storage import RowIds, VectorSegment
 from spark_lance.index.vector.top_k import BatchTopK, TopK, smallest
-from spark_lance.io.cache import CACHE_BYTES, ByteCache
+from spark_lance.io.cache import CACHE, CacheSection
 
 __all__ = ["SegmentSearch"]
 
@@ -54,7 +54,7 @@ class _Loaded:
     graph: Graph | None
 
 
-_PARTITIONS: ByteCache[_Loaded] = ByteCache(CACHE_BYTES)
+_PARTITIONS: CacheSection[_Loaded] = CacheSection("partitions of vectors", CACHE)
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,8 @@ class SegmentSearch:
             return _Loaded(partition.row_ids, scorer, graph)
 
         def size(loaded: _Loaded) -> int:
-            return loaded.scorer.nbytes + loaded.row_ids.nbytes
+            links = 0 if loaded.graph is None else loaded.graph.nbytes
+            return loaded.scorer.nbytes + loaded.row_ids.nbytes + links
 
         return _PARTITIONS.get((self._place, number), load, size)
 

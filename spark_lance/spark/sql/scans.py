@@ -24,7 +24,7 @@ from spark_lance.errors import OptionError
 from spark_lance.file.schema import Schema
 from spark_lance.index.scalar.column_facts import leading_rows
 from spark_lance.index.scalar.exact_rows import RowsOfVersion, can_tell, exact_rows
-from spark_lance.io.cache import ByteCache
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.spark.interpreters import check_package
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
@@ -75,7 +75,7 @@ _MOST_TOP = 10_000
 
 # Open versions, by token and options: a version never changes, and a table in the place of another one has
 # another token.
-_OPEN: ByteCache[tuple[VersionRef, Snapshot]] = ByteCache(64 << 20)
+_OPEN: CacheSection[tuple[VersionRef, Snapshot]] = CacheSection("open versions", CACHE, share=1 / 8)
 # The least memory of a cached version, and the memory for each byte of its manifest.
 _LEAST_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
 
@@ -116,7 +116,7 @@ class Read:
         return _OPEN.get(
             key,
             lambda: rows.opened(self.options, self.ref),
-            lambda entry: entry[1].manifest.message.ByteSize(),
+            lambda entry: max(_LEAST_OPEN_BYTES, _OPEN_PER_BYTE * entry[1].manifest.message.ByteSize()),
         )
 
     def expressions(self, predicates: Iterable[Any]) -> list[Expression | None]:

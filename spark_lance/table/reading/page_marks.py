@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.io.cache import ByteCache
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.counters import count_pages
 
 __all__ = ["PAGE_STARTS", "PageMarks", "PageStarts", "pages_of_rows", "pages_of_runs"]
@@ -43,7 +43,7 @@ class PageStarts:
 
 _ARRAY_BYTES = 112
 # Those of fragments that plans have told of before.
-PAGE_STARTS: ByteCache[PageStarts] = ByteCache(16 << 20, counted=False)
+PAGE_STARTS: CacheSection[PageStarts] = CacheSection("page starts", CACHE, share=1 / 32, counted=False)
 
 
 def pages_of_rows(starts: Rows, rows: Rows) -> Marks:

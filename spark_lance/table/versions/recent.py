@@ -11,64 +11,26 @@ the same version numbers.
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 
 from spark_lance.errors import FormatError
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store, StoredObject
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.paths import Naming
 
-__all__ = ["read_recent", "recent_bytes", "remember"]
+__all__ = ["read_recent", "remember"]
 
-# About the bytes that are kept; and what a manifest takes, taken apart, for each of its bytes.
-_MOST_BYTES = 64 << 20
-_KEPT_PER_BYTE = 6
+# The memory of a parsed manifest and its facts for each byte of its file, about.
+_MEMORY_PER_BYTE = 6
 _LARGEST = 4 << 20
 # The key if a listing has no tag: the bytes are compared.
 _BY_BYTES = ""
 
 _Key = tuple[Hashable, str]
-_Known = tuple[bytes, Manifest]
 
-
-class _Recent:
-    """Bytes of manifests, and the parsed manifests; the least recently used ones are dropped first."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[_Key, _Known] = OrderedDict()
-        self._size = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: _Key) -> _Known | None:
-        with self._lock:
-            entry = self._kept.get(key)
-            if entry is not None:
-                self._kept.move_to_end(key)
-            return entry
-
-    def put(self, key: _Key, data: bytes, manifest: Manifest) -> None:
-        if len(data) > _LARGEST:
-            return
-        with self._lock:
-            old = self._kept.pop(key, None)
-            self._size += len(data) - (0 if old is None else len(old[0]))
-            self._kept[key] = data, manifest
-            while self._size * _KEPT_PER_BYTE > _MOST_BYTES:
-                self._size -= len(self._kept.popitem(last=False)[1][0])
-
-    @property
-    def size(self) -> int:
-        return self._size * _KEPT_PER_BYTE
-
-
-_RECENT = _Recent()
-
-
-def recent_bytes() -> int:
-    """Return about how many bytes the manifests take that the process keeps."""
-    return _RECENT.size
+# The bytes of manifests, and the parsed manifests.
+_RECENT: CacheSection[tuple[bytes, Manifest]] = CacheSection("manifests", CACHE, counted=False)
 
 
 def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | None) -> Manifest:
@@ -87,13 +49,13 @@ def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | 
     if listed.tag is None or listed.size > _LARGEST:
         return _read_listed(store, path, naming, listed)
     key = _key(store, path, listed.tag)
-    entry = _RECENT.get(key)
+    entry = _RECENT.find(key)
     if entry is not None and entry[1].naming is naming:
         return entry[1]
     data = store.read(path)
     manifest = read_manifest(store, path, naming, data=data)
     if len(data) == listed.size:  # otherwise another object is there by now
-        _RECENT.put(key, data, manifest)
+        _put(key, data, manifest)
     return manifest
 
 
@@ -104,11 +66,11 @@ def _read_compared(store: Store, path: str, naming: Naming) -> Manifest:
         return read_manifest(store, path, naming, size)
     data = store.read(path)
     key = _key(store, path, _BY_BYTES)
-    entry = _RECENT.get(key)
+    entry = _RECENT.find(key)
     if entry is not None and entry[1].naming is naming and entry[0] == data:
         return entry[1]
     manifest = read_manifest(store, path, naming, data=data)
-    _RECENT.put(key, data, manifest)
+    _put(key, data, manifest)
     return manifest
 
 
@@ -127,10 +89,15 @@ def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
     its content. If the object has another tag, the manifest is read.
     """
     if store.is_local:
-        _RECENT.put(_key(store, path, _BY_BYTES), data, manifest)
+        _put(_key(store, path, _BY_BYTES), data, manifest)
     elif store.tells_tags:
         tag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
-        _RECENT.put(_key(store, path, tag), data, manifest)
+        _put(_key(store, path, tag), data, manifest)
+
+
+def _put(key: _Key, data: bytes, manifest: Manifest) -> None:
+    if len(data) <= _LARGEST:
+        _RECENT.put(key, (data, manifest), _MEMORY_PER_BYTE * len(data))
 
 
 def _key(store: Store, path: str, tag: str) -> _Key:

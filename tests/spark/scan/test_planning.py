@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import spark_lance
 from spark_lance.errors import SchemaError
+from spark_lance.io.cache import CACHE
 from spark_lance.io.store import Store
 from spark_lance.spark.scan.partitions import LancePartition, share_rows
 from spark_lance.spark.scan.task_rows import TaskRows
@@ -86,7 +87,7 @@ def test_the_manifest_is_read_once_for_the_schema_and_once_for_the_plan(
         return original(*arguments, **named)
 
     monkeypatch.setattr(recent, "read_manifest", counted)
-    monkeypatch.setattr(recent, "_RECENT", recent._Recent())
+    CACHE.clear()
     reader, partitions = plan(path, partition_bytes=100_000)
     # A file of the same bytes is not taken apart twice.
     times = 2 if path.startswith("memory") else 1

@@ -14,7 +14,7 @@ import numpy as np
 from spark_lance.file.source import PageSource
 from spark_lance.file.v2_1.chunks import Ints, Ranges, exclusive_sum
 from spark_lance.file.v2_1.encodings.general import decompress
-from spark_lance.io.cache import ByteCache
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["PlainChunks", "kept_chunks"]
@@ -77,7 +77,7 @@ class PlainChunks:
         return True
 
 
-_KEPT: ByteCache[PlainChunks] = ByteCache(64 << 20)
+_KEPT: CacheSection[PlainChunks] = CacheSection("decompressed chunks", CACHE, share=1 / 8)
 
 
 def kept_chunks(source: PageSource, offset: int, counts: Ints, width: int | None) -> PlainChunks | None:

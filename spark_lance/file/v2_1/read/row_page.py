@@ -46,7 +46,7 @@ from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.unravel import number_layers
 from spark_lance.file.v2_1.read.page import RESOLVER, build, decode_page, page_layout, page_rows
 from spark_lance.file.v2_1.read.plain_chunks import kept_chunks
-from spark_lance.io.cache import ByteCache
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.counters import count_read
 from spark_lance.proto import encodings21_pb2 as pb
 
@@ -62,7 +62,7 @@ _KEPT_DICTIONARY = 1 << 16
 # Headers of more chunks are not kept.
 _MOST_CHUNKS = 1 << 14
 # Tables of chunks that were read before, by the bytes that they are read from.
-_CHUNKS: ByteCache[ChunkTable] = ByteCache(32 << 20, counted=False)
+_CHUNKS: CacheSection[ChunkTable] = CacheSection("chunk tables", CACHE, share=1 / 16, counted=False)
 # The memory of one chunk there: its word, and four numbers.
 _KEPT_CHUNK_BYTES = 40
 

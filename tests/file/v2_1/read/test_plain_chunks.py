@@ -15,7 +15,7 @@ from spark_lance.file.v2_1.chunks import Ints, Ranges
 from spark_lance.file.v2_1.encodings import general
 from spark_lance.file.v2_1.read import plain_chunks
 from spark_lance.file.v2_1.read.plain_chunks import PlainChunks
-from spark_lance.io.cache import ByteCache
+from spark_lance.io.cache import CACHE
 from spark_lance.proto import encodings21_pb2 as pb
 from tests.file.v2_1.pylance_file import open_file, pylance_file
 
@@ -25,7 +25,7 @@ ROWS = 60_000
 @pytest.fixture(autouse=True)
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Begin with nothing that is kept; return a list of how many chunks were decompressed each time."""
-    monkeypatch.setattr(plain_chunks, "_KEPT", ByteCache(64 << 20))
+    CACHE.clear()
     counts: list[int] = []
 
     def counted(compression: pb.BufferCompression, pieces: Ranges) -> Ranges:
