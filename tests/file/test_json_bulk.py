@@ -14,8 +14,7 @@ import pytest
 
 from spark_lance.errors import SchemaError
 from spark_lance.file import json_binary
-from spark_lance.file.json_binary import json_documents, json_texts
-from spark_lance.file.json_bulk import encode_alike
+from spark_lance.file.json_binary import encode_alike, json_documents, json_texts
 from spark_lance.file.json_scan import TextScan
 
 SPACES = ("", "", "", " ", "\n ", "\t\r\n")

@@ -12,8 +12,7 @@ import pytest
 
 from spark_lance.errors import FormatError, LanceError
 from spark_lance.file import json_binary
-from spark_lance.file.json_binary import json_documents, json_texts
-from spark_lance.file.json_shapes import alike
+from spark_lance.file.json_binary import alike, json_documents, json_texts
 from spark_lance.file.json_values import JsonValues
 
 LEAVES: list[Any] = [

@@ -18,7 +18,7 @@ import pyarrow as pa
 import spark_lance
 from spark_lance.cli.html_page import html_page
 from spark_lance.errors import LanceError
-from spark_lance.index.vector import segment_search
+from spark_lance.index.vector import search
 from spark_lance.io.store import open_store
 from spark_lance.proto import index_pb2
 from spark_lance.table.commits.commit import commit_operation
@@ -217,7 +217,7 @@ def make_index(path: Path, kind: str, builder: str) -> None:
 
 def index_steps(path: Path, number: int, template: Path, *, kind: str) -> Iterator[Step]:
     """Search by the index, describe it, verify it, and merge it with rows that it does not cover."""
-    segment_search._WORTH_WALKING = 0
+    search._WORTH_WALKING = 0
     yield lambda: answer(str(path), kind)
     dataset = spark_lance.dataset(path)
     name = dataset.list_indices()[0]["name"]

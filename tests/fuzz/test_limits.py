@@ -35,7 +35,7 @@ from spark_lance.index.scalar.rtree import NULLS_FILE
 from spark_lance.index.text.inverted import TextPart
 from spark_lance.index.text.postings import FIXED_TAIL, unpack_list
 from spark_lance.index.vector.create import merge_vector_segments
-from spark_lance.index.vector.segment_search import SegmentSearch
+from spark_lance.index.vector.search import SegmentSearch
 from spark_lance.memwal.staged import StagedPiece, append_staged
 from spark_lance.proto import encodings21_pb2, table_pb2
 from spark_lance.table.bitmaps import parse_offsets

@@ -22,7 +22,7 @@ from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones
-from spark_lance.index.vector import segment_search
+from spark_lance.index.vector import search
 from spark_lance.io.cache import CACHE
 from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
@@ -91,7 +91,7 @@ def answer(path: str, kind: str) -> list[int]:
 @pytest.fixture(autouse=True)
 def graphs_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small partitions have graphs, too, but are compared row by row."""
-    monkeypatch.setattr(segment_search, "_WORTH_WALKING", 0)
+    monkeypatch.setattr(search, "_WORTH_WALKING", 0)
 
 
 def opened(path: str) -> tuple[Store, str, Manifest]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.file.buffers import pack_bits
-from spark_lance.file.v2_1.few_strings import spread
+from spark_lance.file.v2_1.blocks import spread
 
 KINDS = (pa.string(), pa.binary())
 

@@ -17,15 +17,16 @@ from spark_lance.index.vector.quantizers import base
 from spark_lance.index.vector.quantizers.base import Codes, Quantizer
 from spark_lance.index.vector.quantizers.flat import Flat
 from spark_lance.index.vector.quantizers.product import ProductQuantizer
-from spark_lance.index.vector.quantizers.rabit import RabitQuantizer
-from spark_lance.index.vector.quantizers.rabit_bits import (
+from spark_lance.index.vector.quantizers.rabit import (
+    FastRotation,
+    MatrixRotation,
+    RabitQuantizer,
     extra_bytes,
     pack_extra,
     pack_signs,
     unpack_extra,
     unpack_signs,
 )
-from spark_lance.index.vector.quantizers.rotation import FastRotation, MatrixRotation
 from spark_lance.index.vector.quantizers.scalar import ScalarQuantizer
 from tests.index.vectors import clustered
 

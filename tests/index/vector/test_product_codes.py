@@ -10,11 +10,10 @@ import pytest
 
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric
-from spark_lance.index.vector.quantizers import coded, product_codes
+from spark_lance.index.vector.quantizers import coded, product
 from spark_lance.index.vector.quantizers.base import Asked, Scorer, estimate_each
 from spark_lance.index.vector.quantizers.coded import Coded, NarrowCodes
-from spark_lance.index.vector.quantizers.product import ProductQuantizer
-from spark_lance.index.vector.quantizers.product_codes import Codebook, ProductCodes
+from spark_lance.index.vector.quantizers.product import Codebook, ProductCodes, ProductQuantizer
 from tests.index.vectors import clustered
 
 Matrix = npt.NDArray[Any]
@@ -53,17 +52,17 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, noted)
 
-    seen(product_codes, "_by_arrow", "arrow")
-    seen(product_codes, "_by_numpy", "numpy")
-    seen(product_codes, "_add_up_several", "several")
-    seen(product_codes, "_products_together", "together")
+    seen(product, "_by_arrow", "arrow")
+    seen(product, "_by_numpy", "numpy")
+    seen(product, "_add_up_several", "several")
+    seen(product, "_products_together", "together")
     seen(Coded, "products", "decoded")
-    monkeypatch.setattr(product_codes, "_MANY", 2)
-    monkeypatch.setattr(product_codes, "_WORTH_TABLES", 10)
-    monkeypatch.setattr(product_codes, "_WORTH_ARROW", 30)
-    monkeypatch.setattr(product_codes, "_BLOCK_SUMS", 64)
-    monkeypatch.setattr(product_codes, "_SMALL_ROWS", 40)
-    monkeypatch.setattr(product_codes, "_TOGETHER", 3)
+    monkeypatch.setattr(product, "_MANY", 2)
+    monkeypatch.setattr(product, "_WORTH_TABLES", 10)
+    monkeypatch.setattr(product, "_WORTH_ARROW", 30)
+    monkeypatch.setattr(product, "_BLOCK_SUMS", 64)
+    monkeypatch.setattr(product, "_SMALL_ROWS", 40)
+    monkeypatch.setattr(product, "_TOGETHER", 3)
     monkeypatch.setattr(coded, "_TILE_VALUES", 24 * 7)
     monkeypatch.setattr(coded, "_SHARED_TILE_VALUES", 24 * 8)
     return taken

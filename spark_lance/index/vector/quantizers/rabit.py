@@ -16,15 +16,53 @@ the signs as +-0.5, or u, the centred integer codes, in their place:
 
 n2 is the squared length of r, cR the rotated centroid; the query is rotated, too. With dot, `add` counts by
 the query's gain <q, c> / |c|^2: 1 - add is how far the estimate is off for the centroid, and gain how much of
-the centroid is in the query. The bits lie as in `rabit_bits`. Older files have `query_estimator`
+the centroid is in the query. The bits are packed as described below. Older files have `query_estimator`
 "residual_query": the rotated query minus centroid is compared with signs by factors of another form. (Lance
 index format, RQ; the gain as pylance has it.)
+
+The layout of the bits of RQ codes in memory.
+
+Sign codes of a partition, L bytes a row, are packed in blocks of 32 rows. For each of the L bytes of a row, a
+block has 32 bytes. With perm = 0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15 and j < 16
+
+    byte j        low halves of row perm[j] (low) and of row perm[j] + 16 (high)
+    byte 16 + j   the high halves likewise
+
+The rows left over after the last block follow it, column by column.
+
+Extra codes of a row have `width` = 1 to 8 bits a dimension, in blocks of 64 dimensions (zeros fill up the
+last one). Run k of a block is its dimensions 16k to 16k + 15, b counts within a run:
+
+    1   8 bytes, lowest bit first
+    2   16 bytes: byte b has dimensions b, b + 16, b + 32, b + 48 from the lowest bits up
+    4   32 bytes: byte 8k + b has dimension 16k + b (low) and 16k + 8 + b (high), b < 8
+    6   48 bytes: byte 16k + b, k < 3, has the six lower bits of dimension 16k + b, and above them bits 2k and
+        2k + 1 of dimension 48 + b
+    8   64 bytes
+    3, 7   the form of 2 or 6 for the lower bits, then 8 bytes with the top bits
+    5   32 bytes: byte b has dimensions b (low) and b + 16 (high), byte 16 + b has b + 32 and b + 48; then the
+        top bits of all, 8 bytes
+    top bits: u64 in which dimension 16k + b has bit 8 * (b mod 8) + 2k + b div 8
+
+(Lance index format, RQ.)
+
+Random rotations of vectors, which spread a vector's values evenly over all dimensions.
+
+    fast     four rounds, each: negate the values whose sign bit is set, then a Walsh-Hadamard transform. The
+             transform covers T values, T the largest power of two that fits: all if the dimension is T, else
+             the first T in rounds 0 and 2, the last T in rounds 1 and 3, after which the halves (x, y)
+             become (x + y, x - y), and all is multiplied by 1/4 at the end.
+             Sign bits: 4 * ceil(dim / 8) bytes, a run of them per round, lowest bit first.
+    matrix   M times the vector
+
+Lengths and inner products stay the same. (Lance index format, RQ.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -48,17 +86,240 @@ from spark_lance.index.vector.quantizers.base import (
     vector_column,
 )
 from spark_lance.index.vector.quantizers.coded import NarrowCodes
-from spark_lance.index.vector.quantizers.rabit_bits import (
-    extra_bytes,
-    pack_extra,
-    pack_signs,
-    unpack_extra,
-    unpack_signs,
-)
-from spark_lance.index.vector.quantizers.rotation import FastRotation, MatrixRotation, Rotation
 from spark_lance.proto import index_pb2
 
-__all__ = ["RabitQuantizer"]
+__all__ = [
+    "FastRotation",
+    "MatrixRotation",
+    "RabitQuantizer",
+    "Rotation",
+    "extra_bytes",
+    "pack_extra",
+    "pack_signs",
+    "unpack_extra",
+    "unpack_signs",
+]
+
+_ROUNDS = 4
+# Values that are transformed by one product with a matrix.
+_RUN = 128
+
+
+@dataclass(frozen=True)
+class FastRotation:
+    """Sign flips and Walsh-Hadamard transforms.
+
+    Attributes:
+        dim: values of a vector.
+        signs: the stored sign bytes.
+    """
+
+    dim: int
+    signs: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.signs) != _ROUNDS * -(-self.dim // 8):
+            raise FormatError(f"{len(self.signs)} bytes of signs for a rotation of {self.dim} values")
+
+    @classmethod
+    def random(cls, dim: int, seed: int = 42) -> FastRotation:
+        """Return a rotation by random signs."""
+        return cls(dim, np.random.default_rng(seed).bytes(_ROUNDS * -(-dim // 8)))
+
+    def same(self, other: Rotation) -> bool:
+        """Return whether another rotation is this one."""
+        return self == other
+
+    def __call__(self, vectors: Vectors) -> Matrix:
+        """Rotate vectors (n, dim)."""
+        bits = np.unpackbits(
+            np.frombuffer(self.signs, dtype=np.uint8).reshape(_ROUNDS, -1), axis=1, bitorder="little"
+        )
+        flips = 1 - 2 * bits[:, : self.dim].astype(np.float32)
+        values: Matrix = np.array(vectors, dtype=np.float32, order="C")
+        size = 1 << (self.dim.bit_length() - 1)
+        scale = np.float32(1 / np.sqrt(size))
+        half = self.dim // 2
+        for number in range(_ROUNDS):
+            values *= flips[number]
+            if size == self.dim:
+                values = _hadamard(values) * scale
+                continue
+            part = slice(0, size) if number % 2 == 0 else slice(self.dim - size, self.dim)
+            values[:, part] = _hadamard(values[:, part]) * scale
+            left, right = values[:, :half].copy(), values[:, half : 2 * half]
+            values[:, :half] = left + right
+            values[:, half : 2 * half] = left - right
+        return values if size == self.dim else values * np.float32(0.25)
+
+
+@dataclass(frozen=True)
+class MatrixRotation:
+    """A rotation matrix (dim, dim)."""
+
+    matrix: Vectors
+
+    @classmethod
+    def random(cls, dim: int, seed: int = 42) -> MatrixRotation:
+        """Return a random rotation."""
+        drawn = np.random.default_rng(seed).standard_normal((dim, dim))
+        return cls(np.linalg.qr(drawn)[0].astype(np.float32))
+
+    def same(self, other: Rotation) -> bool:
+        """Return whether another rotation is this one."""
+        return isinstance(other, MatrixRotation) and np.array_equal(self.matrix, other.matrix)
+
+    def __call__(self, vectors: Vectors) -> Matrix:
+        """Rotate vectors (n, dim)."""
+        turned: Matrix = vectors.astype(np.float32) @ self.matrix.T.astype(np.float32)
+        return turned
+
+
+Rotation = FastRotation | MatrixRotation
+
+
+def _hadamard(values: Matrix) -> Matrix:
+    """Return the Walsh-Hadamard transform of rows (n, 2^k), natural order, without a factor.
+
+    The transform of a * b values is a transform of b within runs of b values and then one of a across the
+    runs. BLAS does the first for whole blocks of rows at once.
+    """
+    rows, size = values.shape
+    run = min(size, _RUN)
+    within: Matrix = values.reshape(-1, run) @ _hadamard_matrix(run)
+    if run < size:
+        within = np.matmul(_hadamard_matrix(size // run), within.reshape(rows, size // run, run))
+    return within.reshape(rows, size)
+
+
+@cache
+def _hadamard_matrix(size: int) -> Matrix:
+    """Return the Walsh-Hadamard matrix (size, size), size a power of two."""
+    numbers = np.arange(size)
+    common = numbers[:, None] & numbers
+    odd = np.zeros_like(common)
+    while common.any():
+        odd ^= common & 1
+        common >>= 1
+    return (1 - 2 * odd).astype(np.float32)
+
+
+# Arrays of uint8; numpy does not keep that through operations with plain numbers, as far as type checkers
+# know.
+Bytes = npt.NDArray[Any]
+
+_PACKED_ROWS = 32
+_PERM = np.array([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15])
+_BLOCK_DIMS = 64
+# Width of the codes -> bits that do not go to the plane of top bits.
+_LOWER = {1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 6, 7: 6, 8: 8}
+_TOP_BITS = np.array([8 * (b % 8) + 2 * k + b // 8 for k in range(4) for b in range(16)])
+
+
+def pack_signs(rows: Bytes) -> Bytes:
+    """Return the plain sign codes of a partition (n, L) as they are stored, in an array of that shape."""
+    count, length = rows.shape
+    full = count - count % _PACKED_ROWS
+    blocks = rows[:full].reshape(-1, _PACKED_ROWS, length)
+    one, other = blocks[:, _PERM], blocks[:, _PERM + 16]
+    low = (one & 15) | (other & 15) << 4
+    high = (one >> 4) | (other >> 4) << 4
+    packed = np.concatenate([low, high], axis=1).transpose(0, 2, 1)
+    rest = rows[full:].T
+    return np.concatenate([packed.reshape(-1), rest.reshape(-1)]).reshape(count, length).astype(np.uint8)
+
+
+def unpack_signs(stored: Bytes) -> Bytes:
+    """Return stored sign codes of a partition, (n, L), row by row."""
+    count, length = stored.shape
+    flat = stored.reshape(-1)
+    full = count - count % _PACKED_ROWS
+    rows = np.empty((count, length), dtype=np.uint8)
+    packed = flat[: full * length].reshape(-1, length, _PACKED_ROWS).transpose(0, 2, 1)
+    low, high = packed[:, :16], packed[:, 16:]
+    blocks = rows[:full].reshape(-1, _PACKED_ROWS, length)
+    blocks[:, _PERM] = (low & 15) | (high & 15) << 4
+    blocks[:, _PERM + 16] = (low >> 4) | (high >> 4) << 4
+    rows[full:] = flat[full * length :].reshape(length, count - full).T
+    return rows
+
+
+def extra_bytes(dim: int, width: int) -> int:
+    """Return the bytes of the extra codes of a row."""
+    return -(-dim // _BLOCK_DIMS) * _BLOCK_DIMS * width // 8
+
+
+def pack_extra(codes: Bytes, width: int) -> Bytes:
+    """Return extra codes (n, dim), each below 2^width, as stored bytes (n, extra_bytes)."""
+    count, dim = codes.shape
+    blocks = -(-dim // _BLOCK_DIMS)
+    filled = np.zeros((count, blocks * _BLOCK_DIMS), dtype=np.uint8)
+    filled[:, :dim] = codes
+    values = filled.reshape(count, blocks, _BLOCK_DIMS)
+    bits = _LOWER[width]
+    parts = [_pack_lower(values & ((1 << bits) - 1), width, bits)]
+    if width != bits:
+        parts.append(_pack_top(values >> bits))
+    return np.concatenate(parts, axis=2).reshape(count, extra_bytes(dim, width))
+
+
+def unpack_extra(stored: Bytes, dim: int, width: int) -> Bytes:
+    """Return stored extra codes as (n, dim)."""
+    count = len(stored)
+    blocks = stored.reshape(count, -(-dim // _BLOCK_DIMS), _BLOCK_DIMS * width // 8)
+    bits = _LOWER[width]
+    values = _unpack_lower(blocks[:, :, : _BLOCK_DIMS * bits // 8], width, bits)
+    if width != bits:
+        values = values | (_unpack_top(blocks[:, :, -8:]) << bits)
+    return np.ascontiguousarray(values.reshape(count, len(_TOP_BITS) * blocks.shape[1])[:, :dim])
+
+
+def _pack_lower(values: Bytes, width: int, bits: int) -> Bytes:
+    runs: Bytes = values.reshape(*values.shape[:2], 4, 16)
+    if bits == 1:
+        return np.packbits(values, axis=2, bitorder="little")
+    if bits == 2:
+        quarters: Bytes = runs[:, :, 0] | runs[:, :, 1] << 2 | runs[:, :, 2] << 4 | runs[:, :, 3] << 6
+        return quarters
+    if bits == 4 and width == 4:
+        values = (runs[..., :8] | runs[..., 8:] << 4).reshape(*values.shape[:2], 32)
+    elif bits == 4:
+        values = (runs[:, :, 0::2] | runs[:, :, 1::2] << 4).reshape(*values.shape[:2], 32)
+    elif bits == 6:
+        last = runs[:, :, 3]
+        above = np.stack([(last >> 2 * k) & 3 for k in range(3)], axis=2)
+        values = (runs[:, :, :3] | above << 6).reshape(*values.shape[:2], 48)
+    return values
+
+
+def _unpack_lower(stored: Bytes, width: int, bits: int) -> Bytes:
+    shape = stored.shape[:2]
+    if bits == 1:
+        return np.unpackbits(stored, axis=2, bitorder="little")
+    if bits == 2:
+        return np.stack([(stored >> 2 * k) & 3 for k in range(4)], axis=2).reshape(*shape, 64)
+    if bits == 4 and width == 4:
+        runs = stored.reshape(*shape, 4, 8)
+        return np.concatenate([runs & 15, runs >> 4], axis=3).reshape(*shape, 64)
+    if bits == 4:
+        runs = stored.reshape(*shape, 2, 16)
+        return np.stack([runs & 15, runs >> 4], axis=3).reshape(*shape, 64)
+    if bits == 6:
+        runs = stored.reshape(*shape, 3, 16)
+        last = (runs[:, :, 0] >> 6) | (runs[:, :, 1] >> 6) << 2 | (runs[:, :, 2] >> 6) << 4
+        return np.concatenate([runs & 63, last[:, :, None]], axis=2).reshape(*shape, 64)
+    return stored
+
+
+def _pack_top(bits: Bytes) -> Bytes:
+    plane = np.zeros_like(bits)
+    plane[:, :, _TOP_BITS] = bits
+    return np.packbits(plane, axis=2, bitorder="little")
+
+
+def _unpack_top(stored: Bytes) -> Bytes:
+    return np.unpackbits(stored, axis=2, bitorder="little")[:, :, _TOP_BITS]
+
 
 _SIGNS, _EXTRA = "_rabit_codes", "__blocked_ex_codes"
 _ADD, _SCALE, _ERROR = "__add_factors", "__scale_factors", "__error_factors"

@@ -13,8 +13,8 @@ from spark_lance.errors import FormatError
 from spark_lance.file.reader import FileReader, take_field
 from spark_lance.file.v2_1.chunks import Ints, Ranges
 from spark_lance.file.v2_1.encodings import general
-from spark_lance.file.v2_1.read import plain_chunks
-from spark_lance.file.v2_1.read.plain_chunks import PlainChunks
+from spark_lance.file.v2_1.read import row_page
+from spark_lance.file.v2_1.read.row_page import PlainChunks
 from spark_lance.io.cache import CACHE
 from spark_lance.proto import encodings21_pb2 as pb
 from tests.file.v2_1.pylance_file import open_file, pylance_file
@@ -32,7 +32,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(pieces.starts))
         return general.decompress(compression, pieces)
 
-    monkeypatch.setattr(plain_chunks, "decompress", counted)
+    monkeypatch.setattr(row_page, "decompress", counted)
     return counts
 
 

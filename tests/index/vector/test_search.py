@@ -13,7 +13,7 @@ import pytest
 
 import spark_lance
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.index.vector import segment_search
+from spark_lance.index.vector import search
 from spark_lance.index.vector.quantizers.coded import Coded
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
@@ -98,8 +98,8 @@ def test_many_queries_in_blocks(
     dataset.delete("id % 4 = 1")
     dataset = spark_lance.dataset(tmp_path / "t")
     alone = [found(dataset, query, nprobes=2) for query in vectors[:queries]]
-    monkeypatch.setattr(segment_search, "_BLOCK_QUERIES", 7)
-    monkeypatch.setattr(segment_search, "_BLOCK_BYTES", size)
+    monkeypatch.setattr(search, "_BLOCK_QUERIES", 7)
+    monkeypatch.setattr(search, "_BLOCK_BYTES", size)
     together = found(dataset, vectors[:queries], nprobes=2)
     for number, expected in enumerate(alone):
         part = together.slice(number * len(expected), len(expected))
@@ -112,14 +112,14 @@ def test_many_queries_in_blocks(
 
 @pytest.mark.parametrize("bound", [100, 1 << 16])
 def test_only_what_is_walked_is_decoded(bound: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_search, "_WORTH_WALKING", bound)
+    monkeypatch.setattr(search, "_WORTH_WALKING", bound)
     vectors = np.random.default_rng(7).normal(size=(700, 16)).astype(np.float32)
     dataset = indexed(tmp_path / "t", vectors, "IVF_HNSW_SQ", partitions=1)
-    search = VectorSearch(dataset.snapshot, "v")
-    query = VectorQuery.parse({"column": "v", "q": vectors[3], "k": 5}).fitted(search.kind)
-    ((segment, stored),) = search._segments
-    held = search.in_segment(query, segment, stored, None)._load(0)
-    assert isinstance(held.scorer.points, Coded) is (bound > 700)
+    vector_search = VectorSearch(dataset.snapshot, "v")
+    query = VectorQuery.parse({"column": "v", "q": vectors[3], "k": 5}).fitted(vector_search.kind)
+    ((segment, stored),) = vector_search._segments
+    partition = vector_search.in_segment(query, segment, stored, None)._load(0)
+    assert isinstance(partition.scorer.points, Coded) is (bound > 700)
     assert found(dataset, vectors[3], k=5)["id"][0].as_py() == 3
 
 

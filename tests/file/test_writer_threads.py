@@ -13,14 +13,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import spark_lance.file.writer
 from spark_lance.errors import SchemaError
-from spark_lance.file import page_queue
 from spark_lance.file.metadata import EncodedPage
-from spark_lance.file.page_queue import PageQueue
 from spark_lance.file.reader import FileReader
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
-from spark_lance.file.writer import FileWriter
+from spark_lance.file.writer import FileWriter, PageQueue
 from spark_lance.io.store import open_store
 from spark_lance.proto import encodings21_pb2 as pb
 from tests.strategies import tables
@@ -141,7 +140,7 @@ def test_random_types(data: st.DataObject) -> None:
     given_batches = data.draw(tables(version)).to_batches()
     assume(given_batches)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_queue, "_WORTH_A_THREAD", 0)
+        patch.setattr(spark_lance.file.writer, "_WORTH_A_THREAD", 0)
         one = write(Path(folder), "one", given_batches, version, threads=1, page_bytes=256)
         assert (
             write(Path(folder), "many", given_batches, version, threads=3, page_bytes=256, is_buffered=True)
