@@ -1,11 +1,13 @@
-"""CHAR(n), VARCHAR(n) and collations of Spark: declared, stored, checked and compared as Spark does it."""
+"""CHAR(n), VARCHAR(n), collations, TIME(p), intervals: declared, stored, checked, compared as Spark does."""
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import lance
 import pyarrow as pa
+import pyspark.sql.types as st
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -189,3 +191,87 @@ def test_merges_prune_no_rows_that_a_collation_makes_equal(session: SparkSession
         " WHEN NOT MATCHED THEN INSERT *"
     ).collect()
     assert sorted(map(tuple, session.table("keys").collect())) == [("Alpha", 10), ("GAMMA", 12), ("beta", 11)]
+
+
+PRECISE = """
+    id INT, d INTERVAL DAY, h INTERVAL HOUR TO SECOND, n STRUCT<m: INTERVAL DAY TO MINUTE>,
+    l ARRAY<INTERVAL HOUR>
+"""
+PRECISE_ROWS = """
+    (1, INTERVAL '3' DAY, INTERVAL '77:05:06.123' HOUR TO SECOND,
+     named_struct('m', INTERVAL '3 04:05' DAY TO MINUTE), array(INTERVAL '7' HOUR)),
+    (2, NULL, INTERVAL '-1:00:00' HOUR TO SECOND, NULL, NULL)
+"""
+PRECISE_QUERIES = (
+    "SELECT * FROM p",
+    "SELECT id, CAST(d AS STRING), CAST(h AS STRING), CAST(n AS STRING), CAST(l AS STRING) FROM p",
+    "SELECT id FROM p WHERE d = INTERVAL '3' DAY",
+    "SELECT id FROM p WHERE h < INTERVAL '1' DAY AND d IS NULL",
+    "SELECT sum(d), max(h), min(n.m) FROM p",
+)
+NEEDS_TIME = pytest.mark.skipif(not hasattr(st, "TimeType"), reason="TIME came with Spark 4.1")
+
+
+def compare_with_parquet(session: SparkSession, columns: str, rows: str, queries: tuple[str, ...]) -> None:
+    name = f"spark_catalog.default.precise_{uuid.uuid4().hex}"
+    session.sql(f"CREATE TABLE {name} ({columns}) USING parquet").collect()
+    try:
+        session.sql(f"CREATE TABLE p ({columns})").collect()
+        for table in ("p", name):
+            session.sql(f"INSERT INTO {table} VALUES {rows}").collect()
+        for query in queries:
+            ours, theirs = session.sql(query), session.sql(query.replace("FROM p", f"FROM {name}"))
+            assert ours.schema.simpleString() == theirs.schema.simpleString(), query
+            expected = sorted(map(str, theirs.collect()))
+            assert sorted(map(str, ours.collect())) == expected, query
+            session.conf.set("spark.lance.localRows", "0")
+            assert sorted(map(str, session.sql(query).collect())) == expected, query
+            session.conf.unset("spark.lance.localRows")
+        described = [session.sql(f"DESCRIBE {table}").collect() for table in ("p", name)]
+        assert described[0] == described[1]
+    finally:
+        session.sql(f"DROP TABLE {name}").collect()
+
+
+def test_intervals_keep_their_fields(session: SparkSession) -> None:
+    compare_with_parquet(session, PRECISE, PRECISE_ROWS, PRECISE_QUERIES)
+    session.sql("CREATE TABLE copy AS SELECT * FROM p").collect()
+    session.sql("UPDATE p SET d = INTERVAL '4' DAY WHERE id = 2").collect()
+    session.sql("ALTER TABLE p ADD COLUMN more INTERVAL MINUTE").collect()
+    path = path_of(session, "p")
+    types = "id:int,d:interval day,h:interval hour to second,n:struct<m:interval day to minute>"
+    types += ",l:array<interval hour>"
+    assert session.table("copy").schema.simpleString() == f"struct<{types}>"
+    frame = session.read.format("lance").load(path)
+    assert frame.schema.simpleString() == f"struct<{types},more:interval minute>"
+    frame.limit(0).write.format("lance").mode("append").save(path)
+    finer = session.sql("SELECT 3 AS id, INTERVAL '3 04:05:06' DAY TO SECOND AS d")
+    with pytest.raises(PySparkException, match="write cast\\(\\.\\.\\. AS interval day\\)"):
+        finer.write.format("lance").mode("append").save(path)
+    finer.selectExpr("id", "cast(d AS interval day)").write.format("lance").mode("append").save(path)
+    assert session.sql("SELECT CAST(d AS STRING) FROM p WHERE id = 3").collect() == [("INTERVAL '3' DAY",)]
+    assert lance.dataset(path).schema.field("d").type == pa.duration("us")
+
+
+@NEEDS_TIME
+def test_times_keep_their_digits(session: SparkSession) -> None:
+    session.conf.set("spark.sql.timeType.enabled", "true")
+    rows = "(1, TIME'10:11:12', CAST(TIME'10:11:12.345' AS TIME(3)), TIME'10:11:12.123456')"
+    compare_with_parquet(
+        session,
+        "id INT, s TIME(0), m TIME(3), u TIME",
+        rows.replace("TIME'10:11:12',", "CAST(TIME'10:11:12' AS TIME(0)),"),
+        (
+            "SELECT * FROM p",
+            "SELECT id FROM p WHERE m > TIME'10:11:12'",
+            "SELECT max(s), max(m), max(u) FROM p",
+        ),
+    )
+    table = spark_lance.LanceTable.forPath(session, path_of(session, "p"))
+    with pytest.raises(spark_lance.errors.SchemaError, match="more digits than time\\(0\\)"):
+        table.alterColumn("m", type="TIME(0)")
+    table.alterColumn("m", type="TIME(4)")
+    assert table.toDF().schema.simpleString() == "struct<id:int,s:time(0),m:time(4),u:time(6)>"
+    frame = session.sql("SELECT 2 AS id, TIME'10:11:12.5' AS s")
+    with pytest.raises(PySparkException, match="column 's' is time\\(0\\), but a batch has values with more"):
+        frame.write.format("lance").mode("append").save(path_of(session, "p"))

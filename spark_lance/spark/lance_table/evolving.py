@@ -27,9 +27,10 @@ from spark_lance.spark.lance_table.expressions import (
 from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.schema.blobs import holds_descriptions
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
+from spark_lance.spark.schema.precise_types import PRECISE_TYPE, check_widened
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.string_types import STRING_TYPE
-from spark_lance.spark.schema.types import spark_type
+from spark_lance.spark.schema.types import field_type
 from spark_lance.table.columns.alter import unset_primary_key
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.work import Others
@@ -195,7 +196,7 @@ class Evolving(TableBase):
                         functions,
                         functions.col(quoted(theirs)),
                         columns.schema[theirs].dataType,
-                        spark_type(table.field(name).read_field().type),
+                        field_type(table.field(name).read_field()),
                         name,
                         ansi,
                     ).alias(name)
@@ -283,8 +284,9 @@ class Evolving(TableBase):
             raise OptionError("give a type, nullable or a comment")
         if type is not None:
             field = self._new_field(type)
+            check_widened(name, self._dataset().lance_schema.find(name)[-1], field)
             cast_columns(self, [Alteration(name, data_type=field.type)])
-            self._declare_string(name, (field.metadata or {}).get(STRING_TYPE.encode()))
+            self._declare_type(name, field.metadata or {})
         if nullable is not None:
             cast_columns(self, [Alteration(name, nullable=nullable)])
         if comment is not None:
@@ -326,13 +328,15 @@ class Evolving(TableBase):
             column = st.StructField("x", kind)
         return new_field(column, {})
 
-    def _declare_string(self, name: str, text: bytes | None) -> None:
-        """Keep the declared type of a string column: CHAR(n), VARCHAR(n) or a collation."""
+    def _declare_type(self, name: str, metadata: Mapping[bytes, bytes]) -> None:
+        """Keep the declared type of a column: CHAR(n), VARCHAR(n), a collation, TIME(p) or an interval."""
         dataset = self._dataset()
         field = dataset.lance_schema.find(name)[-1]
-        declaration = None if text is None else text.decode()
-        if field.metadata.get(STRING_TYPE) != declaration:
-            dataset.update_field_metadata({name: {STRING_TYPE: declaration}})
+        texts = {key: metadata.get(key.encode()) for key in (STRING_TYPE, PRECISE_TYPE)}
+        declarations = {key: None if text is None else text.decode() for key, text in texts.items()}
+        changes = {key: text for key, text in declarations.items() if field.metadata.get(key) != text}
+        if changes:
+            dataset.update_field_metadata({name: changes})
 
     def _check(self, columns: Any, **arguments: Any) -> None:
         """Refuse arguments that say nothing about this kind of source."""
@@ -407,7 +411,7 @@ class Evolving(TableBase):
         functions, ansi = functions_of(self.spark), is_ansi(self.spark)
         kinds = types_of(frame, list(columns.values()))
         return {
-            name: stored(functions, column, kind, spark_type(table.field(name).read_field().type), name, ansi)
+            name: stored(functions, column, kind, field_type(table.field(name).read_field()), name, ansi)
             for (name, column), kind in zip(columns.items(), kinds, strict=True)
         }
 

@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException
 
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.spark.lance_table.column_references import Expression, Resolved
+from spark_lance.spark.schema.precise_types import is_widening
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -217,5 +218,5 @@ def _assignable(actual: st.DataType, target: st.DataType) -> bool:
         (isinstance(actual, st.NumericType) and isinstance(target, st.NumericType))
         or (isinstance(actual, st.AtomicType) and isinstance(target, st.StringType))
         or (isinstance(actual, times) and isinstance(target, times))
-        or (isinstance(actual, st.DayTimeIntervalType) and isinstance(target, st.DayTimeIntervalType))
+        or is_widening(actual, target)
     )

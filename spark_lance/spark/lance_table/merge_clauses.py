@@ -14,7 +14,7 @@ from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.expressions import quoted
 from spark_lance.spark.lance_table.merge_keys import column_path
 from spark_lance.spark.lance_table.targets import Assignments
-from spark_lance.spark.schema.types import spark_type
+from spark_lance.spark.schema.types import field_type
 from spark_lance.table.schema.keys import in_key_order
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _alike(fields: Sequence[Field], keys: Mapping[str, str], source: st.StructTy
     whole = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
     schema = {one.name.lower(): one.dataType for one in source.fields}
     for top in fields:
-        actual, stored = schema[keys[top.name.lower()]], spark_type(top.read_field().type)
+        actual, stored = schema[keys[top.name.lower()]], field_type(top.read_field())
         if (
             top.is_blob
             or top.is_json

@@ -23,7 +23,7 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.lance_table.expressions import functions_of, quoted
 from spark_lance.spark.scan.filters import is_same_in_spark
-from spark_lance.spark.schema.types import spark_type
+from spark_lance.spark.schema.types import field_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -128,7 +128,7 @@ def key_pairs(schema: Schema, source: st.StructType, pairs: Iterable[tuple[str, 
 
 def _compares(field: Field, source_type: st.DataType) -> bool:
     try:
-        table_type = spark_type(field.read_field().type)
+        table_type = field_type(field.read_field())
     except SchemaError:
         return False
     same = source_type == table_type or (isinstance(source_type, _WHOLE) and isinstance(table_type, _WHOLE))

@@ -17,7 +17,7 @@ from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.expressions import quoted, stored
 from spark_lance.spark.schema.blobs import BlobValue, is_description
 from spark_lance.spark.schema.read_schema import find_column
-from spark_lance.spark.schema.types import spark_type
+from spark_lance.spark.schema.types import field_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -137,7 +137,7 @@ class Assignments:
             if field.name in referenced and isinstance(tree, int):
                 columns.append(_blob_value(functions, values[tree], types[tree], quoted(field.name)))
                 continue
-            target = spark_type(text_field(field.arrow_field()).type)
+            target = field_type(text_field(field.arrow_field()))
             columns.append(build(tree, target, lambda name=field.name: old(name), quoted(field.name)))  # type: ignore[misc]
         return columns
 

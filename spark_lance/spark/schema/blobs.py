@@ -30,7 +30,7 @@ from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, REFERENCE, r
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.file.schema import Field
 from spark_lance.proto import table_pb2
-from spark_lance.spark.schema.types import spark_field, spark_type
+from spark_lance.spark.schema.types import field_type, spark_field, spark_type
 from spark_lance.table.addresses import fragments_of
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
@@ -92,7 +92,7 @@ def blob_column_type(field: Field, target: str | st.DataType) -> st.DataType:
         ]
         return st.StructType([*parts, st.StructField(BLOB_SOURCE, st.StringType(), True)])
     if not has_blobs(field):
-        return spark_type(field.read_field().type)
+        return field_type(field.read_field())
     if field.kind == "list":
         inner = target.elementType if isinstance(target, st.ArrayType) else target
         (item,) = field.children

@@ -36,6 +36,7 @@ from spark_lance.spark.options.column_options import (
     column_settings_of,
 )
 from spark_lance.spark.schema.blobs import is_description
+from spark_lance.spark.schema.precise_types import precise_metadata
 from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
 from spark_lance.spark.schema.string_types import declared_type, string_metadata
 from spark_lance.spark.schema.types import arrow_type, is_shared
@@ -75,6 +76,7 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
     metadata.update({ENCODINGS[name]: str(value) for name, value in request.items() if name in ENCODINGS})
     spark: st.DataType = declared_type(field)
     metadata.update(string_metadata(spark))
+    metadata.update(precise_metadata(spark))
     if request.get(AS_JSON) and isinstance(spark, st.VariantType) and not path:
         spark = st.StringType()  # made text by the writer
     arrow = _chosen_type(_new_type(spark, column_settings, here, field_metadata), request, ".".join(here))

@@ -13,7 +13,7 @@ from spark_lance.spark.options.option_values import BlobHandling
 from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.blobs import DESCRIPTIONS, LEFT_OUT, blob_column_type
 from spark_lance.spark.schema.spatial import is_spatial, is_spatial_field, spatial_type
-from spark_lance.spark.schema.types import covers, spark_field, spark_type
+from spark_lance.spark.schema.types import covers, field_type, spark_field
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS, system_names
 
 __all__ = ["find_column", "narrow", "resolve_projection", "spark_schema_of", "system_field", "without_places"]
@@ -161,7 +161,7 @@ def _seen_as(field: Field, target: st.DataType) -> st.DataType:
         return target
     if is_spatial(target) and is_spatial_field(field.read_field()):
         return target
-    return spark_type(field.read_field().type)
+    return field_type(field.read_field())
 
 
 def narrow(field: Field, target: st.DataType) -> Field:

@@ -25,11 +25,12 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.schema import Field, Schema
+from spark_lance.spark.schema.precise_types import PRECISE_TYPE, plan_precision
 
 __all__ = [
     "DECLARED_TYPE",
     "STRING_TYPE",
-    "LengthChecks",
+    "DeclaredTypeChecks",
     "declared_schema",
     "declared_string",
     "declared_type",
@@ -154,8 +155,8 @@ _Fit = Callable[[pa.Array], pa.Array]
 
 
 @dataclass(frozen=True)
-class LengthChecks:
-    """Pads CHAR and refuses text that is too long, in the columns of a table that declare a length.
+class DeclaredTypeChecks:
+    """Pads CHAR, refuses text that is too long and values that are too precise, where columns declare it.
 
     Spark does so itself for tables by name. Tables by path take any schema of it.
 
@@ -166,7 +167,7 @@ class LengthChecks:
     columns: dict[str, _Fit]
 
     @classmethod
-    def plan(cls, schema: Schema) -> LengthChecks:
+    def plan(cls, schema: Schema) -> DeclaredTypeChecks:
         """Plan the checks for a table's schema."""
         return cls({field.name: fit for field in schema.fields if (fit := _plan_field(field, field.name))})
 
@@ -174,7 +175,7 @@ class LengthChecks:
         """Return the batch with padded values.
 
         Raises:
-            SchemaError: a value is longer than its column allows; trailing spaces do not count.
+            SchemaError: a value is longer than its column allows, without trailing spaces, or more precise.
         """
         for number, field in enumerate(batch.schema if self.columns else ()):
             if fit := self.columns.get(field.name):
@@ -187,6 +188,8 @@ def _plan_field(field: Field, column: str) -> _Fit | None:
     if isinstance(kind, (st.CharType, st.VarcharType)):
         length, pads = kind.length, isinstance(kind, st.CharType)
         return lambda array: _fitting(array, length, pads, column)
+    if PRECISE_TYPE in field.metadata:
+        return plan_precision(field.arrow_type(), field.metadata, column)
     children = [(child.name, _plan_field(child, f"{column}.{child.name}")) for child in field.children]
     fits = {name: fit for name, fit in children if fit is not None}
     return (lambda array: _nested(array, fits)) if fits else None

@@ -6,7 +6,7 @@ types (below: carriers); `convert.py` turns the arrays of one into the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from spark_lance.spark.options.column_options import (
     INNER,
     VECTOR_SIZE,
 )
+from spark_lance.spark.schema.precise_types import precise_type
 from spark_lance.spark.schema.spatial import carrier_of, is_spatial
 from spark_lance.spark.schema.string_types import (
     DECLARED_TYPE,
@@ -41,6 +42,7 @@ __all__ = [
     "arrow_schema",
     "arrow_type",
     "covers",
+    "field_type",
     "is_shared",
     "spark_field",
     "spark_type",
@@ -291,7 +293,7 @@ _ROWS: tuple[_Row, ...] = (
         _time(6),
         TimeType,
         lambda _: pa.time64("ns"),
-        "Spark 4.1; finer digits are passed through",
+        "Spark 4.1; finer digits are passed through; time(p) is kept as metadata of the field",
     ),
     _Row(
         "duration(us)",
@@ -300,6 +302,7 @@ _ROWS: tuple[_Row, ...] = (
         lambda _: st.DayTimeIntervalType(),
         st.DayTimeIntervalType,
         lambda _: pa.duration("us"),
+        "other fields, such as interval day, are kept as metadata of the field",
     ),
     _Row(
         "duration(s or ms)",
@@ -372,6 +375,22 @@ def spark_type(arrow: pa.DataType) -> st.DataType:
     return readable_type(_type_with_lengths(arrow))
 
 
+def field_type(field: pa.Field) -> st.DataType:
+    """Return the Spark type of a column, with the digits of TIME(p) and the fields of an interval.
+
+    Raises:
+        SchemaError: Spark has no type for it.
+    """
+    return precise_type(field.type, _texts(field.metadata)) or spark_type(field.type)
+
+
+def _texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    return {
+        key.decode("utf-8", "replace"): text.decode("utf-8", "replace")
+        for key, text in (metadata or {}).items()
+    }
+
+
 def _type_with_lengths(arrow: pa.DataType) -> st.DataType:
     for row in _ROWS:
         if row.test(arrow):
@@ -382,10 +401,10 @@ def _type_with_lengths(arrow: pa.DataType) -> st.DataType:
 def _declared_type(field: pa.Field) -> st.DataType:
     """Return the Spark type that a field was declared with, CHAR and VARCHAR too."""
     kind = _type_with_lengths(field.type)
-    text = (field.metadata or {}).get(STRING_TYPE.encode())
-    if text is None or not isinstance(kind, st.StringType):
-        return kind
-    return declared_string(text.decode("utf-8", "replace")) or kind
+    metadata = _texts(field.metadata)
+    if STRING_TYPE in metadata and isinstance(kind, st.StringType):
+        return declared_string(metadata[STRING_TYPE]) or kind
+    return precise_type(field.type, metadata) or kind
 
 
 def arrow_type(spark: st.DataType) -> pa.DataType:

@@ -17,7 +17,7 @@ from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.spark.failures import one_line
-from spark_lance.spark.schema.string_types import LengthChecks
+from spark_lance.spark.schema.string_types import DeclaredTypeChecks
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.workers import forget_archives, keep_worker_ready
 from spark_lance.table.writing.align import Aligner
@@ -68,7 +68,7 @@ class WrittenRows:
         """
         received = 0
         documents = {field.name for field in self.schema.fields if field.is_json}
-        lengths = LengthChecks.plan(self.schema)
+        checks = DeclaredTypeChecks.plan(self.schema)
 
         def aligned() -> Iterator[pa.RecordBatch]:
             nonlocal received
@@ -78,7 +78,7 @@ class WrittenRows:
                 renamed = with_variant_texts(batch.rename_columns(self.names), documents)
                 if aligner is None:
                     aligner = Aligner(renamed.schema, self.schema)
-                rows = lengths(aligner.align(renamed))
+                rows = checks(aligner.align(renamed))
                 if self.check is not None:
                     self.check.check(rows)
                 yield rows

@@ -37,7 +37,7 @@ from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
 from spark_lance.spark.schema.string_types import has_collation
-from spark_lance.spark.schema.types import arrow_schema, covers, spark_type
+from spark_lance.spark.schema.types import arrow_schema, covers, field_type, spark_type
 from spark_lance.spark.schema.variants import without_variants
 from spark_lance.spark.sink.table_columns import (
     check_columns,
@@ -345,7 +345,7 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     ):
         return new
     try:
-        seen = spark_type(stored.type)
+        seen = field_type(stored)
     except SchemaError:
         return new
     if seen.simpleString() != column.dataType.simpleString() or not covers(column.dataType, seen):
