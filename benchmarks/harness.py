@@ -215,7 +215,7 @@ def run_alone(arguments: Sequence[str], *, one_core: bool = False, **environment
 
 
 def start_spark(config: Mapping[str, Any] | None = None) -> SparkSession:
-    """Start a local session with two cores and the optimizer rule; `config` adds to its configuration."""
+    """Start a local session with two cores, enabled; `config` adds to its configuration."""
     from pyspark.sql import SparkSession
 
     from spark_lance.spark.java import prepare_environment

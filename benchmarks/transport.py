@@ -67,14 +67,12 @@ def export(table: str, folder: str, cores: int, **options: str) -> None:
         cores: the parallelism of the session that will read.
         options: of the read.
     """
-    from spark_lance.spark.source import LanceDataSource
+    from spark_lance.spark.options.options import read_options
+    from spark_lance.spark.scan.rows import LanceReader, describe
 
-    source = LanceDataSource({"path": table, **options})
-    schema = source.schema()
-    marks = {"lance.planned.alone": True, "lance.planned.cores": cores}
-    marked = StructType.fromJson(schema.jsonValue())
-    marked.fields[0].metadata = {**(schema.fields[0].metadata or {}), **marks}
-    reader = source.reader(marked)
+    parsed = read_options({"path": table, **options})
+    ref, schema = describe(parsed, None)
+    reader = LanceReader(parsed, schema, ref, cores=cores)
     Path(folder).mkdir(parents=True)
     (Path(folder) / _SCHEMA).write_text(schema.json())
     for number, partition in enumerate(reader.partitions()):

@@ -2,8 +2,7 @@
 
 Features that a release lacks compared with the newest supported release, 4.3:
 
-    4.0    Filters do not reach a Python data source (`pushFilters`): only the option `filter` saves reading.
-           Batches without columns lose their number of rows, so a query that needs no column reads one.
+    4.0    Batches without columns lose their number of rows, so a query that needs no column reads one.
            Streams hand over no Arrow batches, so `writeStream` is refused. No types TIME, GEOMETRY and
            GEOGRAPHY. Sources in the JVM get no expressions of Spark's own, only predicates of connectors, so
            conditions on JSON documents save no reading (`LanceScan`). Also what 4.1 lacks.
@@ -52,8 +51,6 @@ __all__ = [
     "SupportsTriggerAvailableNow",
     "TimeType",
     "avoid_waiting_udfs",
-    "planned_size",
-    "plans_with_filters",
     "socket_stream",
 ]
 
@@ -65,20 +62,6 @@ GeometryType: type[st.DataType] | None = getattr(st, "GeometryType", None)
 GeographyType: type[st.DataType] | None = getattr(st, "GeographyType", None)
 TimeType: type[st.DataType] | None = getattr(st, "TimeType", None)
 
-# The module of Spark's workers in which filters are offered to a reader; Spark 4.1 and newer.
-_PLANS_WITH_FILTERS = "data_source_pushdown_filters.py"
-
-
-def plans_with_filters() -> bool:
-    """Return whether the function that calls this was called by the part of Spark that offers filters.
-
-    Only there a reader may have a method `pushFilters`: elsewhere Spark refuses one that has it while pushing
-    is switched off. Nothing that is handed over tells the two apart, but the file of the caller does, in
-    every way of starting workers. If it were renamed, no filters would be pushed; Spark would apply them.
-    """
-    return sys._getframe(2).f_code.co_filename.endswith(_PLANS_WITH_FILTERS)
-
-
 # Whether Python UDFs get columns as they are.
 _COLUMNS_TO_UDFS = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
@@ -87,15 +70,6 @@ def avoid_waiting_udfs(spark: SparkSession) -> None:
     """Let Python UDFs of a session get rows where Spark would wait for ever, unless it has been set."""
     if spark.version == "4.2.0" and spark.conf.get(_COLUMNS_TO_UDFS, None) is None:
         spark.conf.set(_COLUMNS_TO_UDFS, "false")
-
-
-def planned_size(rows: int, size: int) -> str:
-    """Return the text that tells the optimizer rule the rows and bytes of a partition.
-
-    Spark hands partitions of a Python data source to its planner pickled. The rule's scan
-    (`LancePlannedScan`) looks for this text in the pickle, so a partition has it as a field's value.
-    """
-    return f"lance-size:{rows}:{size};"
 
 
 def socket_stream() -> IO[bytes] | None:

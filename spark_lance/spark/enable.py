@@ -1,7 +1,7 @@
 """`spark_lance.enable`: what a session gets beyond the data source; see docs/sql.md for the catalog.
 
-This module stands to the right of all others of the Spark layer, as it brings both the optimizer rule
-(session/) and the SQL catalog (sql/, which rests on `LanceTable`).
+This module stands to the right of all others of the Spark layer, as it brings the SQL catalog
+(sql/, which rests on `LanceTable`).
 """
 
 from __future__ import annotations

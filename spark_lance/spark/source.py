@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from pyspark.sql.datasource import DataSource
 
 from spark_lance.errors import LanceError
-from spark_lance.spark.compat import plans_with_filters
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options, write_options
 
@@ -45,10 +44,8 @@ class ReadKind(Protocol):
     def describe(self, options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, StructType]:
         """Return the version that is read, fixed now if it is not given, and the Spark schema."""
 
-    def reader(
-        self, options: ReadOptions, schema: StructType, ref: VersionRef | None, pushes: bool
-    ) -> PlacedReader:
-        """Return the reader of the columns of `schema`; it takes filters if Spark offers them (`pushes`)."""
+    def reader(self, options: ReadOptions, schema: StructType, ref: VersionRef | None) -> PlacedReader:
+        """Return the reader of the columns of `schema`."""
 
 
 # Kind of read (`ReadOptions.kind`) -> its module, a `ReadKind`.
@@ -95,11 +92,10 @@ class LanceDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the columns of `schema`."""
-        pushes = plans_with_filters()
         with one_line():
             options = read_options(self.options)
             check_batch(options)
-            reader = read_kind(options).reader(options, schema, self._ref, pushes)
+            reader = read_kind(options).reader(options, schema, self._ref)
         self._ref = reader.ref
         return cast("DataSourceReader", reader)
 

@@ -146,7 +146,7 @@ def feed(path: Path | str, first: int | str, last: int | None = None, **options:
 def read_feed(parsed: ReadOptions) -> list[dict[str, Any]]:
     """Return the rows of a change feed, by parsed options."""
     place, schema = describe(parsed, None)
-    made = reader(parsed, schema, place, False)
+    made = reader(parsed, schema, place)
     return [row for part in made.partitions() for batch in made.read(part) for row in batch.to_pylist()]
 
 

@@ -16,38 +16,16 @@ from pyspark.sql.functions import udf
 
 import spark_lance
 from spark_lance.spark import compat
-from spark_lance.spark.scan.rows import LanceReader, PushdownReader
-from spark_lance.spark.session import java_classes
-from spark_lance.spark.source import LanceDataSource
 from tests.conftest import ROOT
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
 SETTING = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
-PLANNER = "pyspark/sql/worker/data_source_pushdown_filters.py"
 SPARK = ROOT / "spark_lance" / "spark"
 
 
-@pytest.mark.parametrize(
-    ("file", "kind"), [(PLANNER, PushdownReader), ("pyspark/sql/worker/renamed.py", LanceReader)]
-)
-def test_a_reader_takes_filters_only_where_spark_offers_them(
-    tmp_path: Path, file: str, kind: type[LanceReader]
-) -> None:
-    table = spark_lance.write_dataset(pa.table({"a": [1]}), tmp_path / "t")
-    source = LanceDataSource({"path": table.uri})
-    space: dict[str, Any] = {"source": source, "schema": source.schema()}
-    exec(compile("reader = source.reader(schema)", file, "exec"), space)
-    assert type(space["reader"]) is kind
-
-
-def test_spark_has_the_module_that_offers_filters() -> None:
-    module = PLANNER.removesuffix(".py").replace("/", ".")
-    assert (find_spec(module) is not None) == COUNTS_WITHOUT_COLUMNS == compat.KEEPS_ROWS_WITHOUT_COLUMNS
-
-
-def test_the_optimizer_rule_looks_for_the_sizes_that_are_written() -> None:
-    assert compat.planned_size(3, 70) == "lance-size:3:70;"
-    assert '"lance-size:".getBytes()' in java_classes.source("org.lance.spark.scan.LancePlannedScan")
+def test_spark_keeps_rows_without_columns_since_it_offers_filters() -> None:
+    found = find_spec("pyspark.sql.worker.data_source_pushdown_filters")
+    assert (found is not None) == COUNTS_WITHOUT_COLUMNS == compat.KEEPS_ROWS_WITHOUT_COLUMNS
 
 
 def test_nothing_else_tells_releases_apart() -> None:
@@ -56,7 +34,6 @@ def test_nothing_else_tells_releases_apart() -> None:
             continue
         text = path.read_text().replace("spark_lance.__version__", "")
         assert "_getframe" not in text, path
-        assert "lance-size" not in text, path
         assert "__version__" not in text, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ExceptHandler) and node.type is not None:

@@ -152,8 +152,6 @@ def test_small_fragments_share_a_partition_if_there_is_room(path: str) -> None:
         found = partitions(reader)
         assert [len(partition.pieces) for partition in found] == fragments
         assert [row["id"] for row in rows(reader)] == list(range(15))
-    sizes = [partition.size for partition in partitions(planned(path, partition_bytes=1, columns="id"))]
-    assert sizes == ["lance-size:10:160;", "lance-size:5:80;"]
 
 
 def test_what_crosses_processes_is_small_and_frozen(path: str) -> None:

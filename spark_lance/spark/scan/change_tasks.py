@@ -191,11 +191,9 @@ class ChangePartition(InputPartition):
 
     Attributes:
         tasks: changed rows of its fragments.
-        size: rows and bytes, as text; see `partitions`.
     """
 
     tasks: tuple[ChangeTask, ...]
-    size: str
 
 
 def pack_changes(
@@ -203,7 +201,6 @@ def pack_changes(
     fields: Sequence[Field],
     reference: Manifest,
     options: ReadOptions,
-    cores: int,
 ) -> list[ChangePartition]:
     """Put tasks together to partitions of about `partition_bytes`, see `pack`.
 
@@ -212,7 +209,6 @@ def pack_changes(
         fields: the table's fields that they read.
         reference: the version that has these.
         options: of the read.
-        cores: how many tasks run at a time.
     """
     names = [field.name for field in fields]
     width = row_bytes(reference.schema, [task.scan for task in tasks], names, fields)
@@ -227,8 +223,8 @@ def pack_changes(
     def cut(task: ChangeTask, span: tuple[int, int]) -> ChangeTask:
         return replace(task, scan=replace(task.scan, span=span), span=span)
 
-    packed = pack(tasks, rows_of, span_of, cut, width, options.partition_bytes, cores=cores)
-    return [ChangePartition(*each) for each in packed]
+    packed = pack(tasks, rows_of, span_of, cut, width, options.partition_bytes)
+    return [ChangePartition(items) for items in packed]
 
 
 def read_changes(

@@ -7,7 +7,6 @@ order.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,7 +21,6 @@ from spark_lance.spark.options.options import ReadOptions, options_that_choose
 from spark_lance.spark.scan.change_columns import ChangeColumns, described_changes
 from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.rows import pin
-from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.versions.resolve import VersionRef, version_at
 from spark_lance.table.versions.walk import Walk, version_from
@@ -51,9 +49,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     return ref, described_changes(manifest.schema, options.projection)
 
 
-def reader(
-    options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool
-) -> ChangeFeedReader:
+def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> ChangeFeedReader:
     """Return the reader of the columns of `schema`; filters stay with Spark."""
     keep_worker_ready()
     return ChangeFeedReader(options, schema, ref)
@@ -94,7 +90,6 @@ class ChangeFeedReader(DataSourceReader):
         self._first, self._last = _range(self._walk, options, self.ref)
         self._options = options
         self._schema = schema
-        self._cores = PlannerMarks.of(schema).cores or os.cpu_count() or 1
         self._reference = self._walk.manifest(self._last)
         self._columns = ChangeColumns(self._reference.schema, schema, options.filter)
         self._shared = TaskColumns.of(self._columns)
@@ -114,7 +109,7 @@ class ChangeFeedReader(DataSourceReader):
             if (self._last - version) % _AT_ONCE == 0:
                 self._walk.prefetch(range(max(1, version - _AT_ONCE), version + 1))
             tasks += [feed.task(version, change) for change in reversed(feed.changes(version))]
-        return pack_changes(tasks[::-1], self._columns.fields, self._reference, self._options, self._cores)
+        return pack_changes(tasks[::-1], self._columns.fields, self._reference, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""

@@ -25,7 +25,6 @@ from spark_lance.spark.scan.task_rows import TaskRows
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.versions.resolve import VersionRef
@@ -53,7 +52,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     return ref, without_places(schema)
 
 
-def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> FreshReader:
+def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> FreshReader:
     """Return the reader of the columns of `schema`; Spark applies filters itself."""
     keep_worker_ready()
     ref = rows.pin(options) if ref is None else ref
@@ -96,9 +95,7 @@ class FreshReader(LanceReader):
     def __init__(
         self, options: ReadOptions, schema: st.StructType, ref: VersionRef, fresh: FreshRows
     ) -> None:
-        # Marks of limits and filters are for readers that take both over.
-        super().__init__(options, schema, ref, fresh.base, PlannerMarks(alone=False))
-        self._limit = None
+        super().__init__(options, schema, ref, fresh.base)
         self._fresh = fresh.scan(self._names)
         self._scan = self._fresh
 

@@ -6,7 +6,6 @@ They are read by one task, which computes the columns that Spark asks for, of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -17,12 +16,10 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.options.projection import Projection
-from spark_lance.spark.scan.filters import translate
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import MetadataTable
 from spark_lance.table.predicates.expressions import Call, Expression
@@ -31,7 +28,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 
-__all__ = ["MetadataReader", "PushdownMetadataReader", "describe", "reader"]
+__all__ = ["MetadataReader", "describe", "reader"]
 
 
 def _table(options: ReadOptions) -> MetadataTable:
@@ -55,11 +52,9 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     return ref or pin(options), spark_schema_of(schema, Projection(options.columns))
 
 
-def reader(
-    options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool
-) -> MetadataReader:
-    """Return the reader of a metadata table, which takes filters if Spark offers them (`pushes`)."""
-    return (PushdownMetadataReader if pushes else MetadataReader)(options, schema, ref or pin(options))
+def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> MetadataReader:
+    """Return the reader of a metadata table."""
+    return MetadataReader(options, schema, ref or pin(options))
 
 
 class MetadataReader(DataSourceReader):
@@ -85,9 +80,7 @@ class MetadataReader(DataSourceReader):
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, self._columns)
-        self._marks = PlannerMarks.of(schema)
-        # Conditions that the reader does not know must be met before rows count.
-        self._limit = None if self._marks.filters else self._marks.limit
+        self._limit: int | None = None
         store, _ = open_store(options.path, options.storage)
         find_version(store, ref.root, ref.version)
 
@@ -100,8 +93,9 @@ class MetadataReader(DataSourceReader):
         """
         return _table(options).schema
 
-    def narrow(self, trees: Sequence[Expression]) -> None:
-        """Read only rows that meet all conditions on columns of the table."""
+    def narrow(self, trees: Sequence[Expression], limit: int | None = None) -> None:
+        """Read only rows that meet all conditions on columns of the table, at most `limit` of them."""
+        self._limit = limit
         if trees:
             condition = compile_tree(Call("and", tuple(trees)), self._columns)
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
@@ -135,22 +129,3 @@ class MetadataReader(DataSourceReader):
                 convert = convert or BatchConverter.plan(rows.schema, arrow_schema(self._schema))
                 for batch in rows.to_batches():
                     yield convert(batch)
-
-
-class PushdownMetadataReader(MetadataReader):
-    """A reader that takes over filters, so that nothing is read for the versions that they leave out."""
-
-    def pushFilters(self, filters: list[Any]) -> list[Any]:
-        """Take over the filters that can be applied exactly as Spark would; return the others.
-
-        As for rows, none are taken if the scan is not planned for itself.
-        """
-        if not self._marks.alone:
-            return filters
-        schema = Schema.from_arrow(self._columns)
-        trees = [translate(filter, schema, self._schema) for filter in filters]
-        taken = tuple(tree for tree in trees if tree is not None)
-        self.narrow(taken)
-        if len(taken) == self._marks.filters:
-            self._limit = self._marks.limit
-        return [filter for filter, tree in zip(filters, trees, strict=True) if tree is None]

@@ -2,8 +2,7 @@
 
 A partition is the work of one Spark task: either fragments that add up to about `partition_bytes` of data to
 read, or a run of rows of a larger fragment. Data that all tasks share travels with the reader; a partition
-holds little more than the messages of its fragments. Every partition states its number of rows and bytes, as
-text that the optimizer rule finds in the pickle; see `planned_size`.
+holds little more than the messages of its fragments.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import TypeVar
 import pyarrow as pa
 
 from spark_lance.file.schema import Field, Schema
-from spark_lance.spark.compat import planned_size
 from spark_lance.spark.scan.task_rows import LancePartition, Piece, live_rows
 from spark_lance.table.data_files import physical_rows
 from spark_lance.table.reading.scan import ScanTask
@@ -62,7 +60,7 @@ def pack(
     partition_bytes: int | None = None,
     *,
     cores: int | None = None,
-) -> list[tuple[tuple[T, ...], str]]:
+) -> list[tuple[T, ...]]:
     """Put work on fragments together to partitions, in its order; cut what is too large.
 
     Args:
@@ -76,7 +74,7 @@ def pack(
         cores: how many tasks run at a time; those of this machine by default.
 
     Returns:
-        Of each partition its items, and rows and bytes as text.
+        The items of each partition.
     """
 
     def pieces(item: T, rows: int, limit: float) -> list[tuple[T, int]]:
@@ -94,19 +92,16 @@ def pack(
 
     counted = [(item, rows_of(item)) for item in items]
     limit = partition_bytes or _limit(sum(_cost(rows, width) for _, rows in counted), cores)
-    partitions: list[list[tuple[T, int]]] = []
+    partitions: list[list[T]] = []
     room = 0.0
-    for piece in (piece for item, rows in counted for piece in pieces(item, rows, limit)):
-        cost = _cost(piece[1], width)
+    for piece, piece_rows in (pair for item, rows in counted for pair in pieces(item, rows, limit)):
+        cost = _cost(piece_rows, width)
         if cost > room or not partitions:
             partitions.append([])
             room = limit
         partitions[-1].append(piece)
         room -= cost
-    return [
-        (tuple(item for item, _ in group), _size(sum(rows for _, rows in group), width))
-        for group in partitions
-    ]
+    return [tuple(partition) for partition in partitions]
 
 
 def pack_tasks(
@@ -132,17 +127,14 @@ def pack_tasks(
         return replace(task, span=span)
 
     packed = pack(tasks, live_rows, span_of, cut, width, partition_bytes, cores=cores)
-    return [LancePartition(tuple(map(Piece.of, group)), size) for group, size in packed]
+    return [LancePartition(tuple(map(Piece.of, group))) for group in packed]
 
 
 def share_rows(rows: int, cores: int | None = None) -> list[LancePartition]:
     """Return partitions of `rows` rows without columns: one, or as many as cores if rows are very many."""
     count = min(cores or os.cpu_count() or 1, math.ceil(rows / _EMPTY_ROWS))
     bounds = [rows * i // count for i in range(count + 1)] if count else []
-    return [
-        LancePartition((), _size(stop - start, 0.0), stop - start)
-        for start, stop in itertools.pairwise(bounds)
-    ]
+    return [LancePartition((), stop - start) for start, stop in itertools.pairwise(bounds)]
 
 
 def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
@@ -180,10 +172,6 @@ def _cost(rows: int, width: float) -> float:
 
 def _limit(total: float, cores: int | None) -> float:
     return min(_MOST_BYTES, max(_LEAST_BYTES, total / (cores or os.cpu_count() or 1)))
-
-
-def _size(rows: int, width: float) -> str:
-    return planned_size(rows, int(rows * (width + ROW_HEADER_BYTES)))
 
 
 def row_bytes(

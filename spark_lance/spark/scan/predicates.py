@@ -5,43 +5,35 @@
 `op` is the name of a predicate of Spark's connectors, `type` is the type of a literal as JSON, and `value` is
 its value in Spark's own form, as text: days for a date, microseconds for a timestamp, hexadecimal digits for
 bytes. Literals of one type may come together, as {"type": ..., "values": [...]}. A predicate without such a
-form is `{}`. `filters` lists the conditions under which a predicate is pushed down.
+form is `{}`.
+
+A predicate is pushed down only if it keeps exactly the rows that Spark's own evaluation would keep. That
+holds where a column's values are the same in Spark and on disk. Spark has only one NaN, which is greater than
+all other numbers, so floats are compared without the sign of NaN. Columns that Spark sees in another way
+(times finer than its own, blobs, 256-bit decimals) keep their predicates in Spark, except for tests of null.
 
 Conditions on what stands in documents come as {"op": "CANDIDATE", "args": [...]}; see `json_conditions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.file.schema import Schema
-from spark_lance.spark.scan.filters import compared
+from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.spark.scan.json_conditions import condition_of
 from spark_lance.spark.scan.literals import NoValueError, literal_of, literals_of
-from spark_lance.table.predicates.expressions import Call, Expression
+from spark_lance.spark.schema.string_types import has_collation
+from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
+from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
-__all__ = ["expression_of"]
+__all__ = ["expression_of", "is_same_in_spark"]
 
 Node = Mapping[str, Any]
 
-# Predicates of one column and literals -> the filter of Spark's of the same meaning.
-_TESTS = {
-    "=": "EqualTo",
-    "<=>": "EqualNullSafe",
-    "<": "LessThan",
-    "<=": "LessThanOrEqual",
-    ">": "GreaterThan",
-    ">=": "GreaterThanOrEqual",
-    "IN": "In",
-    "IS_NULL": "IsNull",
-    "IS_NOT_NULL": "IsNotNull",
-    "STARTS_WITH": "StringStartsWith",
-    "ENDS_WITH": "StringEndsWith",
-    "CONTAINS": "StringContains",
-}
 _MIRRORED = {"=": "=", "<=>": "<=>", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -81,6 +73,7 @@ def _candidate(node: Node, schema: Schema, seen: st.StructType) -> Expression | 
 
 
 def _tested(name: str, args: list[Node], schema: Schema, seen: st.StructType) -> Expression | None:
+    """Return a test of one column as an expression; None if Spark has to apply it."""
     if name not in _TESTS or not args or "path" not in args[0]:
         return None
     try:
@@ -94,4 +87,76 @@ def _tested(name: str, args: list[Node], schema: Schema, seen: st.StructType) ->
     if name != "IN" and len(values) > 1:
         return None
     value = values if name == "IN" else values[0] if values else None
-    return compared(_TESTS[name], tuple(args[0]["path"]), value, schema, seen)
+    path = tuple(args[0]["path"])
+    column = Column(path)
+    system = system_names(field.name for field in schema.fields)
+    if len(path) == 1 and path[0] in system and path[0] != ROW_OFFSET:
+        return _TESTS[name](column, value)
+    fields = schema.along(path)
+    if fields is None or any(field.described() != field for field in fields):
+        return None
+    if name in _NULL_TESTS:
+        return _TESTS[name](column, None)
+    if not is_same_in_spark(fields[-1]) or _has_collation(path, seen):
+        return None
+    return _TESTS[name](_as_in_spark(column, fields[-1]), value)
+
+
+def _as_in_spark(column: Column, field: Field) -> Expression:
+    kind = field.arrow_type()
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return Call("unsigned_nan", (column,)) if pa.types.is_floating(kind) else column
+
+
+def _compare(operator: str) -> Callable[[Expression, Any], Expression]:
+    return lambda column, value: Call(operator, (column, Literal(value)))
+
+
+# Predicate of one column and literals -> expression.
+_TESTS: dict[str, Callable[[Expression, Any], Expression]] = {
+    "IS_NULL": lambda column, _: Call("is_null", (column,)),
+    "IS_NOT_NULL": lambda column, _: Call("not", (Call("is_null", (column,)),)),
+    "=": _compare("="),
+    "<=>": _compare("is_same"),
+    ">": _compare(">"),
+    ">=": _compare(">="),
+    "<": _compare("<"),
+    "<=": _compare("<="),
+    "IN": lambda column, values: Call("in", (column, *(Literal(value) for value in values))),
+    "STARTS_WITH": _compare("starts_with"),
+    "ENDS_WITH": _compare("ends_with"),
+    "CONTAINS": _compare("contains"),
+}
+_NULL_TESTS = frozenset({"IS_NULL", "IS_NOT_NULL"})
+
+
+def _has_collation(path: tuple[str, ...], seen: st.StructType) -> bool:
+    """Whether Spark was told to compare a column's strings in another way than by their bytes."""
+    kind: st.DataType = seen
+    for step in path:
+        if not isinstance(kind, st.StructType) or step not in kind.names:
+            return False
+        kind = kind[step].dataType
+    return isinstance(kind, st.StringType) and kind != st.StringType()
+
+
+def is_same_in_spark(field: Field) -> bool:
+    """Whether Spark sees the values of a field as they are stored, and compares them as Arrow does."""
+    if EXTENSION_NAME in field.metadata or has_collation(field.metadata):
+        return False
+    kind = field.arrow_type()
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit != "ns")
+    return bool(
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal128(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_date32(kind)
+    )

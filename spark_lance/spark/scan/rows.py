@@ -24,7 +24,6 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.options.options import ReadOptions
-from spark_lance.spark.scan.filters import translate
 from spark_lance.spark.scan.partitions import (
     ROW_HEADER_BYTES,
     first_rows,
@@ -35,7 +34,6 @@ from spark_lance.spark.scan.partitions import (
 )
 from spark_lance.spark.scan.task_rows import LancePartition, Piece, TaskRows, live_rows, without_first
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
-from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.predicates.expressions import Call, Expression
@@ -55,7 +53,7 @@ _MOST_FILES, _MOST_FAR_FILES = 64, 16
 # How many times as large as it is stored may be what is looked through for such an answer.
 _GROWTH = 16
 
-__all__ = ["Amounts", "LanceReader", "PushdownReader", "describe", "described", "opened", "pin", "reader"]
+__all__ = ["Amounts", "LanceReader", "describe", "described", "opened", "pin", "reader"]
 
 
 def pin(options: ReadOptions) -> VersionRef:
@@ -105,10 +103,16 @@ def described(snapshot: Snapshot, options: ReadOptions) -> st.StructType:
     return spark_schema_of(snapshot.schema, options.projection)
 
 
-def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> LanceReader:
-    """Return the reader of the columns of `schema`, which takes filters if Spark offers them (`pushes`)."""
+def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> LanceReader:
+    """Return the reader of the columns of `schema`, for Spark's own planner.
+
+    Raises:
+        SchemaError: there are no columns, and this release of Spark loses the rows then.
+    """
     keep_worker_ready()
-    return (PushdownReader if pushes else LanceReader)(options, schema, ref)
+    if not schema.fields and not KEEPS_ROWS_WITHOUT_COLUMNS:
+        raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
+    return LanceReader(options, schema, ref)
 
 
 def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Snapshot]:
@@ -159,8 +163,7 @@ class LanceReader(DataSourceReader):
         schema: the columns, in this order; structs may lack fields that the table has.
         ref: the pinned version; without it the asked or the latest one is taken.
         snapshot: the version `ref`, if it is open.
-        marks: what the reader is planned for, if the schema does not tell; the planner knows then what this
-            release can do.
+        cores: how many tasks run at a time; those of this machine by default.
 
     Raises:
         TableNotFoundError, VersionNotFoundError, UnsupportedFormatError: see `describe`.
@@ -174,7 +177,7 @@ class LanceReader(DataSourceReader):
         schema: st.StructType,
         ref: VersionRef | None = None,
         snapshot: Snapshot | None = None,
-        marks: PlannerMarks | None = None,
+        cores: int | None = None,
     ) -> None:
         if ref is None or snapshot is None:
             ref, snapshot = opened(options, ref)
@@ -186,15 +189,12 @@ class LanceReader(DataSourceReader):
         self._names, self._fields = resolve_projection(manifest.schema, schema)
         chosen = (field for field in manifest.schema.fields if field.name in self._names)
         self._blobs = tuple(field for field in chosen if has_blobs(field))
-        if not self._names and not KEEPS_ROWS_WITHOUT_COLUMNS and marks is None:
-            raise SchemaError("this Spark version cannot count rows without columns: ask for a column")
         self._scan = snapshot.scan(self._names, fragments=_chosen(manifest, options.fragments))
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, nameable(manifest.schema))
-        self._marks = marks or PlannerMarks.of(schema)
-        # Conditions that the reader does not know must be met before rows count.
-        self._limit = None if self._marks.filters else self._marks.limit
+        self._cores = cores
+        self._limit: int | None = None
         # Whether one task yields all rows, without the first `_skip` ones, so that nobody else counts them.
         self._alone, self._skip = False, 0
         self._rows_kept: RowSelection | None = None
@@ -329,7 +329,7 @@ class LanceReader(DataSourceReader):
         little = rows * self._width <= most_bytes or self._is_little(most_bytes)
         if len(self._tasks) > self._most_files or not little:
             return None
-        return self._task_rows().batches(LancePartition(tuple(map(Piece.of, self._tasks)), ""))
+        return self._task_rows().batches(LancePartition(tuple(map(Piece.of, self._tasks))))
 
     @property
     def _is_cut(self) -> bool:
@@ -364,7 +364,7 @@ class LanceReader(DataSourceReader):
             tasks, is_all = self._tasks, True
         batches: list[pa.RecordBatch] = []
         left, room = most_rows if enough is None else enough, most_bytes
-        for batch in self._task_rows().batches(LancePartition(tuple(map(Piece.of, tasks)), "")):
+        for batch in self._task_rows().batches(LancePartition(tuple(map(Piece.of, tasks)))):
             batches.append(batch.slice(0, left) if enough is not None else batch)
             left, room = left - batch.num_rows, room - batch.nbytes
             if enough is not None and left <= 0:
@@ -394,41 +394,12 @@ class LanceReader(DataSourceReader):
         """Return the work of the tasks; small fragments share one."""
         whole = self._options.fragments is not None
         if self._alone:
-            return [LancePartition(tuple(map(Piece.of, self._tasks)), "")] if self._tasks else []
+            return [LancePartition(tuple(map(Piece.of, self._tasks)))] if self._tasks else []
         if not self._names and self._condition is None and not whole:
             return share_rows(sum(live_rows(task) for task in self._tasks))
-        most, cores = self._options.partition_bytes, self._marks.cores
-        return pack_tasks(self._tasks, self._width, most, whole=whole, cores=cores)
+        most = self._options.partition_bytes
+        return pack_tasks(self._tasks, self._width, most, whole=whole, cores=self._cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""
         return self._task_rows().read(partition)
-
-
-class PushdownReader(LanceReader):
-    """A reader that takes over filters.
-
-    Spark refuses readers that have this method where it does not push filters, hence a class of its own.
-    """
-
-    def pushFilters(self, filters: list[Any]) -> list[Any]:
-        """Take over the filters that can be applied exactly as Spark would; return the others.
-
-        None are taken if Spark itself offers them: it would use this plan, with its filters, for later
-        queries of the same DataFrame that have others. The optimizer rule marks scans that are planned alone.
-        """
-        if not self._marks.alone:
-            return filters
-        taken: list[Expression] = []
-        left = []
-        for filter in filters:
-            tree = translate(filter, self._table, self._schema)
-            if tree is None:
-                left.append(filter)
-            else:
-                taken.append(tree)
-        self.narrow(taken, self._limit)
-        # Spark does not offer what it has no form for.
-        if len(taken) == self._marks.filters:
-            self._limit = self._marks.limit
-        return left

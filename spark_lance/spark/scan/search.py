@@ -84,7 +84,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     return ref, without_places(schema) if options.fresh else schema
 
 
-def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None, pushes: bool) -> SearchReader:
+def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) -> SearchReader:
     """Return the reader of the columns of `schema`; Spark applies filters, which come after a search."""
     keep_worker_ready()
     return SearchReader(options, schema, pin(options) if ref is None else ref)

@@ -54,12 +54,10 @@ class LancePartition(InputPartition):
 
     Attributes:
         pieces: its fragments.
-        size: rows and bytes, as text.
         rows: how many rows without columns it has instead of fragments.
     """
 
     pieces: tuple[Piece, ...]
-    size: str
     rows: int = 0
 
 

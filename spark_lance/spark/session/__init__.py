@@ -1,1 +1,1 @@
-"""Set-up once per session or process: the optimizer rule, workers."""
+"""Set-up once per session or process: Java classes, settings, workers."""

@@ -13,22 +13,17 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import java_gateway
 
-from spark_lance.spark.compat import KEEPS_ROWS_WITHOUT_COLUMNS
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.owner import may_answer
 
-__all__ = ["FORMAT", "NOT_TAKEN", "PUBLISHED", "RULE", "Started", "Wish", "start"]
+__all__ = ["FORMAT", "NOT_TAKEN", "PUBLISHED", "Started", "Wish", "start"]
 
-# The optimizer rule, the scans that it makes, and the format as threads find it.
-RULE = "org.lance.spark.scan.LancePruning"
-_SCANS = "org.lance.spark.scan.LancePlannedScan"
+# The format as threads find it.
 FORMAT = "lance.DefaultSource"
 _STARTS = "org.lance.spark.load.LanceStart"
 # All that is published at once, whatever the first session of a driver asks for.
 PUBLISHED = (
     FORMAT,
-    _SCANS,
-    RULE,
     "org.lance.spark.load.LanceLate",
     "org.lance.spark.load.LanceParser",
     "org.lance.spark.rowlevel.LanceStatements",
@@ -40,7 +35,7 @@ NOT_TAKEN = "the driver's class loader takes no classes"
 
 @dataclass(frozen=True)
 class Wish:
-    """The request for parts in addition to the rule.
+    """The parts that a session is to get.
 
     Attributes:
         parts: their classes, in order.
@@ -69,30 +64,29 @@ class Started:
 
 
 def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str] = ()) -> Started:
-    """Give a session the optimizer rule and other parts, and make it the active one of the calling thread.
+    """Give a session its parts, and make it the active one of the calling thread.
 
     Args:
         spark: a classic session.
-        wish: the other parts; they are left out where the driver takes no classes.
+        wish: the parts; they are left out where the driver takes no classes.
         new_sessions: do it for sessions that are made later, too.
         settings: names of settings of Spark's context to tell.
     """
     jvm = spark._jvm
-    others = [FORMAT, *wish.parts]
+    parts = [FORMAT, *wish.parts]
     missing: dict[str, str] = {}
     try:
         published = java_classes.can_publish(jvm)
-        names = PUBLISHED if published else (_SCANS, RULE, _STARTS)
+        names = PUBLISHED if published else (_STARTS,)
         loader, lost = java_classes.load_all(jvm, names)
         missing.update(lost)
         if not published:
-            missing.update(dict.fromkeys(others, NOT_TAKEN))
+            missing.update(dict.fromkeys(parts, NOT_TAKEN))
         request = {
-            "parts": [RULE, *(wish.parts if published else ())],
+            "parts": list(wish.parts) if published else [],
             "vital": list(wish.vital),
             "asked": list(settings),
             "newSessions": new_sessions,
-            "keepsRowsWithoutColumns": KEEPS_ROWS_WITHOUT_COLUMNS,
             **wish.arguments,
         }
         answers = wish.answers if published and may_answer(jvm) else None
@@ -103,6 +97,6 @@ def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str]
         answer = json.loads(starting.start(spark._jsparkSession, answers, json.dumps(request)))
     except Py4JError as error:
         reason = missing.get(_STARTS) or java_classes.first_line(error)
-        return Started({**dict.fromkeys([*others, RULE], reason), **missing}, {})
+        return Started({**dict.fromkeys(parts, reason), **missing}, {})
     # Why a class was not compiled says more than that it is not there.
     return Started({**answer["missing"], **missing}, answer["settings"])

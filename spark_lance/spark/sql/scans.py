@@ -35,7 +35,6 @@ from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.scan.task_read import TASK_AMOUNTS, pickled_read
 from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.table.predicates.expressions import Expression
@@ -156,7 +155,7 @@ def pin_read(question: Question) -> list[Any]:
         return version_answer(ref)
     kind = read_kind(read.options)
     if question.request["given"]:
-        return version_answer(kind.reader(read.options, read.seen, None, False).ref)
+        return version_answer(kind.reader(read.options, read.seen, None).ref)
     return version_answer(kind.describe(read.options, None)[0])
 
 
@@ -270,11 +269,11 @@ def plan_scan(question: Question) -> dict[str, Any]:
         few = None if request.get("runtime") else planned.bounded(local_rows, most_bytes)
         size: tuple[int, int] | None = None if few is not None else planned.size()
     else:
-        placed = read_kind(read.options).reader(read.options, schema, read.ref, False)
+        placed = read_kind(read.options).reader(read.options, schema, read.ref)
         reader, ref = placed, placed.ref  # type: ignore[assignment]
         few, size = None, None
         if isinstance(reader, MetadataReader):
-            reader.narrow(_taken(read, request))
+            reader.narrow(_taken(read, request), request.get("limit"))
         if isinstance(reader, _Bounded):
             few = reader.bounded(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
@@ -320,8 +319,7 @@ def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
 def reader_of(read: Read, schema: st.StructType, request: Any) -> LanceReader:
     """Return the reader of some columns, with all that was taken over so far."""
     ref, snapshot = read.opened
-    marks = PlannerMarks(True, request["cores"])
-    reader = LanceReader(read.options, schema, ref, snapshot, marks)
+    reader = LanceReader(read.options, schema, ref, snapshot, request["cores"])
     reader.narrow(
         _taken(read, request),
         request.get("limit"),

@@ -10,7 +10,6 @@ Spark 4.0 and 4.1 ask for offsets without the position of the stream: there a ba
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -121,8 +120,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_line():
             changes = self._between(Position.parse(start), Position.parse(end))
             tasks = [self._feed.task(version, change) for version, change in changes]
-            cores = os.cpu_count() or 1
-            return pack_changes(tasks, self._columns.fields, self._reference, self._options, cores)
+            return pack_changes(tasks, self._columns.fields, self._reference, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""

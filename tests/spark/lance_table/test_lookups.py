@@ -13,10 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_lance import LanceTable, dataset
-from spark_lance.spark.session.enable import enable
-from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
-
-needs_pushdown = pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 pushes no filters")
+from spark_lance.spark.enable import enable
 
 ROWS, PART = 900, 300
 KINDS = ["BTREE", "BITMAP"]
@@ -68,7 +65,6 @@ def test_replace_where(spark: SparkSession, path: str) -> None:
     assert ids(path) == [*(n for n in range(ROWS) if n != 400), 400]
 
 
-@needs_pushdown
 def test_delete_and_update(spark: SparkSession, path: str) -> None:
     session = spark.newSession()
     enable(session)

@@ -269,9 +269,9 @@ def test_large_fragments_are_cut_and_small_ones_share_a_task(tmp_path: Path) -> 
     spark_lance.dataset(place).delete("a % 2 = 0")
     raw = {"path": place, "readChangeFeed": "true", "startingVersion": "1"}
     options = read_options(raw)
-    assert len(reader(options, describe(options, None)[1], None, False).partitions()) == 1
+    assert len(reader(options, describe(options, None)[1], None).partitions()) == 1
     options = read_options({**raw, "partition_bytes": "200k"})
-    assert len(reader(options, describe(options, None)[1], None, False).partitions()) > 5
+    assert len(reader(options, describe(options, None)[1], None).partitions()) > 5
     assert told(read_feed(options)) == told(feed(place, 1))
     assert len(feed(place, 1)) == 20_015 + 10_000 + 8
 

@@ -14,12 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructType
 
 import spark_lance
-from spark_lance.spark.session.enable import enable
 from tests.conftest import interpreted
-from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 from tests.spark.scan.test_pruning import scans
-
-needs_pushdown = pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 pushes no filters")
 
 ROWS = 60
 SYSTEM = (
@@ -43,8 +39,9 @@ ALL_BY_OPTION = {
 def enabled(spark: SparkSession) -> Iterator[SparkSession]:
     session = interpreted(spark.newSession())
     session.conf.set("spark.sql.adaptive.enabled", "false")
-    enable(session)
-    yield session
+    # Every row comes from a task.
+    session.conf.set("spark.lance.localRows", "0")
+    yield spark_lance.enable(session)
     spark.newSession()
 
 
@@ -118,7 +115,6 @@ def test_system_columns_of_a_fragment_that_is_cut(enabled: SparkSession, tmp_pat
     assert [tuple(row) for row in rows] == wanted
 
 
-@needs_pushdown
 def test_look_ups_read_just_the_rows(enabled: SparkSession, path: str) -> None:
     known = {row["id"]: row for row in facts(path).to_pylist()}
     frame = load(enabled, path, **ALL_BY_OPTION)
@@ -138,15 +134,12 @@ def test_look_ups_read_just_the_rows(enabled: SparkSession, path: str) -> None:
     assert load(enabled, path, filter=f"_rowid = {deleted}").collect() == []
 
 
-@needs_pushdown
 def test_limits_reach_the_reader(enabled: SparkSession, stable: str) -> None:
     frame = load(enabled, stable, partition_bytes=1)
     assert ran(frame)[2] >= 6
     assert ran(frame.limit(5))[1:] == (5, 1)
     rows, read, partitions = ran(frame.select("s", (frame.id * 2).alias("x")).limit(12))
-    # The second fragment has deleted rows, and is read as a whole.
-    assert (len(rows), partitions) == (12, 2)
-    assert read <= 18
+    assert (len(rows), read, partitions) == (12, 12, 1)
     rows, read, _ = ran(frame.where("id >= 30 and s = 's1'").limit(2))
     assert all(row.id >= 30 and row.s == "s1" for row in rows)
     assert len(rows) == 2
@@ -180,7 +173,6 @@ LIMITED: list[tuple[str, int, int | None]] = [
 ]
 
 
-@needs_pushdown
 @pytest.mark.parametrize("asked", [LIMITED[::2], pytest.param(LIMITED, marks=pytest.mark.slow)], ids=len)
 def test_limits_change_no_results(
     enabled: SparkSession, stable: str, asked: list[tuple[str, int, int | None]]
@@ -215,7 +207,6 @@ PREDICATES = [
 ]
 
 
-@needs_pushdown
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_queries_answer_as_on_rows_in_memory(

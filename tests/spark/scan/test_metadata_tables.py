@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -17,11 +17,9 @@ from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.table.metadata import METADATA_TABLES
+from spark_lance.table.predicates.expressions import Call, Column, Literal
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS, pyspark_schema
 from tests.table.histories import rows
-
-if COUNTS_WITHOUT_COLUMNS:
-    from pyspark.sql.datasource import GreaterThan, LessThan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,27 +125,14 @@ def test_enable_leaves_columns_out(spark: SparkSession, path: str) -> None:
     assert [tuple(row) for row in inner.orderBy("path").collect()] == [("a", 1), ("b", 1)]
 
 
-@pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 offers no filters")
-@pytest.mark.parametrize(
-    ("marks", "taken", "expected"),
-    [
-        ({}, 0, [4, 3, 2, 1]),
-        ({"alone": True}, 2, [3, 2]),
-        ({"alone": True, "limit": 1, "filters": 2}, 2, [3]),
-        ({"alone": True, "limit": 1, "filters": 3}, 2, [3, 2]),
-    ],
-)
-def test_filters_and_limits_that_the_rule_offers(
-    path: str, marks: dict[str, Any], taken: int, expected: list[int]
-) -> None:
-    filters = [GreaterThan(("version",), 1), LessThan(("version",), 4)]
-    field = StructField("version", LongType(), True, {f"lance.planned.{key}": v for key, v in marks.items()})
-    schema = StructType([field, StructField("operation", StringType())])
-    reader = metadata.reader(read_options({"path": path, "table": "history"}), schema, None, True)
-    assert isinstance(reader, metadata.PushdownMetadataReader)
-    assert len(reader.pushFilters(filters)) == 2 - taken
-    batches = list(reader.read(reader.partitions()[0]))
-    assert [number for batch in batches for number in batch["version"].to_pylist()] == expected
+def test_a_limit_counts_the_rows_that_meet_the_conditions(path: str) -> None:
+    schema = StructType([StructField("version", LongType()), StructField("operation", StringType())])
+    trees = [Call("<", (Column(("version",)), Literal(4)))]
+    for limit, expected in ((None, [3, 2, 1]), (2, [3, 2])):
+        reader = metadata.reader(read_options({"path": path, "table": "history"}), schema, None)
+        reader.narrow(trees, limit)
+        batches = list(reader.read(reader.partitions()[0]))
+        assert [number for batch in batches for number in batch["version"].to_pylist()] == expected
 
 
 @pytest.mark.skipif(not COUNTS_WITHOUT_COLUMNS, reason="Spark 4.0 loses such rows")

@@ -12,35 +12,30 @@ import lance
 import pyarrow as pa
 import pytest
 from pyspark.cloudpickle import dumps
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StructType
 
 import spark_lance
 from spark_lance.errors import SchemaError
 from spark_lance.io.cache import CACHE
 from spark_lance.io.store import Store
+from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan.partitions import LancePartition, share_rows
+from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.scan.task_rows import TaskRows
-from spark_lance.spark.session.planner_marks import PlannerMarks
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.versions import recent
 
 
-def marked(schema: StructType, **marks: Any) -> StructType:
-    """The schema as the optimizer rule makes it."""
-    first, *rest = schema.fields
-    named = {f"lance.planned.{name}": value for name, value in {"alone": True, **marks}.items()}
-    return StructType([StructField(first.name, first.dataType, first.nullable, named), *rest])
-
-
 def plan(
-    path: str, schema: StructType | None = None, **options: Any
+    path: str, schema: StructType | None = None, limit: int | None = None, **options: Any
 ) -> tuple[TaskRows, list[LancePartition]]:
     """Plan a read as Spark does: the reader of the tasks, and their partitions."""
     source = LanceDataSource({"path": path, **{name: str(value) for name, value in options.items()}})
     made = source.schema()
     copy = pickle.loads(dumps(source))  # type: ignore[no-untyped-call]
     reader = copy.reader(made if schema is None else schema)
+    reader.narrow([], limit)
     sent = pickle.loads(dumps(reader))  # type: ignore[no-untyped-call]
     return sent, [pickle.loads(pickle.dumps(partition)) for partition in reader.partitions()]
 
@@ -111,7 +106,7 @@ def test_partitions_suit_the_cores_of_the_session(path: str) -> None:
     _, few = plan(path, partition_bytes=10_000_000)
     assert len(few) == 1
     schema = StructType().add("id", LongType()).add("s", "string")
-    many = [len(plan(path, marked(schema, cores=cores))[1]) for cores in (1, 1000)]
+    many = [len(LanceReader(read_options({"path": path}), schema, cores=n).partitions()) for n in (1, 1000)]
     # No partition is smaller than some megabytes.
     assert many == [1, 1]
 
@@ -119,25 +114,20 @@ def test_partitions_suit_the_cores_of_the_session(path: str) -> None:
 def test_a_limit_plans_and_reads_no_more_than_it_needs(path: str) -> None:
     schema = StructType().add("id", LongType())
     for limit in (1, 4_999, 5_000, 5_001, 12_000, 13_000, 14_600, 39_501, 39_502, 10**6):
-        reader, partitions = plan(path, marked(schema, limit=limit, filters=0), partition_bytes=1)
+        reader, partitions = plan(path, schema, limit, partition_bytes=1)
         found = ids(reader, partitions)
         live = [i for i in range(40_000) if not 12_000 < i < 12_500]
         assert found == live[: len(found)]
         assert min(limit, len(live)) <= len(found)
         # Fragments with deleted rows are read as a whole, but by no partition beyond the limit.
         assert len(found) <= limit + 5_000
-    reader, partitions = plan(path, marked(schema, limit=7, filters=0))
+    reader, partitions = plan(path, schema, 7)
     assert ids(reader, partitions) == list(range(7))
 
 
-def test_a_limit_above_conditions_that_the_reader_does_not_know_is_ignored(path: str) -> None:
+def test_a_limit_counts_the_rows_that_meet_a_condition(path: str) -> None:
     schema = StructType().add("id", LongType())
-    reader, partitions = plan(path, marked(schema, limit=7, filters=1))
-    assert len(ids(reader, partitions)) == 40_000 - 499
-    # A limit that no rule has set is none.
-    unmarked = StructType([StructField("id", LongType(), True, {"lance.planned.limit": 7})])
-    assert len(ids(*plan(path, unmarked))) == 40_000 - 499
-    reader, partitions = plan(path, marked(schema, limit=3, filters=0), filter="id > 100")
+    reader, partitions = plan(path, schema, 3, filter="id > 100")
     assert ids(reader, partitions)[:3] == [101, 102, 103]
 
 
@@ -157,20 +147,12 @@ def test_json_columns_are_text(tmp_path: Path) -> None:
     assert next(iter(reader.read(partitions[0])))["j"].type == pa.binary()
 
 
-def test_hints_are_those_of_the_first_column() -> None:
-    schema = StructType().add("a", LongType()).add("b", LongType())
-    assert PlannerMarks.of(schema) == PlannerMarks.of(StructType()) == PlannerMarks()
-    assert PlannerMarks.of(marked(schema, cores=8, limit=5, filters=2)) == PlannerMarks(True, 8, 5, 2)
-    assert PlannerMarks.of(marked(schema)) == PlannerMarks(alone=True)
-
-
 def test_rows_without_columns_are_shared_by_cores_if_there_are_many() -> None:
     assert share_rows(0) == []
     assert [part.rows for part in share_rows(5, 4)] == [5]
     parts = share_rows(10**9, 4)
     assert len(parts) == 4
     assert sum(part.rows for part in parts) == 10**9
-    assert parts[0].size == "lance-size:250000000:2000000000;"
 
 
 def test_counting_opens_no_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from spark_lance.spark import sockets
 from spark_lance.spark.session import builder
 from spark_lance.spark.session.builder import FAST_SETTINGS, session_builder, tell_of_settings
 from spark_lance.spark.session.enable import enable
+from spark_lance.spark.session.start import Wish
 
 SOCKETS, FOLDER = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 REDACTION = "spark.redaction.regex"
@@ -53,7 +54,7 @@ def test_a_session_without_them_is_told_once(spark: SparkSession, caplog: pytest
     own = spark.newSession()
     with caplog.at_level("INFO", builder.__name__):
         for _ in range(3):
-            enable(own)
+            enable(own, Wish())
     (record,) = caplog.records
     for name, (value, _) in FAST_SETTINGS.items():
         assert f"{name}={value}" in record.getMessage()

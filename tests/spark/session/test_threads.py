@@ -170,9 +170,7 @@ def test_classes_are_compiled_once(spark: SparkSession, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(java_classes, "_archive", none)
     other = spark_lance.enable(spark.newSession())
-    rules = other._jsparkSession.experimental().extraOptimizations()
-    names = [rules.apply(i).getClass().getName() for i in range(rules.size())]
-    assert names == ["org.lance.spark.scan.LancePruning"]
+    assert other.conf.get("spark.lance.planInDriver") == "true"
 
 
 @contextmanager
@@ -203,16 +201,14 @@ def test_where_no_classes_are_taken_each_thread_calls_for_itself(
             for _ in range(2):
                 spark_lance.enable(other)
             append(other.range(3), path)
-            # The rule does not depend on it.
             read = other.read.format("lance").load(path)
             assert read.where("id > 0").count() == 2
-            assert other._jsparkSession.experimental().extraOptimizations().size() == 1
 
     with caplog.at_level(logging.WARNING):
         plainly(work)
     assert [record.message for record in caplog.records] == [
-        "Call spark_lance.enable(spark) in every thread that writes Lance tables; here one call does not "
-        "serve all of them: the driver's class loader takes no classes"
+        "Reads of Lance tables by path fetch all columns and rows here, and each thread that writes by path "
+        "needs its own call of spark_lance.enable(spark): the driver's class loader takes no classes"
     ]
     assert ids(path) == [0, 1, 2]
 
@@ -236,7 +232,7 @@ def test_a_class_that_does_not_compile_costs_threads_only(
     with caplog.at_level(logging.WARNING):
         plainly(work)
     (record,) = caplog.records
-    assert record.message.startswith("Call spark_lance.enable(spark) in every thread that writes")
+    assert record.message.startswith("Reads of Lance tables by path fetch all columns")
     assert "NotThere" in record.message
     assert "\n" not in record.message
     assert ids(path) == [0, 1, 2]

@@ -346,7 +346,7 @@ def test_a_filter_and_the_reader_of_the_tasks(path: str) -> None:
 
 
 def test_spark_runs_the_stream_and_restarts_it(spark: SparkSession, path: str, tmp_path: Path) -> None:
-    # The optimizer rule leaves streams alone.
+    # Streams go Spark's own way.
     session = spark_lance.enable(spark.newSession())
 
     def run(**options: Any) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 // The table behind a name of the catalog: it knows its path, schema and version.
 //
-// Reads and writes end in Spark's own classes for Python data sources, with the columns that Spark asks for; the
-// optimizer rule of LancePruning adds filters, limits and statistics. Nothing of this is sent to executors.
+// The driver's Python plans its reads and writes (LanceScan, LanceWrite). Where it does not, they end in Spark's own
+// classes for Python data sources, with the columns that Spark asks for. Nothing of this is sent to executors.
 //
 // Compiled in the driver by Janino; hence no generics, no lambdas.
 
