@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.harness import RESULTS, Record, read_results  # noqa: E402
 from spark_lance import errors  # noqa: E402
 from spark_lance.cli.commands import COMMANDS, COMMON, Command  # noqa: E402
-from spark_lance.cli.engines import ENGINES  # noqa: E402
+from spark_lance.cli.inspect_commands import ENGINES  # noqa: E402
 from spark_lance.cli.main import command_line  # noqa: E402
 from spark_lance.spark.options.options import option_table  # noqa: E402
 from spark_lance.spark.schema.types import type_table  # noqa: E402

@@ -131,7 +131,7 @@ def _older_than(what: str, default: str) -> click.Option:
 COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
     "Look at a table": {
         "inspect": Command(
-            "inspect_command.inspect",
+            "html_commands.inspect",
             "A table's columns, rows, files and indices.",
             "inspect flights.lance --html flights.html",
             (
@@ -186,7 +186,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             (_WHERE, *_AT),
         ),
         "sql": Command(
-            "sql_command.sql",
+            "row_commands.sql",
             "Run a DuckDB query; the table is called t in it.",
             'sql flights.lance "SELECT carrier, avg(delay) FROM t GROUP BY carrier"',
             (click.Argument(["query"]), *_AT),
@@ -453,7 +453,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             ),
         ),
         "convert": Command(
-            "convert_command.convert",
+            "transfer_commands.convert",
             "Make a table of a Parquet folder or of a Delta table.",
             "convert flights_parquet new.lance --stable-row-ids",
             (

@@ -1,4 +1,7 @@
-"""The commands that show rows: head, sample, count, search, diff."""
+"""The command that asks DuckDB: sql.
+
+The commands that show rows: head, sample, count, search, diff.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,19 @@ from spark_lance.cli.names import Arguments
 from spark_lance.cli.opening import columns_of, open_table, reference_of
 from spark_lance.cli.output import Progress, as_json, print_table, say
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.errors import OptionError
+from spark_lance.datasets.sql import duckdb_module
+from spark_lance.errors import ExpressionError, OptionError
 from spark_lance.file.schema import Field
 
-__all__ = ["count", "diff", "head", "sample", "search", "show_rows"]
+__all__ = [
+    "count",
+    "diff",
+    "head",
+    "sample",
+    "search",
+    "show_rows",
+    "sql",
+]
 
 
 def head(arguments: Arguments) -> int:
@@ -174,3 +186,19 @@ def _shown_columns(dataset: LanceDataset, arguments: Arguments, but: str | None 
     if field is None or not pa.types.is_fixed_size_list(field.arrow_type()):
         return None
     return [top.name for top in dataset.lance_schema.fields if top.name != but]
+
+
+_VIEW = "t"
+
+
+def sql(arguments: Arguments) -> int:
+    """Show what a SQL query of DuckDB answers; the table is called t in it."""
+    dataset = open_table(arguments)
+    duckdb = duckdb_module()
+    try:
+        with Progress("asking"):
+            result = dataset.sql(arguments.query, _VIEW)
+    except duckdb.Error as error:
+        raise ExpressionError(" ".join(str(error).split())) from None
+    show_rows(result, arguments)
+    return 0

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
-from spark_lance.cli.engines import ENGINES, judge
+from spark_lance.cli.inspect_commands import ENGINES, judge
 from spark_lance.cli.main import main
 from spark_lance.cli.output import as_json, size_text
 from spark_lance.table.features import FEATURES

@@ -1,7 +1,7 @@
 """What must work with every release of pylance that is said to: it reads, searches and changes our tables.
 
-Which tables a release can use is what `spark_lance.cli.engines` says of it, for `doctor` and the docs; what
-it says it cannot use must be refused, not misread. The release is the one that is installed.
+`spark_lance.cli.inspect_commands` says which tables a release can use, for `doctor` and the docs. A release
+must refuse the tables that it cannot use, not misread them. The release is the one that is installed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
-from spark_lance.cli.engines import ENGINES
+from spark_lance.cli.inspect_commands import ENGINES
 from spark_lance.cli.main import main
 from tests.compatibility.tables import KINDS, make, rows, sorted_rows
 
@@ -31,7 +31,7 @@ def engine() -> str:
             first, last = (tuple(int(part) for part in words[place].split(".")) for place in (1, -1))
             if first <= RELEASE and RELEASE[: len(last)] <= last:
                 return each.name
-    pytest.fail(f"spark_lance.cli.engines does not tell of pylance {lance.__version__}")
+    pytest.fail(f"spark_lance.cli.inspect_commands does not tell of pylance {lance.__version__}")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import lance
 import pyarrow as pa
 
 import spark_lance
-from spark_lance.cli.html_page import html_page
+from spark_lance.cli.html_commands import html_page
 from spark_lance.errors import LanceError
 from spark_lance.index.vector import search
 from spark_lance.io.store import open_store

@@ -16,7 +16,7 @@ import pytest
 from pyroaring import BitMap, BitMap64
 
 import spark_lance
-from spark_lance.cli.html_page import html_page
+from spark_lance.cli.html_commands import html_page
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.limits import check_arrow_file, check_arrow_stream, check_fixed_size, decoding
 from spark_lance.file.v2_0.compression import decompress as decompress_20

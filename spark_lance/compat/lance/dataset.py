@@ -1,30 +1,37 @@
-"""Datasets that change in place, with pylance's arguments and answers, over values of this package."""
+"""Datasets that change in place, with pylance's arguments and answers, over values of this package.
+
+The partitions of a vector index, one by one.
+
+Tags and branches in pylance's shapes.
+
+Reading rows of a dataset.
+"""
 
 from __future__ import annotations
 
 import os
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 
 import spark_lance.datasets.dataset as values
 from spark_lance.compat.lance.answers import transaction_or_none, version_dict, writing_options
+from spark_lance.compat.lance.base import DatasetBase
 from spark_lance.compat.lance.changes import Changes
+from spark_lance.compat.lance.fragment import LanceFragment
 from spark_lance.compat.lance.merging import MergeInsertBuilder
 from spark_lance.compat.lance.optimize import DatasetOptimizer
 from spark_lance.compat.lance.progress import FragmentWriteProgress
 from spark_lance.compat.lance.raising import raises_os_errors
-from spark_lance.compat.lance.reading import Reading
-from spark_lance.compat.lance.references import Branches, Tags
-from spark_lance.compat.lance.scanning import LanceScanner, ScannerBuilder
+from spark_lance.compat.lance.scanning import LanceScanner, ScannerBuilder, exact_rows, scan_arguments
 from spark_lance.compat.lance.sql import SqlQueryBuilder
-from spark_lance.compat.lance.vector_reader import VectorIndexReader
 from spark_lance.datasets.building import commit as commit_at
 from spark_lance.datasets.building import merge_appends, place_of
 from spark_lance.datasets.index_segment import Index, IndexFile
@@ -33,11 +40,23 @@ from spark_lance.datasets.ordering import ColumnOrdering
 from spark_lance.datasets.stats import DataStatistics, FieldStatistics, LanceStats
 from spark_lance.datasets.transaction import Transaction
 from spark_lance.datasets.versions import DatasetBasePath
-from spark_lance.errors import OptionTypeError, TableNotFoundError
+from spark_lance.errors import (
+    IndexNotFoundError,
+    OptionError,
+    OptionTypeError,
+    RowNotFoundError,
+    TableNotFoundError,
+)
+from spark_lance.index.entries import Segment, segments_of
+from spark_lance.index.vector.create import open_segment
+from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE as LANCE_COMMIT_MESSAGE_KEY
 from spark_lance.table.commits.commit_options import commit_options
+from spark_lance.table.index_kinds import label_of
+from spark_lance.table.versions.branches import Branches as _Branches
 from spark_lance.table.versions.drop import drop_table
+from spark_lance.table.versions.tags import Tags as _Tags
 
 __all__ = [
     "LANCE_COMMIT_MESSAGE_KEY",
@@ -55,6 +74,7 @@ __all__ = [
     "LanceScanner",
     "LanceStats",
     "MergeInsertBuilder",
+    "Reading",
     "ScannerBuilder",
     "SqlQueryBuilder",
     "Tags",
@@ -63,6 +83,225 @@ __all__ = [
     "dataset",
     "write_dataset",
 ]
+
+
+@raises_os_errors
+class Reading(DatasetBase):
+    """The methods that read a dataset."""
+
+    def scanner(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> LanceScanner:
+        """Describe a read."""
+        names = ("limit", "offset", "nearest", "batch_size")
+        arguments = {"columns": columns, "filter": filter, **dict(zip(names, args, strict=False)), **options}
+        defaults = self._default_scan_options or {}
+        arguments = {**defaults, **{name: value for name, value in arguments.items() if value is not None}}
+        scanner = self.value.scanner(**scan_arguments(arguments))
+        return LanceScanner(scanner, self, exact_rows(arguments), arguments.get("scan_stats_callback"))
+
+    def to_table(self, columns: Any = None, filter: Any = None, *args: Any, **options: Any) -> pa.Table:
+        """Read rows into memory."""
+        return self.scanner(columns, filter, *args, **options).to_table()
+
+    def to_batches(
+        self, columns: Any = None, filter: Any = None, *args: Any, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """Stream rows."""
+        return self.scanner(columns, filter, *args, **options).to_batches()
+
+    def to_pandas(self, columns: Any = None, filter: Any = None, **options: Any) -> Any:
+        """Read rows into a DataFrame."""
+        options.pop("blob_mode", None)
+        return self.to_table(columns, filter, **options).to_pandas()
+
+    def head(self, num_rows: int, **options: Any) -> pa.Table:
+        """Read the first rows."""
+        return self.scanner(**options).head(num_rows)
+
+    def count_rows(self, filter: Any = None, **options: Any) -> int:
+        """Count rows."""
+        if filter is None and not options:
+            return self.value.count_rows()
+        return self.scanner(filter=filter, **options).count_rows()
+
+    def take(self, indices: Any, columns: Any = None) -> pa.Table:
+        """Return rows by position; a column that is named twice comes twice."""
+        return _with_repeats(columns, lambda names: self.value.take(indices, names))
+
+    def _take_rows(self, row_ids: Any, columns: Any = None, **_: Any) -> pa.Table:
+        return _with_repeats(columns, lambda names: self.value.take_rows(row_ids, names))
+
+    def take_blobs(
+        self, blob_column: str, ids: Any = None, addresses: Any = None, indices: Any = None
+    ) -> list[Any]:
+        """Return blobs as files; nulls are left out."""
+        try:
+            blobs = self.value.take_blobs(blob_column, indices, ids=ids, addresses=addresses)
+        except RowNotFoundError as error:
+            if indices is not None:
+                raise
+            raise NotImplementedError(
+                f"A take operation that includes row addresses must not target deleted rows: {error}"
+            ) from error
+        return [blob for blob in blobs if blob is not None]
+
+    def sample(self, num_rows: int, columns: Any = None, randomize_order: bool = True, **_: Any) -> pa.Table:
+        """Return rows chosen at random."""
+        return self.value.sample(num_rows, columns, randomize_order)
+
+    def sql(self, sql: str) -> SqlQueryBuilder:
+        """Return a query in the making."""
+        return SqlQueryBuilder(self.value, sql)
+
+    def join(self, *_: Any, **__: Any) -> NoReturn:
+        """Not there."""
+        raise NotImplementedError("Versioning not yet supported")
+
+    def replace_schema(self, schema: pa.Schema) -> NoReturn:
+        """Not there."""
+        raise NotImplementedError("Cannot replace the schema of a dataset")
+
+    def filter(self, *_: Any, **__: Any) -> NoReturn:
+        """Not there: `scanner` and `to_table` take filters."""
+        raise NotImplementedError("give the filter to scanner() or to_table()")
+
+    def sort_by(self, *_: Any, **__: Any) -> NoReturn:
+        """Not there: `scanner` and `to_table` take order_by."""
+        raise NotImplementedError("give order_by to scanner() or to_table()")
+
+    join_asof = join
+
+    def get_fragments(self, filter: Any = None) -> list[LanceFragment]:
+        """Return the fragments."""
+        if filter is not None:
+            raise ValueError("get_fragments() does not support filter yet")
+        return [LanceFragment(self, None, fragment=each) for each in self.value.get_fragments()]
+
+    def get_fragment(self, fragment_id: int) -> LanceFragment | None:
+        """Return the fragment of an id."""
+        fragment = self.value.get_fragment(fragment_id)
+        return None if fragment is None else LanceFragment(self, None, fragment=fragment)
+
+    def fragment_ids(self) -> set[int]:
+        """Return the ids of the fragments."""
+        return {fragment.fragment_id for fragment in self.value.get_fragments()}
+
+
+def _with_repeats(columns: Any, read: Callable[[Any], pa.Table]) -> pa.Table:
+    """Return the result of `read` for some columns; a column may be given several times."""
+    if not isinstance(columns, list | tuple) or len(set(columns)) == len(columns):
+        return read(columns)
+    return read(list(dict.fromkeys(columns))).select(list(columns))
+
+
+@raises_os_errors
+class Tags:
+    """The tags of a table."""
+
+    def __init__(self, tags: _Tags) -> None:
+        self._tags = tags
+
+    def list(self) -> dict[str, dict[str, Any]]:
+        """Return the tags by name."""
+        return self._tags.list()
+
+    def list_ordered(self, order: str | None = None) -> Sequence[tuple[str, dict[str, Any]]]:
+        """Return names and tags by version: "desc", the default, or "asc"."""
+        return sorted(self.list().items(), key=lambda item: item[1]["version"], reverse=order != "asc")
+
+    def get_version(self, tag: str) -> int:
+        """Return the version that a tag names."""
+        return self._tags.get_version(tag)
+
+    def create(self, tag: str, reference: Any = None) -> None:
+        """Give a version a name."""
+        self._tags.create(tag, reference)
+
+    def update(self, tag: str, reference: Any = None) -> None:
+        """Move a tag."""
+        self._tags.update(tag, reference)
+
+    def delete(self, tag: str) -> None:
+        """Delete a tag."""
+        self._tags.delete(tag)
+
+
+@raises_os_errors
+class Branches:
+    """The branches of a table."""
+
+    def __init__(self, branches: _Branches) -> None:
+        self._branches = branches
+
+    def list(self) -> dict[str, Any]:
+        """Return the branches by name."""
+        return self._branches.list()
+
+    def list_ordered(self, order: str | None = None) -> Sequence[tuple[str, Any]]:
+        """Return names and branches by the version at which they begin: "desc", the default, or "asc"."""
+        key = lambda item: item[1]["parent_version"]  # noqa: E731
+        return sorted(self.list().items(), key=key, reverse=order != "asc")
+
+    def delete(self, branch: str) -> None:
+        """Delete a branch."""
+        self._branches.delete(branch)
+
+    def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
+        """Replace the metadata of a branch."""
+        self._branches.replace_metadata(branch, metadata)
+
+
+@raises_os_errors
+class VectorIndexReader:
+    """Reads a vector index by partition, all its segments together.
+
+    Args:
+        dataset: the dataset.
+        index_name: of the index.
+
+    Raises:
+        OptionError: it is no vector index.
+        IndexNotFoundError: there is none of the name.
+    """
+
+    def __init__(self, dataset: Any, index_name: str) -> None:
+        value = dataset.value
+        entries = [entry for entry in value.manifest.indices if entry.name == index_name]
+        if not entries:
+            raise IndexNotFoundError(f"there is no index {index_name!r}")
+        if any(label_of(entry) != VECTOR_LABEL for entry in entries):
+            raise OptionError(f"{index_name} is not vector index")
+        segments: Iterable[Segment] = segments_of(value.snapshot, VECTOR_LABEL, VECTOR_NEWEST)
+        self._segments = [open_segment(segment) for segment in segments if segment.name == index_name]
+
+    def num_partitions(self) -> int:
+        """Return the number of partitions; segments that were trained apart count one after the other."""
+        return max((len(segment.lengths) for segment in self._segments), default=0)
+
+    def read_partition(self, partition_id: int, *, with_vector: bool = False) -> pa.Table:
+        """Return the row ids of a partition, and with `with_vector` its codes as they are stored.
+
+        Raises:
+            RowNotFoundError: there is no such partition.
+        """
+        if not 0 <= partition_id < self.num_partitions():
+            raise RowNotFoundError(f"partition {partition_id} is out of range: {self.num_partitions()}")
+        parts = []
+        for segment in self._segments:
+            if partition_id >= len(segment.lengths):
+                continue
+            partition = segment.partition(partition_id)
+            columns = {"_rowid": pa.array(partition.row_ids, pa.uint64())}
+            if with_vector:
+                columns |= {name: _as_arrow(np.asarray(codes)) for name, codes in partition.codes.items()}
+            parts.append(pa.table(columns))
+        return pa.concat_tables(parts)
+
+
+def _as_arrow(values: np.ndarray[Any, Any]) -> pa.Array:
+    if values.ndim == 1:
+        return pa.array(values)
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
 class AutoCleanupConfig(dict[str, int]):

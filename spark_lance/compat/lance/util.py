@@ -1,4 +1,7 @@
-"""Small helpers."""
+"""Small helpers.
+
+Clusters of vectors.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,90 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from spark_lance.compat.lance.kmeans import KMeans
 from spark_lance.compat.lance.raising import raises_os_errors
+from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.index.vector.kmeans import assign, train_kmeans
+from spark_lance.index.vector.metrics import metric_named, unit
 from spark_lance.table.predicates.moments import parse_moment
 
-__all__ = ["KMeans", "sanitize_ts", "td_to_micros", "validate_vector_index"]
+__all__ = [
+    "KMeans",
+    "sanitize_ts",
+    "td_to_micros",
+    "validate_vector_index",
+]
+
+
+@raises_os_errors
+class KMeans:
+    """Finds clusters, and to which of them vectors belong.
+
+    Args:
+        k: how many clusters.
+        metric_type: l2, cosine or dot.
+        max_iters: most passes over the vectors.
+        centroids: those to use, of float32; else `fit` finds them.
+    """
+
+    def __init__(
+        self, k: int, metric_type: str = "l2", max_iters: int = 50, centroids: pa.Array | None = None
+    ) -> None:
+        self.k = k
+        self._metric = metric_named(metric_type.lower())
+        self._max_iters = max_iters
+        self._centroids = None if centroids is None else _matrix(centroids)
+
+    def __repr__(self) -> str:
+        return f"lance.KMeans(k={self.k}, metric_type={self._metric})"
+
+    @property
+    def centroids(self) -> pa.Array | None:
+        """The centroids as an array of tensors; None before `fit`."""
+        centroids = self._centroids
+        return None if centroids is None else pa.FixedShapeTensorArray.from_numpy_ndarray(centroids)
+
+    def fit(self, data: Any) -> None:
+        """Find the centroids of vectors of float32: fixed-size lists, 1-D tensors, or a matrix."""
+        rows = self._prepared(data)
+        self._centroids = train_kmeans(
+            rows, self.k, spherical=self._metric == "dot", iterations=self._max_iters
+        )
+
+    def predict(self, data: Any) -> pa.UInt32Array:
+        """Return the number of the cluster of every vector.
+
+        Raises:
+            OptionError: there are no centroids yet.
+        """
+        if self._centroids is None:
+            raise OptionError("there are no centroids yet: call fit() first")
+        owners = assign(self._prepared(data), self._centroids, spherical=self._metric == "dot")[0]
+        return pa.array(owners.astype(np.uint32))
+
+    def _prepared(self, data: Any) -> npt.NDArray[np.float32]:
+        rows = _matrix(data)
+        return unit(rows).astype(np.float32) if self._metric == "cosine" else rows
+
+
+def _matrix(data: Any) -> npt.NDArray[np.float32]:
+    if isinstance(data, pa.FixedShapeTensorArray):
+        if len(data.type.shape) != 1:
+            raise OptionError(f"a vector must be a 1-D array, got {len(data.type.shape)}-D")
+        data = data.storage
+    if isinstance(data, pa.FixedSizeListArray):
+        if data.type.value_type != pa.float32():
+            raise OptionError(f"Array must be float32 type, got: {data.type.value_type}")
+        return data.flatten().to_numpy(zero_copy_only=False).reshape(len(data), -1)  # type: ignore[no-any-return]
+    if isinstance(data, np.ndarray):
+        if data.dtype != np.float32 or data.ndim != 2:
+            raise OptionError(
+                f"Numpy array must be a matrix of float32 type, got: {data.ndim}-D {data.dtype}"
+            )
+        return data
+    raise OptionTypeError("vectors are a FixedSizeListArray, a tensor or a numpy array")
 
 
 def sanitize_ts(ts: Any) -> datetime:

@@ -1,4 +1,6 @@
-"""One page about a table, whole in itself: no script, no font, no picture from elsewhere.
+"""The command that draws a table, besides showing it: inspect.
+
+One page about a table, whole in itself: no script, no font, no picture from elsewhere.
 
 Charts are SVG, drawn here from numbers. Everything that comes from the table is escaped.
 """
@@ -7,15 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import import_module
+from pathlib import Path
 
 from spark_lance.cli.inspect_commands import advice_for
-from spark_lance.cli.output import size_text
+from spark_lance.cli.inspect_commands import inspect as show
+from spark_lance.cli.names import Arguments
+from spark_lance.cli.opening import open_table
+from spark_lance.cli.output import Progress, say, size_text, unwritten
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.io.progress import reporting
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
 from spark_lance.table.metadata.detail import table_detail
 
-__all__ = ["html_page"]
+__all__ = [
+    "html_page",
+    "inspect",
+]
 
 _VERSIONS = 200
 _FRAGMENTS = 200
@@ -261,3 +272,19 @@ def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, text_of: objec
         f'<text x="10" y="{_HEIGHT - 5}">version {first}</text>'
         f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 5}" text-anchor="end">version {last}</text></svg>'
     )
+
+
+def inspect(arguments: Arguments) -> int:
+    """Show a table, or write a page about it."""
+    if arguments.html is None:
+        return show(arguments)
+    dataset = open_table(arguments)
+    release: str = import_module(__name__.partition(".")[0]).__version__
+    with Progress("looking into files") as progress, reporting(progress):
+        text = html_page(dataset, release)
+    try:
+        Path(arguments.html).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise unwritten(arguments.html, error) from error
+    say(f"wrote {arguments.html}")
+    return 0
