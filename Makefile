@@ -11,7 +11,7 @@ PYLANCE_VERSIONS ?= 0.38.3 1.0.4 4.0.2 8.0.1 14.0.2
 # Folders of tests that need no Spark; comparisons with whole tables of pylance are left to make test.
 FAST_TESTS ?= tests/file tests/io tests/table tests/index tests/cli
 # The marks of tests that make test runs, as in pyproject.toml.
-QUICK := not slow and not s3 and not reference_full and not benchmark and not cluster and not stores and not site and not tpc and not spark_sql
+QUICK := not slow and not s3 and not reference_full and not benchmark and not cluster and not stores and not site and not tpc and not spark_sql and not peers
 # The time budget of make test-near, and the changed files, which git tells if none are given.
 SECONDS ?= 120
 FILES ?=
@@ -37,7 +37,7 @@ EXTRAS_release := release
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-peers test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit bench-durability
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -96,6 +96,9 @@ test-cluster: $(VENV)/.installed-test ## run the tests on a Spark cluster of two
 test-spark-sql: $(VENV)/.installed-test ## run Spark's own SQL inputs over Lance tables, with Parquet as the control (needs mvn)
 	$(BIN)/python -m pytest -m spark_sql tests/spark_sql $(ARGS)
 
+test-peers: $(VENV)/.installed-test ## run the code of Iceberg's and Delta's documentation over Lance tables: PEERS=folder (see tests/peers/pages.py)
+	PEERS=$(PEERS) $(BIN)/python -m pytest -s -m peers tests/peers $(ARGS)
+
 test-tpc: $(VENV)/.installed-test-tpc ## run the queries of TPC-H and TPC-DS by table name against Parquet (needs mvn)
 	$(BIN)/python -m pytest -m tpc tests/tpc $(ARGS)
 
@@ -121,7 +124,7 @@ with-pylance-%: $(VENV)/.installed-test
 	PYTHONPATH=.venv-pylance-$* $(BIN)/python -m pytest -m '' --record tests/compatibility/test_pylance.py $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc and not spark_sql" $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc and not spark_sql and not peers" $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style, formatting and types
 	$(BIN)/ruff check .

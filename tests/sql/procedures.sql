@@ -55,3 +55,52 @@ ALTER TABLE db.t CREATE BRANCH dev;
 ! CALL `lance`.system.create_branch(table => 'db.t', branch => 'dev')
 SELEC 1;
 ! PARSE_SYNTAX_ERROR
+CREATE TABLE lance.db.ice AS SELECT id, cast(id AS string) AS name FROM range(4);
+INSERT INTO lance.db.ice VALUES (9, 'nine');
+DELETE FROM lance.db.ice WHERE id = 0;
+CALL lance.system.rollback_to_snapshot('db.ice', 2);
+> 3 | 4
+CALL lance.system.set_current_snapshot(table => 'db.ice', snapshot_id => 3);
+> 4 | 5
+CALL lance.system.rollback_to_timestamp('db.ice', current_timestamp());
+> 5 | 6
+SELECT count(*) FROM lance.db.ice;
+> 4
+SELECT snapshot_id FROM lance.db.ice.snapshots WHERE operation = 'delete';
+> 3
+SELECT file_count FROM lance.db.ice.partitions VERSION AS OF 2;
+> 2
+CALL lance.system.rewrite_data_files(table => 'db.ice', strategy => 'sort', sort_order => 'id DESC NULLS LAST');
+SELECT first(id), last(id) FROM lance.db.ice;
+> 9 | 1
+CALL lance.system.rewrite_data_files(table => 'db.ice', options => map('rewrite-all', 'true'));
+! strategy => 'sort' rewrites all files
+CALL lance.system.expire_snapshots(table => 'db.ice', older_than => current_timestamp());
+! allow_short_retention => true
+CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(2));
+SELECT count(*) FROM lance.db.ice VERSION AS OF 2;
+! version 2
+CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(99));
+! there is no snapshot 99
+CALL lance.system.remove_orphan_files(table => 'db.ice', dry_run => true);
+CALL lance.system.create_changelog_view(table => 'db.ice', changelog_view => 'log', options => map('start-snapshot-id', '2'));
+SELECT _change_type, _commit_snapshot_id, id FROM log WHERE _commit_snapshot_id = 3;
+> DELETE | 3 | 0
+CALL lance.system.create_branch('db.ice', 'audit');
+INSERT INTO lance.db.`ice@audit` VALUES (50, 'fifty');
+CALL lance.system.fast_forward('db.ice', 'main', 'audit');
+SELECT max(id) FROM lance.db.ice;
+> 50
+CALL lance.system.migrate('db.ice');
+! CALL lance.system.snapshot('spark_catalog.db.ice', 'db.ice')
+CALL lance.system.compute_table_stats('db.ice');
+! create_index
+CALL lance.system.create_index('db.ice', 'id', 'ZONEMAP');
+CALL lance.system.cherrypick_snapshot('db.ice', 3);
+! fast_forward
+CALL lance.system.snapshot('lance.db.ice', 'db.ice_copy');
+SELECT count(*) FROM lance.db.ice_copy;
+> 5
+CALL lance.system.add_files('db.ice_copy', 'lance.db.ice');
+SELECT count(*) FROM lance.db.ice_copy;
+> 10

@@ -11,6 +11,7 @@ equally many rows. The bits of the ranks are interleaved to one number, the sort
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -54,6 +55,8 @@ _SAMPLED_ROWS = 50_000
 _RANK_BITS = 10
 # Bits of all ranks together: what a signed number of 64 bits holds.
 _KEY_BITS = 63
+# A column with a direction, as in ORDER BY.
+_DIRECTED = re.compile(r"(\S+)(?:\s+(ASC|DESC))?(?:\s+NULLS\s+(FIRST|LAST))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ class Clustering:
         spark: the session.
         snapshot: the version.
         fragments: ids of the fragments.
-        keys: the columns that decide the order; dots lead into structs.
+        keys: the columns that decide the order; dots lead into structs. ASC, DESC, NULLS FIRST and NULLS LAST
+            may follow a name, as in SQL.
         options: sizes and version of the new files.
     """
 
@@ -112,9 +116,9 @@ class Clustering:
         self, frame: DataFrame, names: Sequence[str], interleaved: bool
     ) -> tuple[DataFrame, list[Column]]:
         """Return the frame, with one more column if needed, and what to sort it by."""
-        values = [self._value(key, names) for key in self.keys]
         if not interleaved:
-            return frame, values
+            return frame, [self._directed(key, names) for key in self.keys]
+        values = [self._value(key, names) for key in self.keys]
         bits = min(_RANK_BITS, _KEY_BITS // len(values))
         if not bits:
             raise OptionError(f"a Z-order of more than {_KEY_BITS} columns")
@@ -202,11 +206,26 @@ class Clustering:
         by_bytes = math.ceil(stored / min(self.options.max_bytes_per_file, _TASK_BYTES))
         return max(1, by_rows, by_bytes)
 
+    def _directed(self, key: str, names: Sequence[str]) -> Column:
+        """Return a key with its direction; nulls are first, and last for DESC, unless it says otherwise."""
+        value, match = self._value(key, names), _DIRECTED.fullmatch(key)
+        if match is None or self._is_column(key):
+            return value
+        descends = (match[2] or "").upper() == "DESC"
+        nulls_last = (match[3] or ("LAST" if descends else "FIRST")).upper() == "LAST"
+        side = f"{'desc' if descends else 'asc'}_nulls_{'last' if nulls_last else 'first'}"
+        column: Column = getattr(value, side)()
+        return column
+
+    def _is_column(self, key: str) -> bool:
+        return any(top.name == key for top in self.snapshot.manifest.schema.fields)
+
     def _path(self, key: str) -> list[str]:
         """Return the names that lead to a key: a column whose name has dots is meant first."""
-        if any(top.name == key for top in self.snapshot.manifest.schema.fields):
+        if self._is_column(key):
             return [key]
-        top, *inner = key.split(".")
+        match = _DIRECTED.fullmatch(key)
+        top, *inner = (match[1] if match else key).strip("`").split(".")
         self.snapshot.manifest.schema.field(top)
         return [top, *inner]
 

@@ -269,7 +269,7 @@ class Optimizing:
         `lance.row_lineage.spill` = false keeps them in the manifest, at up to a hundred bytes a row.
 
         Args:
-            columns: names; dots lead into structs.
+            columns: names; dots lead into structs. A direction may follow, as in `id DESC NULLS LAST`.
 
         Raises:
             SchemaError: a column does not exist, or Spark has no type for it.

@@ -6,8 +6,8 @@ Those about a table take its name first, as it stands in SQL ("db.t", "`t@dev`",
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
@@ -19,58 +19,16 @@ from spark_lance.errors import OptionError
 from spark_lance.spark.lance_table.maintaining import VacuumRequest, VacuumWords
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
+from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
+from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.row_level import last_change
 from spark_lance.spark.sql.tables import table_at
 from spark_lance.table.maintenance.verify import verify
 
-__all__ = ["PROCEDURES", "Procedure", "call_procedure", "list_procedures", "load_procedure"]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a procedure; without a default it must be given. `default` is SQL."""
-
-    name: str
-    type: str
-    comment: str
-    default: str | None = None
-
-
-@dataclass(frozen=True)
-class Procedure:
-    """A procedure: its parameters, its function and its result.
-
-    Attributes:
-        run: called with the question, the table and the arguments by name; returns a DataFrame or None.
-        parameters: behind `table`.
-        doc: what it does, in a sentence.
-        on_table: whether there is a parameter `table`. Without one, `run` gets no table.
-    """
-
-    run: Callable[[Question, Any, Mapping[str, Any]], Any]
-    parameters: tuple[Parameter, ...]
-    doc: str
-    on_table: bool = True
-
-    @property
-    def all_parameters(self) -> tuple[Parameter, ...]:
-        """The parameters, `table` first."""
-        return (_TABLE, *self.parameters) if self.on_table else self.parameters
-
-
-_TABLE = Parameter("table", "string", "the table, as SQL names it inside of the catalog")
+__all__ = ["PROCEDURES", "call_procedure", "list_procedures", "load_procedure"]
 
 
 _NAME = Parameter("name", "string", "of the index; of the column, with _idx behind it, by default", "NULL")
-
-
-def _texts(value: str) -> list[str]:
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
-def _reference(value: str | None) -> int | str | None:
-    """Return a version by number or by tag."""
-    return int(value) if value is not None and value.isdigit() else value
 
 
 def _optimize(table: LanceTable, a: Mapping[str, Any], **options: Any) -> Any:
@@ -102,7 +60,7 @@ _SQL_WORDS = VacuumWords("retention_hours", "retain_versions", "allow_short_rete
 
 def _create_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
     exists = a["replace"] and a["tag"] in table.tags.list()
-    (table.tags.update if exists else table.tags.create)(a["tag"], _reference(a["version"]))
+    (table.tags.update if exists else table.tags.create)(a["tag"], number(a["version"]))
 
 
 def _restore(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
@@ -110,7 +68,7 @@ def _restore(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
         raise OptionError("restore needs either a version or a timestamp: version => '1'")
     if a["timestamp"] is not None:
         return table.restoreToTimestamp(a["timestamp"])
-    to = _reference(a["version"])
+    to = number(a["version"])
     return table.restoreToVersion(to) if isinstance(to, int) else table.restoreToTag(str(to))
 
 
@@ -124,24 +82,24 @@ def _create_index(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
 
 
 def _create_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
-    table.branches.create(a["branch"], _reference(a["version"]))
+    table.branches.create(a["branch"], number(a["version"]))
 
 
 def _clone(question: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
     catalog, target = (
         question.catalog,
-        catalog_name(question.catalog, a["target"], _current_namespace(question)),
+        catalog_name(question.catalog, a["target"], current_namespace(question)),
     )
     uri = target[0] if is_path(target) and catalog.paths else catalog.names.place(target)
-    table.clone(uri, bool(a["shallow"]), version=_reference(a["version"]))
+    table.clone(uri, bool(a["shallow"]), version=number(a["version"]))
     if not is_path(target):
         catalog.names.add(target, uri, {})
 
 
 def _add_columns_from(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
-    source, keys = question.spark.table(a["source"]), _texts(a["keys"])
+    source, keys = question.spark.table(a["source"]), texts(a["keys"])
     if a["columns"] is not None:
-        source = source.select(*keys, *_texts(a["columns"]))
+        source = source.select(*keys, *texts(a["columns"]))
     return table.addColumns(source, on=keys)
 
 
@@ -208,12 +166,12 @@ PROCEDURES: dict[str, Procedure] = {
         "Bring rows that writers have logged (MemWAL) into the table, and delete what nobody needs any more.",
     ),
     "sort": Procedure(
-        lambda _, table, a: _optimize(table, a).sortBy(*_texts(a["columns"])),
+        lambda _, table, a: _optimize(table, a).sortBy(*texts(a["columns"])),
         (_COLUMNS, _WHERE),
         "Write the rows anew in the order of columns, so that filters on them skip files.",
     ),
     "zorder": Procedure(
-        lambda _, table, a: _optimize(table, a).zOrderBy(*_texts(a["columns"])),
+        lambda _, table, a: _optimize(table, a).zOrderBy(*texts(a["columns"])),
         (_COLUMNS, _WHERE),
         "Write the rows anew, those with similar values of several columns together.",
     ),
@@ -250,7 +208,7 @@ PROCEDURES: dict[str, Procedure] = {
         "Give a version a name.",
     ),
     "update_tag": Procedure(
-        lambda _, table, a: table.tags.update(a["tag"], _reference(a["version"])),
+        lambda _, table, a: table.tags.update(a["tag"], number(a["version"])),
         (_TAG, _VERSION),
         "Move a tag to another version.",
     ),
@@ -316,6 +274,7 @@ PROCEDURES: dict[str, Procedure] = {
         "Tell what the last DELETE, UPDATE or MERGE of this session did; no row if there was none.",
         on_table=False,
     ),
+    **ICEBERG_PROCEDURES,
 }
 
 
@@ -367,17 +326,9 @@ def call_procedure(question: Question) -> dict[str, Any]:
     text = arguments.pop("table")
     if text is None:
         raise OptionError(f"{question.name[-1]} needs the name of a table")
-    name = catalog_name(question.catalog, str(text), _current_namespace(question))
-    rows = _rows(procedure.run(question, table_at(question, name), arguments))
+    name = catalog_name(question.catalog, str(text), current_namespace(question))
+    rows = _rows(procedure.run(question, table_at(question, name), {**arguments, "named": str(text)}))
     return {**rows, "changed": [question.catalog.name, *name]}
-
-
-def _current_namespace(question: Question) -> tuple[str, ...]:
-    """Return the namespace that names of one part are in: the session's, if it is one of this catalog."""
-    manager = question.subject.sessionState().catalogManager()
-    if str(manager.currentCatalog().name()) != question.catalog.name:
-        return ()
-    return tuple(map(str, manager.currentNamespace()))
 
 
 def _rows(result: Any) -> dict[str, Any]:
@@ -388,7 +339,10 @@ def _rows(result: Any) -> dict[str, Any]:
     for field in result.schema.fields:
         simple = isinstance(
             field.dataType,
-            (st.LongType, st.IntegerType, st.DoubleType, st.BooleanType, st.StringType),
+            (
+                *(st.LongType, st.IntegerType, st.DoubleType, st.BooleanType, st.StringType),
+                st.TimestampType,
+            ),
         )
         fields.append(st.StructField(field.name, field.dataType if simple else st.StringType()))
     rows = [[_plain(value) for value in row] for row in result.collect()]
@@ -399,5 +353,6 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, datetime):
-        return str(value)
+        # Python gives times without a zone, in the zone of the process.
+        return round(value.timestamp() * 1_000_000)
     return json.dumps(value.asDict(True) if hasattr(value, "asDict") else value, default=str)

@@ -18,7 +18,7 @@ from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 from spark_lance.table.writing.location import check_location
 
-__all__ = ["create_branch", "deep_clone", "shallow_clone"]
+__all__ = ["copy_file", "create_branch", "deep_clone", "shallow_clone", "version_files"]
 
 _CHUNK = 8 << 20
 
@@ -51,8 +51,8 @@ def deep_clone(source: Store, ref: VersionRef, target: Store, root: str) -> Mani
     manifest = _cloneable(source, ref.root, ref.version)
     check_writable(manifest.message, manifest.path)
     check_location(target, root)
-    for store, path, name in _files(Bases.of(source, ref.root, manifest.message), manifest):
-        _copy(store, path, target, join(root, name))
+    for store, path, name in version_files(Bases.of(source, ref.root, manifest.message), manifest):
+        copy_file(store, path, target, join(root, name))
     return _clone(source, ref, manifest, target, root, shallow=False)
 
 
@@ -117,7 +117,7 @@ def _clone(
     )
 
 
-def _files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]:
+def version_files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]:
     """Yield store, path and new name, inside the clone, of every file of a version."""
     for fragment in manifest.fragments:
         for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
@@ -139,7 +139,7 @@ def _files(bases: Bases, manifest: Manifest) -> Iterable[tuple[Store, str, str]]
             yield store, sidecar.path, name + sidecar.path.removeprefix(directory)
 
 
-def _copy(source: Store, path: str, target: Store, new_path: str) -> None:
+def copy_file(source: Store, path: str, target: Store, new_path: str) -> None:
     """Copy an object; in pieces, unless the store can do it by itself."""
     if source == target and not source.is_local:
         source.copy(path, new_path)

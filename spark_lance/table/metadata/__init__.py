@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from spark_lance.errors import OptionError
 from spark_lance.table.metadata.columns import MetadataTable
 from spark_lance.table.metadata.contents import CONFIG, FILES, FRAGMENTS, SCHEMA
+from spark_lance.table.metadata.iceberg import ICEBERG_TABLES
 from spark_lance.table.metadata.names import BRANCHES, INDICES, TAGS
 from spark_lance.table.metadata.versions import HISTORY, TRANSACTIONS, VERSIONS
 
@@ -23,6 +24,7 @@ METADATA_TABLES: Mapping[str, MetadataTable] = {
     "tags": TAGS,
     "branches": BRANCHES,
     "config": CONFIG,
+    **ICEBERG_TABLES,
 }
 
 

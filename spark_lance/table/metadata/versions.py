@@ -24,7 +24,15 @@ from spark_lance.table.versions.tag_files import list_tags
 from spark_lance.table.versions.torn import read_whole
 from spark_lance.table.versions.versions import VersionFile, list_versions
 
-__all__ = ["HISTORY", "TRANSACTIONS", "VERSIONS"]
+__all__ = [
+    "HISTORY",
+    "TRANSACTIONS",
+    "VERSIONS",
+    "VersionRow",
+    "version_metrics",
+    "version_rows",
+    "version_time",
+]
 
 
 class _Tags:
@@ -46,13 +54,13 @@ class _Tags:
             return self._names.get(version, [])
 
 
-class _Version:
+class VersionRow:
     """A version of the history. Its files are read once, by the thread that needs them first."""
 
     def __init__(self, snapshot: Snapshot, tags: _Tags, file: VersionFile) -> None:
         self.snapshot = snapshot
         self.number = file.version
-        self.older: _Version | None = None
+        self.older: VersionRow | None = None
         self._tags = tags
         self._file = file
         self._lock = threading.Lock()
@@ -83,11 +91,13 @@ class _Version:
 
     @property
     def message(self) -> table_pb2.Manifest | None:
+        """The message of the manifest; None without a manifest."""
         manifest = self.manifest
         return None if manifest is None else manifest.message
 
     @property
     def tags(self) -> list[str]:
+        """The tags that name the version."""
         return self._tags.of(self.number)
 
 
@@ -101,28 +111,29 @@ def _transaction(snapshot: Snapshot, manifest: Manifest | None) -> Transaction |
         return None
 
 
-def _versions(snapshot: Snapshot) -> Iterator[_Version]:
+def version_rows(snapshot: Snapshot) -> Iterator[VersionRow]:
     """Yield the version and those before it on its line, newest first."""
     tags = _Tags(snapshot)
     files = list_versions(snapshot.store, snapshot.root)
     newest_first = (file for file in reversed(files) if file.version <= snapshot.manifest.version)
-    rows = (_Version(snapshot, tags, file) for file in newest_first)
+    rows = (VersionRow(snapshot, tags, file) for file in newest_first)
     for row, older in pairwise(chain(rows, [None])):
         assert row is not None
         row.older = older
         yield row
 
 
-def _timestamp(row: _Version) -> datetime | None:
+def version_time(row: VersionRow) -> datetime | None:
+    """Return when a version was committed; None if its manifest is gone."""
     manifest = row.manifest
     return manifest.timestamp if manifest is not None and manifest.message.HasField("timestamp") else None
 
 
-def _writer(row: _Version) -> str | None:
+def _writer(row: VersionRow) -> str | None:
     return None if row.message is None else writer_name(row.message)
 
 
-def _rows(row: _Version) -> int | None:
+def _rows(row: VersionRow) -> int | None:
     if row.message is None:
         return None
     counts = [live_rows(fragment) for fragment in row.message.fragments]
@@ -130,13 +141,13 @@ def _rows(row: _Version) -> int | None:
     return sum(recorded) if len(recorded) == len(counts) else None
 
 
-def _deleted_rows(row: _Version) -> int | None:
+def _deleted_rows(row: VersionRow) -> int | None:
     if row.message is None:
         return None
     return sum(fragment.deletion_file.num_deleted_rows for fragment in row.message.fragments)
 
 
-def _bytes(row: _Version) -> int | None:
+def _bytes(row: VersionRow) -> int | None:
     if row.message is None:
         return None
     sizes = [file.file_size_bytes for fragment in row.message.fragments for file in fragment.files]
@@ -153,7 +164,8 @@ def _of_transaction(value: Any) -> Any:
     return lambda row: None if row.transaction is None else value(row.transaction)
 
 
-def _metrics(row: _Version) -> dict[str, str] | None:
+def version_metrics(row: VersionRow) -> dict[str, str] | None:
+    """Return the counts of a version's commit; None if they are not known."""
     transaction, manifest = row.transaction, row.manifest
     if transaction is None or manifest is None:
         return None
@@ -167,7 +179,7 @@ def _is_inline(message: table_pb2.Manifest) -> bool:
 
 
 _VERSION = Column("version", pa.int64(), lambda row: row.number, "number of the version")
-_TIMESTAMP = Column("timestamp", TIME, _timestamp, "when it was committed")
+_TIMESTAMP = Column("timestamp", TIME, version_time, "when it was committed")
 _READ_VERSION = _of_transaction(lambda transaction: history_version(transaction.read_version))
 
 VERSIONS = MetadataTable(
@@ -210,7 +222,7 @@ VERSIONS = MetadataTable(
             "metadata of the table",
         ),
     ),
-    _versions,
+    version_rows,
     reads=True,
 )
 
@@ -233,7 +245,7 @@ HISTORY = MetadataTable(
             _of_transaction(lambda transaction: transaction.name and transaction.name == "append"),
             "whether it added rows and looked at none",
         ),
-        Column("operationMetrics", TEXT_MAP, _metrics, "counts such as `numOutputRows`, as text"),
+        Column("operationMetrics", TEXT_MAP, version_metrics, "counts such as `numOutputRows`, as text"),
         Column(
             "userMetadata",
             pa.string(),
@@ -241,8 +253,19 @@ HISTORY = MetadataTable(
             "text given as `userMetadata` or `commit_message`",
         ),
         Column("engineInfo", pa.string(), _writer, "library that committed it, with its release"),
+        Column("made_current_at", TIME, version_time, "Iceberg's name of `timestamp`"),
+        Column("snapshot_id", pa.int64(), lambda row: row.number, "Iceberg's name of `version`"),
+        Column(
+            "parent_id",
+            pa.int64(),
+            lambda row: None if row.older is None else row.older.number,
+            "version before it; null for the oldest that is left",
+        ),
+        Column(
+            "is_current_ancestor", pa.bool_(), lambda row: True, "always true: a line has no other versions"
+        ),
     ),
-    _versions,
+    version_rows,
     reads=True,
 )
 
@@ -280,6 +303,6 @@ TRANSACTIONS = MetadataTable(
             "inline", pa.bool_(), _of_message(_is_inline), "whether the manifest has a copy of the record"
         ),
     ),
-    _versions,
+    version_rows,
     reads=True,
 )

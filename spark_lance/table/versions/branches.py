@@ -104,6 +104,17 @@ class Branches:
             "metadata": content.get("metadata", {}),
         }
 
+    def identity(self, branch: str) -> str:
+        """Return what tells a branch from one of the same name that was deleted.
+
+        Raises:
+            BranchNotFoundError: there is no such branch.
+            FormatError: it is damaged.
+        """
+        content = self._read(branch)
+        chain = (content.get("identifier") or {}).get("version_mapping") or []
+        return str(chain[-1][1]) if chain else str(content.get("createAt", 0))
+
     def exists(self, branch: str) -> bool:
         """Whether there is a branch of this name."""
         return self.store.exists(self._path(branch))

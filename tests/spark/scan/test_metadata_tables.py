@@ -56,6 +56,9 @@ def test_every_table_comes_as_spark_expects_it(path: str) -> None:
     assert counts == {
         **{"versions": 4, "history": 4, "transactions": 4, "fragments": 5, "schema": 2, "files": 10},
         **{"tags": 1, "branches": 1, "config": 1, "indices": 0},
+        **{"snapshots": 4, "refs": 3, "metadata_log_entries": 4, "manifests": 1, "partitions": 1},
+        **{"entries": 8, "data_files": 5, "delete_files": 3, "position_deletes": 3},
+        **{"all_data_files": 5, "all_delete_files": 3, "all_files": 8, "all_entries": 27, "all_manifests": 4},
     }
 
 
@@ -145,9 +148,9 @@ def test_rows_without_columns_are_counted(path: str) -> None:
 
 def test_mistakes_say_what_is_right(spark: SparkSession, path: str, tmp_path: Path) -> None:
     with pytest.raises(
-        AnalysisException, match="metadata table 'snapshots' does not exist; use one of versions, history"
+        AnalysisException, match="metadata table 'snapshot' does not exist; use one of versions, history"
     ):
-        table(spark, path, "snapshots")
+        table(spark, path, "snapshot")
     with pytest.raises(AnalysisException, match="no column 'nope' in the table, which has id, rows"):
         table(spark, path, "fragments", columns="nope")
     with pytest.raises(AnalysisException, match="no Lance table at"):

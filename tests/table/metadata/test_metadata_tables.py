@@ -329,9 +329,9 @@ def test_limit_and_order_of_columns(path: Path) -> None:
 
 def test_unknown_names_list_those_that_exist(path: Path) -> None:
     with pytest.raises(
-        OptionError, match="metadata table 'snapshots' does not exist; use one of versions, history"
+        OptionError, match="metadata table 'snapshot' does not exist; use one of versions, history"
     ):
-        metadata_table("snapshots")
+        metadata_table("snapshot")
     with pytest.raises(SchemaError, match="no column nope; it has id, rows"):
         METADATA_TABLES["fragments"].to_arrow(subject(path), ["id", "nope"])
 

@@ -1,0 +1,701 @@
+"""Procedures by Iceberg's names, with its arguments and result columns. A snapshot is a version.
+
+Arguments that only choose how much is done at once are taken and do nothing: Spark and the table decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.io.store import join
+from spark_lance.spark.lance_table.maintaining import Optimizing
+from spark_lance.spark.lance_table.table import LanceTable
+from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
+from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace
+from spark_lance.table.inserts.publish_branch import MAIN, publish_branch
+from spark_lance.table.maintenance.retention import min_retention
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.change_task import FEED_COLUMNS
+from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.versions.resolve import version_at
+from spark_lance.table.versions.retention import drop_expired_refs
+from spark_lance.table.versions.versions import list_versions
+
+if TYPE_CHECKING:
+    from spark_lance.catalog.directory import DirectoryCatalog
+
+__all__ = ["ICEBERG_PROCEDURES", "wap_branch"]
+
+_MOVED = "previous_snapshot_id bigint, current_snapshot_id bigint"
+_DAY = 24 * 3600 * 1000
+_MAX_AGE, _MIN_KEPT = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+_MAX_REF_AGE = "history.expire.max-ref-age-ms"
+_UNVERIFIED_DAYS = 7
+
+
+def _moment(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros / 1e6, timezone.utc)
+
+
+def _frame(question: Question, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
+    return question.spark.createDataFrame(list(rows), columns)
+
+
+def _restored(question: Question, table: LanceTable, version: int) -> DataFrame:
+    before = table.version
+    table.restoreToVersion(version).collect()
+    return _frame(question, [(before, table.version)], _MOVED)
+
+
+def _rollback_to_snapshot(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    return _restored(question, table, int(a["snapshot_id"]))
+
+
+def _rollback_to_timestamp(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    dataset = table._dataset()
+    version = version_at(dataset.store, dataset.root, _moment(a["timestamp"]))
+    return _restored(question, table, version)
+
+
+def _set_current_snapshot(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    if (a["snapshot_id"] is None) == (a["ref"] is None):
+        raise OptionError("set_current_snapshot needs a snapshot_id or a ref: ref => 'tag'")
+    if a["snapshot_id"] is not None:
+        return _restored(question, table, int(a["snapshot_id"]))
+    tags = table.tags.list()
+    if a["ref"] not in tags and a["ref"] in table.branches.list():
+        raise UnsupportedFormatError(
+            f"{a['ref']!r} is a branch, which is published: CALL "
+            f"{question.catalog.name}.system.fast_forward('<table>', 'main', '{a['ref']}')"
+        )
+    before = table.version
+    table.restoreToTag(a["ref"]).collect()
+    return _frame(question, [(before, table.version)], _MOVED)
+
+
+def _ancestors_of(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    dataset = table._dataset()
+    newest = dataset.version if a["snapshot_id"] is None else int(a["snapshot_id"])
+    dataset.checkout_version(newest)
+    rows = table._read(table="versions").where(f"version <= {newest}").orderBy(f.desc("version"))
+    return rows.selectExpr("version AS snapshot_id", "unix_millis(timestamp) AS timestamp")
+
+
+def _expire_snapshots(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    dataset = table._dataset()
+    config = dataset.config()
+    drop_expired_refs(dataset.store, dataset.main_root, _setting(config, _MAX_REF_AGE))
+    if a["snapshot_ids"] is not None:
+        numbers = [int(number) for number in a["snapshot_ids"]]
+        present = {file.version for file in list_versions(dataset.store, dataset.root)}
+        if missing := sorted(set(numbers) - present):
+            raise OptionError(
+                f"there is no snapshot {missing[0]}; there are {min(present)} to {max(present)}"
+            )
+        if dataset.version in numbers:
+            raise OptionError(f"snapshot {dataset.version} is the newest, which stays: leave it out")
+        stats = dataset.cleanup_old_versions(versions=numbers, error_if_tagged_old_versions=False)
+    else:
+        stats = dataset.cleanup_old_versions(
+            older_than=_age(question, dataset, a["older_than"]),
+            retain_versions=max(1, a["retain_last"] or _setting(config, _MIN_KEPT) or 1),
+            error_if_tagged_old_versions=False,
+        )
+    row = (stats.data_files_removed, stats.deletion_files_removed, 0, stats.old_versions, 0, 0)
+    return _frame(
+        question,
+        [row],
+        "deleted_data_files_count bigint, deleted_position_delete_files_count bigint, "
+        "deleted_equality_delete_files_count bigint, deleted_manifest_files_count bigint, "
+        "deleted_manifest_lists_count bigint, deleted_statistics_files_count bigint",
+    )
+
+
+def _age(question: Question, dataset: LanceDataset, older_than: int | None) -> timedelta:
+    """Return the age of the versions that go: five days, or what the table or the caller says.
+
+    Raises:
+        OptionError: readers of such young versions would lose their files.
+    """
+    if older_than is None:
+        return timedelta(milliseconds=_setting(dataset.config(), _MAX_AGE) or 5 * _DAY)
+    age = datetime.now(timezone.utc) - _moment(older_than)
+    least = min_retention(dataset.manifest)
+    if age < least:
+        raise OptionError(
+            f"older_than is less than {least / timedelta(hours=1):g} hours ago, and readers of younger "
+            "versions would lose their files. If there are none: CALL "
+            f"{question.catalog.name}.system.vacuum('<table>', "
+            f"retention_hours => {max(0.0, age / timedelta(hours=1)):.2f}, allow_short_retention => true)"
+        )
+    return age
+
+
+def _setting(config: Mapping[str, str], name: str) -> int | None:
+    text = config.get(name)
+    if text is None:
+        return None
+    if not text.strip().isdigit():
+        raise OptionError(f"table property {name} must be a number, not {text!r}")
+    return int(text)
+
+
+def _remove_orphan_files(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    if a["file_list_view"] is not None:
+        raise UnsupportedFormatError(
+            "remove_orphan_files lists the table's folders itself: leave out file_list_view"
+        )
+    if str(a["prefix_mismatch_mode"]).upper() not in ("ERROR", "IGNORE", "DELETE"):
+        raise OptionError("prefix_mismatch_mode is ERROR, IGNORE or DELETE")
+    if a["older_than"] is not None:
+        age = datetime.now(timezone.utc) - _moment(a["older_than"])
+        if age < timedelta(days=_UNVERIFIED_DAYS):
+            raise OptionError(
+                f"a file younger than {_UNVERIFIED_DAYS} days may belong to a commit that is not done: leave "
+                "out older_than, or while nobody writes CALL "
+                f"{question.catalog.name}.system.vacuum('<table>', "
+                "delete_unverified => true)"
+            )
+    dataset = table._dataset()
+    if a["location"] is not None and not _is_below(dataset, str(a["location"])):
+        raise OptionError(
+            f"location {a['location']!r} is not in the table's folder, {table.path}: leave out location"
+        )
+    # A version that does not exist: only files that no version names go.
+    doomed = dataset.cleanup_old_versions(versions=[0], dry_run=True)
+    files = [file.path for file in doomed.files if file.unverified]
+    if a["older_than"] is not None or a["location"] is not None:
+        limit = None if a["older_than"] is None else _moment(a["older_than"])
+        place = None if a["location"] is None else _place(dataset, str(a["location"]))
+        files = [path for path in files if _is_meant(dataset, path, limit, place)]
+        if not a["dry_run"] and files != [file.path for file in doomed.files if file.unverified]:
+            raise OptionError(
+                "some orphan files are younger than older_than, or outside of location, and would go as "
+                "well: leave out older_than and location, or add dry_run => true"
+            )
+    if not a["dry_run"]:
+        dataset.cleanup_old_versions(versions=[0])
+    return _frame(question, [(dataset.store.uri(path),) for path in files], "orphan_file_location string")
+
+
+def _place(dataset: LanceDataset, location: str) -> str:
+    bare = re.sub(r"^[a-z0-9]+:(?://)?", "", location).rstrip("/")
+    return bare if location.startswith("/") or ":" in location else join(dataset.root, bare)
+
+
+def _is_below(dataset: LanceDataset, location: str) -> bool:
+    place = _place(dataset, location)
+    return place == dataset.root or place.startswith(f"{dataset.root}/")
+
+
+def _is_meant(dataset: LanceDataset, path: str, limit: datetime | None, place: str | None) -> bool:
+    if place is not None and not path.startswith(f"{place}/"):
+        return False
+    if limit is None:
+        return True
+    folder = path.rpartition("/")[0]
+    ages = {entry.path: entry.modified for entry in dataset.store.list_objects(folder)}
+    modified = ages.get(path)
+    return modified is not None and modified < limit
+
+
+_REWRITE_OPTIONS = {
+    "target-file-size-bytes": "max_bytes_per_file",
+    "delete-ratio-threshold": "materialize_deletions_threshold",
+}
+# Options that do nothing: Spark and the table decide.
+_WITHOUT_EFFECT = frozenset(
+    {
+        *("max-concurrent-file-group-rewrites", "partial-progress.enabled", "partial-progress.max-commits"),
+        *("partial-progress.max-failed-commits", "use-starting-sequence-number", "rewrite-job-order"),
+        *("min-file-size-bytes", "max-file-size-bytes", "min-input-files", "max-file-group-size-bytes"),
+        *("remove-dangling-deletes", "compression-factor", "shuffle-partitions-per-file"),
+        *("var-length-contribution", "max-output-size", "delete-file-threshold"),
+    }
+)
+_ZORDER = re.compile(r"\s*zorder\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
+
+
+def _rewrite_data_files(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    strategy = str(a["strategy"] or ("sort" if a["sort_order"] else "binpack")).lower()
+    if strategy not in ("binpack", "sort"):
+        raise OptionError(f"strategy is binpack or sort, not {a['strategy']!r}")
+    if strategy == "binpack" and a["sort_order"]:
+        raise OptionError("sort_order is for the strategy sort: strategy => 'sort'")
+    before = table._dataset()
+    work = _rewrite(table, a["options"] or {})
+    if a["where"] is not None:
+        work = work.where(a["where"])
+    if strategy == "binpack":
+        work.executeCompaction().collect()
+    elif match := _ZORDER.fullmatch(a["sort_order"] or ""):
+        work.zOrderBy(*_columns(match[1])).collect()
+    else:
+        order = a["sort_order"] or before.config().get("sort-order")
+        if not order:
+            raise OptionError(
+                "the table has no sort order: sort_order => 'id DESC NULLS LAST', or first ALTER TABLE t "
+                "WRITE ORDERED BY id"
+            )
+        work.sortBy(*_columns(order)).collect()
+    row = _rewritten(before.manifest, table._dataset().manifest)
+    return _frame(
+        question,
+        [row],
+        "rewritten_data_files_count int, added_data_files_count int, rewritten_bytes_count bigint, "
+        "failed_data_files_count int, removed_delete_files_count int",
+    )
+
+
+def _rewrite(table: LanceTable, options: Mapping[str, str]) -> Optimizing:
+    values: dict[str, Any] = {}
+    for name, text in options.items():
+        if name in _WITHOUT_EFFECT or (name == "rewrite-all" and text.lower() == "false"):
+            continue
+        if name not in _REWRITE_OPTIONS:
+            choices = ", ".join(sorted([*_REWRITE_OPTIONS, *_WITHOUT_EFFECT]))
+            remedy = (
+                "strategy => 'sort' rewrites all files" if name == "rewrite-all" else f"there are {choices}"
+            )
+            raise OptionError(f"option {name!r} of rewrite_data_files is not supported: {remedy}")
+        try:
+            values[_REWRITE_OPTIONS[name]] = int(text) if "bytes" in name else float(text)
+        except ValueError:
+            raise OptionError(
+                f"option {name!r} of rewrite_data_files must be a number, not {text!r}"
+            ) from None
+    return table.optimize(**values)
+
+
+def _columns(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _rewritten(before: Manifest, after: Manifest) -> tuple[int, int, int, int, int]:
+    old = {file.path: file for fragment in before.fragments for file in fragment.files}
+    new = {file.path: file for fragment in after.fragments for file in fragment.files}
+    ids = {fragment.id for fragment in after.fragments if fragment.HasField("deletion_file")}
+    gone = [x for x in before.fragments if x.HasField("deletion_file") and x.id not in ids]
+    size = sum(old[path].file_size_bytes for path in old.keys() - new.keys())
+    return len(old.keys() - new.keys()), len(new.keys() - old.keys()), size, 0, len(gone)
+
+
+def _rewrite_manifests(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    # Every version has one manifest, which is written as a whole.
+    return _frame(question, [(0, 0)], "rewritten_manifests_count int, added_manifests_count int")
+
+
+def _rewrite_position_delete_files(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    # A fragment has one deletion file at most, and it holds no mark of a row that is gone.
+    return _frame(
+        question,
+        [(0, 0, 0, 0)],
+        "rewritten_delete_files_count int, added_delete_files_count int, rewritten_bytes_count bigint, "
+        "added_bytes_count bigint",
+    )
+
+
+def _source(question: Question, text: str) -> DataFrame:
+    """Return the rows of a table of any catalog, or of files: parquet.`/path`."""
+    return question.spark.sql(f"SELECT * FROM {text.strip()}")
+
+
+def _target(question: Question, text: str) -> str:
+    name = catalog_name(question.catalog, text, current_namespace(question))
+    return ".".join(f"`{part.replace('`', '``')}`" for part in (question.catalog.name, *name))
+
+
+def _snapshot(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
+    if a["location"] is not None:
+        raise OptionError(
+            f"catalog {question.catalog.name} chooses where its tables are: leave out location, or name a "
+            f"path as the table, table => '{a['location']}'"
+        )
+    source = _source(question, a["source_table"])
+    files = len(source.inputFiles())
+    writer = source.writeTo(_target(question, a["table"]))
+    for name, value in (a["properties"] or {}).items():
+        writer = writer.tableProperty(name, value)
+    writer.create()
+    return _frame(question, [(files,)], "imported_files_count bigint")
+
+
+def _migrate(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
+    raise UnsupportedFormatError(
+        f"migrate would replace a table of Spark's own catalog, where no Lance table can be: write CALL "
+        f"{question.catalog.name}.system.snapshot('spark_catalog.{a['table']}', '{a['table']}'), and then "
+        f"DROP TABLE spark_catalog.{a['table']}"
+    )
+
+
+def _add_files(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    if a["check_duplicate_files"]:
+        raise UnsupportedFormatError(
+            "add_files copies rows and keeps no list of the files that they came from: leave out "
+            "check_duplicate_files"
+        )
+    source = _source(question, a["source_table"])
+    for column, value in (a["partition_filter"] or {}).items():
+        source = source.where(f.col(column) == f.lit(value))
+    before = {file.path for x in table._dataset().manifest.fragments for file in x.files}
+    source.select(*_matching(source, table)).write.format("lance").options(**table.options).mode(
+        "append"
+    ).save(table.path)
+    after = {file.path for x in table._dataset().manifest.fragments for file in x.files}
+    return _frame(
+        question, [(len(after - before), None)], "added_files_count bigint, changed_partition_count bigint"
+    )
+
+
+def _matching(source: DataFrame, table: LanceTable) -> list[str]:
+    names = table.toDF().columns
+    present = {name.lower() for name in source.columns}
+    if missing := [name for name in names if name.lower() not in present]:
+        raise OptionError(
+            f"the files have no column {missing[0]!r}; they have {', '.join(source.columns)}: add it by "
+            "INSERT INTO t SELECT ..., with a value for it"
+        )
+    return names
+
+
+def _register_table(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
+    catalog = question.catalog
+    name = catalog_name(catalog, a["table"], current_namespace(question))
+    location = re.sub(r"/(?:metadata|_versions)/[^/]*$", "", str(a["metadata_file"])).rstrip("/")
+    table = LanceTable.forPath(question.spark, location)
+    if is_path(name) or catalog.root is None:
+        raise OptionError(f"catalog {catalog.name} registers names of tables: table => 'db.t'")
+    names = cast("DirectoryCatalog", catalog.names)
+    names.register(name, _inside(catalog.root, location), {})
+    detail = table.detail().first()
+    assert detail is not None
+    return _frame(
+        question,
+        [(detail.version, detail.numRows, detail.numFiles)],
+        "current_snapshot_id bigint, total_records_count bigint, total_data_files_count bigint",
+    )
+
+
+def _inside(root: str, location: str) -> str:
+    head = root.rstrip("/") + "/"
+    if not location.startswith(head):
+        raise OptionError(
+            f"{location} is not below the catalog's root {root}: move it there, or name the path in place "
+            f"of a table, as in SELECT * FROM lance.`{location}`"
+        )
+    return location[len(head) :]
+
+
+def _no_statistics(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    raise UnsupportedFormatError(
+        "Lance keeps no file of statistics: data files have those of their pages, and CALL "
+        f"{question.catalog.name}.system.create_index('<table>', '<column>', 'ZONEMAP') adds ranges of values"
+    )
+
+
+def _fast_forward(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    return _published(question, table, a["to"], a["branch"])
+
+
+def _published(question: Question, table: LanceTable, branch: str, target: str) -> DataFrame:
+    dataset = table._dataset()
+    done = publish_branch(dataset.store, dataset.main_root, branch, target)
+    return _frame(
+        question,
+        [(target, done.before, done.after)],
+        "branch_updated string, previous_ref bigint, updated_ref bigint",
+    )
+
+
+def wap_branch(wap_id: str) -> str:
+    """Return the branch that holds what is written under `spark.wap.id`."""
+    return f"wap-{wap_id}"
+
+
+def _publish_changes(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    branch = wap_branch(a["wap_id"])
+    if branch not in table.branches.list():
+        raise OptionError(
+            f"nothing was written under spark.wap.id {a['wap_id']!r}: SET spark.wap.id = {a['wap_id']}, with "
+            "TBLPROPERTIES ('write.wap.enabled' = 'true') of the table, stages writes"
+        )
+    done = _published(question, table, branch, MAIN).first()
+    assert done is not None
+    table.branches.delete(branch)
+    columns = "source_snapshot_id bigint, current_snapshot_id bigint"
+    return _frame(question, [(done.previous_ref, done.updated_ref)], columns)
+
+
+def _cherrypick_snapshot(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    raise UnsupportedFormatError(
+        f"version {a['snapshot_id']} is one of the table's own line, and a branch has its own numbers: "
+        f"publish a branch, CALL {question.catalog.name}.system.fast_forward('<table>', 'main', '<branch>'), "
+        "or what was written under spark.wap.id, CALL "
+        f"{question.catalog.name}.system.publish_changes('<table>', '<id>')"
+    )
+
+
+def _create_changelog_view(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    keys = list(a["identifier_columns"] or ())
+    updates = bool(keys) if a["compute_updates"] is None else bool(a["compute_updates"])
+    if updates and a["net_changes"]:
+        raise OptionError("net_changes has no updates: leave out compute_updates and identifier_columns")
+    if updates and not keys:
+        keys = [field.name for field in primary_key(table._dataset().manifest.schema)]
+    if updates and not keys:
+        raise OptionError("compute_updates needs identifier_columns => array('id')")
+    rows = _changes(table, a["options"] or {})
+    columns = [name for name in rows.columns if name not in FEED_COLUMNS]
+    rows = _with_types(rows, keys if updates else [])
+    if a["net_changes"]:
+        rows = _net(rows, columns)
+    name = a["changelog_view"] or f"{_last_part(question, a['named'])}_changes"
+    rows.createOrReplaceTempView(f"`{name}`")
+    return _frame(question, [(name,)], "changelog_view string")
+
+
+def _last_part(question: Question, text: str) -> str:
+    return catalog_name(question.catalog, text, current_namespace(question))[-1].rpartition("/")[2]
+
+
+def _changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
+    """Return the change feed that options of a read by Iceberg's names choose."""
+    names = ("start-snapshot-id", "end-snapshot-id", "start-timestamp", "end-timestamp")
+    for name, text in options.items():
+        if name not in names or not text.isdigit():
+            raise OptionError(f"option {name!r} of a change log: numbers for {', '.join(names)}")
+    dataset = table._dataset()
+    versions = [file.version for file in list_versions(dataset.store, dataset.root)]
+    start, end = options.get("start-snapshot-id"), options.get("end-snapshot-id")
+    first = min(versions) if start is None else int(start) + 1
+    last = dataset.version if end is None else int(end)
+    if (after := options.get("start-timestamp")) is not None:
+        first = 1 + _version_before(dataset, int(after), min(versions) - 1)
+    if (until := options.get("end-timestamp")) is not None:
+        last = _version_before(dataset, int(until), min(versions) - 1)
+    if first > last:
+        # There is nothing between; the schema is that of a feed.
+        return table._read(readChangeFeed="true", startingVersion=dataset.version).where("false")
+    return table._read(readChangeFeed="true", startingVersion=first, endingVersion=last)
+
+
+def _version_before(dataset: LanceDataset, millis: int, otherwise: int) -> int:
+    moment = _moment(millis * 1000)
+    versions = dataset.versions()
+    return max((v["version"] for v in versions if _aware(v["timestamp"]) <= moment), default=otherwise)
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment.astimezone(timezone.utc)
+
+
+_TYPES = {
+    "insert": "INSERT",
+    "delete": "DELETE",
+    "update_preimage": "DELETE",
+    "update_postimage": "INSERT",
+}
+
+
+def _with_types(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return changes in Iceberg's columns; with keys a delete and an insert of one key are an update."""
+    kind = f.col("_change_type")
+    name = f.lit(None).cast("string")
+    for theirs, ours in _TYPES.items():
+        name = f.when(kind == theirs, ours).otherwise(name)
+    plain = rows.withColumn("_change_type", name).withColumnRenamed("_commit_version", "_commit_snapshot_id")
+    order = f.dense_rank().over(Window.orderBy("_commit_snapshot_id")) - 1
+    plain = plain.withColumn("_change_ordinal", order.cast("int")).drop("_commit_timestamp")
+    if keys:
+        same = Window.partitionBy("_commit_snapshot_id", *(f"`{key}`" for key in keys))
+        both = f.size(f.collect_set("_change_type").over(same)) == 2
+        update = f.when(f.col("_change_type") == "DELETE", "UPDATE_BEFORE").otherwise("UPDATE_AFTER")
+        plain = plain.withColumn("_change_type", f.when(both, update).otherwise(f.col("_change_type")))
+    feed = ("_change_type", "_change_ordinal", "_commit_snapshot_id")
+    return plain.select(*(f"`{name}`" for name in plain.columns if name not in feed), *feed)
+
+
+def _net(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return what is left of changes if rows that came and went are taken out."""
+    sign = f.when(f.col("_change_type") == "INSERT", 1).otherwise(-1)
+    grouped = rows.groupBy(*(f"`{name}`" for name in columns)).agg(
+        f.sum(sign).alias("_count"),
+        f.max("_change_ordinal").alias("_change_ordinal"),
+        f.max("_commit_snapshot_id").alias("_commit_snapshot_id"),
+    )
+    changed = grouped.where("_count <> 0").withColumn("_copy", f.expr("explode(sequence(1, abs(_count)))"))
+    kind = f.when(f.col("_count") > 0, "INSERT").otherwise("DELETE").alias("_change_type")
+    return changed.select(*(f"`{name}`" for name in columns), kind, "_change_ordinal", "_commit_snapshot_id")
+
+
+_SNAPSHOT_ID = Parameter("snapshot_id", "bigint", "number of the version")
+_OLDER_THAN = Parameter("older_than", "timestamp", "only older ones", "NULL")
+_WHERE = Parameter("where", "string", "only files with a row for which this is true", "NULL")
+_OPTIONS = Parameter("options", "map<string, string>", "options by Iceberg's names", "NULL")
+_IDLE = (
+    Parameter("max_concurrent_deletes", "int", "does nothing", "NULL"),
+    Parameter("stream_results", "boolean", "does nothing", "NULL"),
+)
+_NEW = Parameter("table", "string", "the new table, as SQL names it inside of the catalog")
+_PARALLELISM = Parameter("parallelism", "int", "does nothing", "NULL")
+_STATISTICS = (
+    Parameter("snapshot_id", "string", "number of the version", "NULL"),
+    Parameter("columns", "array<string>", "columns", "NULL"),
+)
+
+ICEBERG_PROCEDURES: dict[str, Procedure] = {
+    "rollback_to_snapshot": Procedure(
+        _rollback_to_snapshot, (_SNAPSHOT_ID,), "Make the content of an older version the newest version."
+    ),
+    "rollback_to_timestamp": Procedure(
+        _rollback_to_timestamp,
+        (Parameter("timestamp", "timestamp", "a time"),),
+        "Make the content of the version that was the newest at a time the newest version.",
+    ),
+    "set_current_snapshot": Procedure(
+        _set_current_snapshot,
+        (
+            Parameter("snapshot_id", "bigint", "number of the version", "NULL"),
+            Parameter("ref", "string", "in place of a number: a tag", "NULL"),
+        ),
+        "Make the content of a version the newest version.",
+    ),
+    "ancestors_of": Procedure(
+        _ancestors_of,
+        (Parameter("snapshot_id", "bigint", "number of the version; the newest by default", "NULL"),),
+        "Return a version and those before it, newest first.",
+    ),
+    "expire_snapshots": Procedure(
+        _expire_snapshots,
+        (
+            Parameter("older_than", "timestamp", "only older ones; five days ago by default", "NULL"),
+            Parameter("retain_last", "int", "how many of the newest versions stay; 1 by default", "NULL"),
+            *_IDLE,
+            Parameter("snapshot_ids", "array<bigint>", "in place of an age: numbers of versions", "NULL"),
+            Parameter("clean_expired_metadata", "boolean", "does nothing", "NULL"),
+        ),
+        "Delete old versions, the files that only they need, and branches and tags that are too old.",
+    ),
+    "remove_orphan_files": Procedure(
+        _remove_orphan_files,
+        (
+            _OLDER_THAN,
+            Parameter("location", "string", "the table's folder, or one in it", "NULL"),
+            Parameter("dry_run", "boolean", "delete nothing", "false"),
+            *_IDLE,
+            Parameter("file_list_view", "string", "not supported", "NULL"),
+            Parameter(
+                "equal_schemes", "map<string, string>", "does nothing: files are known by name", "NULL"
+            ),
+            Parameter("equal_authorities", "map<string, string>", "does nothing", "NULL"),
+            Parameter("prefix_mismatch_mode", "string", "does nothing", "'ERROR'"),
+            Parameter("prefix_listing", "boolean", "does nothing", "NULL"),
+        ),
+        "Delete files that no version names and that are seven days old, and return them.",
+    ),
+    "rewrite_data_files": Procedure(
+        _rewrite_data_files,
+        (
+            Parameter("strategy", "string", "binpack or sort", "NULL"),
+            Parameter("sort_order", "string", "columns with ASC, DESC, NULLS LAST; or zorder(a, b)", "NULL"),
+            _OPTIONS,
+            _WHERE,
+        ),
+        "Merge small files, or write the rows in another order.",
+    ),
+    "rewrite_manifests": Procedure(
+        _rewrite_manifests,
+        (
+            Parameter("use_caching", "boolean", "does nothing", "NULL"),
+            Parameter("spec_id", "int", "does nothing", "NULL"),
+            Parameter("sort_by", "array<string>", "does nothing", "NULL"),
+        ),
+        "Do nothing: each version has one manifest.",
+    ),
+    "rewrite_position_delete_files": Procedure(
+        _rewrite_position_delete_files,
+        (_OPTIONS, _WHERE),
+        "Do nothing: a fragment has one deletion file at most.",
+    ),
+    "snapshot": Procedure(
+        _snapshot,
+        (
+            Parameter("source_table", "string", "a table of any catalog, as SQL names it"),
+            _NEW,
+            Parameter("location", "string", "not supported", "NULL"),
+            Parameter("properties", "map<string, string>", "TBLPROPERTIES", "NULL"),
+            _PARALLELISM,
+        ),
+        "Copy a table of any format to a new Lance table.",
+        on_table=False,
+    ),
+    "migrate": Procedure(
+        _migrate,
+        (
+            Parameter("table", "string", "the table"),
+            Parameter("properties", "map<string, string>", "TBLPROPERTIES", "NULL"),
+            Parameter("drop_backup", "boolean", "whether the old table goes", "NULL"),
+            Parameter("backup_table_name", "string", "name of the old table", "NULL"),
+            _PARALLELISM,
+        ),
+        "Not supported; the error has the statements to write instead.",
+        on_table=False,
+    ),
+    "add_files": Procedure(
+        _add_files,
+        (
+            Parameter("source_table", "string", "a table, or files such as `parquet`.`/path`"),
+            Parameter("partition_filter", "map<string, string>", "columns and the values to copy", "NULL"),
+            Parameter("check_duplicate_files", "boolean", "not supported", "NULL"),
+            _PARALLELISM,
+        ),
+        "Append the rows of a table or of files.",
+    ),
+    "register_table": Procedure(
+        _register_table,
+        (_NEW, Parameter("metadata_file", "string", "folder of a Lance table, below the catalog's root")),
+        "Give a name to a table that exists.",
+        on_table=False,
+    ),
+    "create_changelog_view": Procedure(
+        _create_changelog_view,
+        (
+            Parameter("changelog_view", "string", "name of the view; <table>_changes by default", "NULL"),
+            _OPTIONS,
+            Parameter("net_changes", "boolean", "leave out rows that came and went", "false"),
+            Parameter("compute_updates", "boolean", "join deletes and inserts of one key to updates", "NULL"),
+            Parameter("identifier_columns", "array<string>", "the key", "NULL"),
+        ),
+        "Make a temporary view of the rows that changed.",
+    ),
+    "compute_table_stats": Procedure(
+        _no_statistics, _STATISTICS, "Not supported; the error has the statement to write instead."
+    ),
+    "compute_partition_stats": Procedure(
+        _no_statistics, _STATISTICS[:1], "Not supported; the error has the statement to write instead."
+    ),
+    "fast_forward": Procedure(
+        _fast_forward,
+        (
+            Parameter("branch", "string", "the line that gets the content: main, or a branch"),
+            Parameter("to", "string", "the branch with the content"),
+        ),
+        "Publish a branch.",
+    ),
+    "publish_changes": Procedure(
+        _publish_changes,
+        (Parameter("wap_id", "string", "as in spark.wap.id"),),
+        "Publish what was written under spark.wap.id.",
+    ),
+    "cherrypick_snapshot": Procedure(
+        _cherrypick_snapshot, (_SNAPSHOT_ID,), "Not supported; the error has the statement to write instead."
+    ),
+}

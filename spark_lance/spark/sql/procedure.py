@@ -1,0 +1,64 @@
+"""The description of a procedure: its parameters, its function and its documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_lance.spark.sql.catalogs import Question
+
+__all__ = ["TABLE", "Parameter", "Procedure", "current_namespace", "number", "texts"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a procedure; without a default it must be given. `default` is SQL."""
+
+    name: str
+    type: str
+    comment: str
+    default: str | None = None
+
+
+TABLE = Parameter("table", "string", "the table, as SQL names it inside of the catalog")
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """A procedure: its parameters, its function and its result.
+
+    Attributes:
+        run: called with the question, the table and the arguments by name; returns a DataFrame or None.
+        parameters: behind `table`.
+        doc: what it does, in a sentence.
+        on_table: whether there is a parameter `table` that names a table. Without one, `run` gets no table.
+    """
+
+    run: Callable[[Question, Any, Mapping[str, Any]], Any]
+    parameters: tuple[Parameter, ...]
+    doc: str
+    on_table: bool = True
+
+    @property
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """The parameters, `table` first."""
+        return (TABLE, *self.parameters) if self.on_table else self.parameters
+
+
+def texts(value: str) -> list[str]:
+    """Return names that are separated by commas."""
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def number(value: str | None) -> int | str | None:
+    """Return a version by number or by tag."""
+    return int(value) if value is not None and value.isdigit() else value
+
+
+def current_namespace(question: Question) -> tuple[str, ...]:
+    """Return the namespace that names of one part are in: the session's, if it is one of this catalog."""
+    manager = question.subject.sessionState().catalogManager()
+    if str(manager.currentCatalog().name()) != question.catalog.name:
+        return ()
+    return tuple(map(str, manager.currentNamespace()))

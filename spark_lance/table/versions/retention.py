@@ -1,0 +1,108 @@
+"""How long branches and tags are kept: facts in their metadata, which clean-ups obey.
+
+    spark_lance.max_ref_age_ms   the branch or tag goes when it is this old
+    spark_lance.min_versions     how many of the newest versions of the branch stay
+    spark_lance.max_age_ms       the age at which the branch's other versions go
+
+The age of a tag counts from when it was made or last moved, the age of a branch from its newest version.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from spark_lance.errors import FormatError, TableNotFoundError
+from spark_lance.io.store import Store
+from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.ref_files import pack_ref
+from spark_lance.table.versions.tag_files import list_tags, read_tag, tag_path
+from spark_lance.table.versions.versions import load_latest
+
+__all__ = ["MAX_AGE_MS", "MAX_REF_AGE_MS", "MIN_VERSIONS", "drop_expired_refs", "set_retention"]
+
+MAX_REF_AGE_MS = "spark_lance.max_ref_age_ms"
+MIN_VERSIONS = "spark_lance.min_versions"
+MAX_AGE_MS = "spark_lance.max_age_ms"
+
+
+def set_retention(store: Store, main: str, kind: str, name: str, values: dict[str, int]) -> None:
+    """Keep how long a branch or tag stays; what `values` lacks is forgotten.
+
+    Args:
+        store, main: the table's main line.
+        kind: "branch" or "tag".
+        name: the branch or tag.
+        values: numbers by the keys above.
+
+    Raises:
+        BranchNotFoundError, TagNotFoundError: there is no such branch or tag.
+    """
+    own = (MAX_REF_AGE_MS, MIN_VERSIONS, MAX_AGE_MS)
+    texts = {key: str(number) for key, number in values.items()}
+    if kind == "branch":
+        branches = Branches(store, main)
+        before = branches.get(name)["metadata"]
+        branches.replace_metadata(name, {**{k: v for k, v in before.items() if k not in own}, **texts})
+        return
+    content = read_tag(store, main, name)
+    before = content.get("metadata", {})
+    content["metadata"] = {**{k: v for k, v in before.items() if k not in own}, **texts}
+    store.put(tag_path(main, name), pack_ref(content))
+
+
+def drop_expired_refs(
+    store: Store,
+    main: str,
+    default_ms: int | None = None,
+    now: datetime | None = None,
+    *,
+    dry_run: bool = False,
+) -> list[str]:
+    """Drop the branches and tags that are older than they are kept for, and return their names.
+
+    Branches that tags or other branches refer to stay.
+
+    Args:
+        store, main: the table's main line.
+        default_ms: the age at which those go that have none of their own; None keeps them.
+        now: the time, for tests.
+        dry_run: drop nothing.
+
+    Raises:
+        FormatError: a branch, a tag or an age is damaged.
+    """
+    moment = now or datetime.now(timezone.utc)
+    dropped = []
+    tags = list_tags(store, main)
+    for name, tag in list(tags.items()):
+        if _is_expired(tag["metadata"], default_ms, tag["updated_at"], moment):
+            dropped.append(name)
+            del tags[name]
+            if not dry_run:
+                store.delete(tag_path(main, name), main)
+    branches = Branches(store, main)
+    records = branches.list()
+    for name, record in records.items():
+        try:
+            newest = load_latest(store, branch_root(main, name)).timestamp
+        except TableNotFoundError:
+            continue  # it has just been deleted
+        in_use = any(tag["branch"] == name for tag in tags.values())
+        in_use = in_use or any(other["parent_branch"] == name for other in records.values())
+        if not in_use and _is_expired(record["metadata"], default_ms, newest, moment):
+            dropped.append(name)
+            if not dry_run:
+                branches.delete(name)
+    return dropped
+
+
+def _is_expired(
+    metadata: dict[str, Any], default_ms: int | None, since: datetime | None, now: datetime
+) -> bool:
+    text = metadata.get(MAX_REF_AGE_MS)
+    try:
+        age = default_ms if text is None else int(text)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"a branch's or tag's {MAX_REF_AGE_MS} is {text!r}, not a number") from error
+    return age is not None and since is not None and now - since > timedelta(milliseconds=age)
