@@ -91,7 +91,7 @@ def main() -> int:
     good.append(check("compacted", table, expected))
 
     # Rows that are close in both columns come to lie close in the files, which are small here.
-    table.optimize(target_rows_per_fragment=3000).zOrderBy("sensor", "minute").show()
+    table.optimize(targetRowsPerFragment=3000).executeZOrderBy("sensor", "minute").show()
     good.append(check("in Z-order", table, expected))
 
     table.delete("id >= 5000")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_lance import errors, query
-    from spark_lance.datasets.batch_udf import batch_udf
     from spark_lance.datasets.building import write_fragments
     from spark_lance.datasets.dataset import LanceDataset, LanceFragment, dataset, write_dataset
     from spark_lance.datasets.fragment_metadata import FragmentMetadata
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from spark_lance.spark.lance_table.table import LanceTable
     from spark_lance.spark.session.builder import session_builder
     from spark_lance.spark.source import LanceDataSource
+    from spark_lance.table.columns.new_columns import batch_udf
     from spark_lance.table.commits.commit_options import commit_options
 
 __version__ = "0.1.0"
@@ -61,7 +61,7 @@ _HOMES = {
     "LanceTable": "spark_lance.spark.lance_table.table",
     "RetryPolicy": "spark_lance.io.retry",
     "Transaction": "spark_lance.datasets.transaction",
-    "batch_udf": "spark_lance.datasets.batch_udf",
+    "batch_udf": "spark_lance.table.columns.new_columns",
     "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.datasets.dataset",
     "enable": "spark_lance.spark.enable",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.io.store import Store
 from spark_lance.late import late
 from spark_lance.table.manifest import Manifest
@@ -23,7 +24,7 @@ SameDataset = TypeVar("SameDataset", bound="DatasetBase")
 
 
 @dataclass(frozen=True, eq=False)
-class DatasetBase:
+class DatasetBase(OneSpelling):
     """One version of a table. Two are equal if they name the same table and their manifests say the same.
 
     Attributes:

@@ -13,7 +13,6 @@ import pyarrow as pa
 from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.operations import LanceOperation, Operation
-from spark_lance.datasets.spelling import both_spellings
 from spark_lance.datasets.transaction import Transaction
 from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableNotFoundError
@@ -84,7 +83,6 @@ def place_of(
     raise OptionTypeError(f"a table is given by its URI or as a LanceDataset, not as {type(target).__name__}")
 
 
-@both_spellings
 def write_fragments(
     data: Any,
     dataset_uri: Any,

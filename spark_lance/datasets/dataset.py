@@ -18,7 +18,6 @@ from spark_lance.datasets.mem_wal import MemWalMixin
 from spark_lance.datasets.read import LanceFragment
 from spark_lance.datasets.rows import RowsMixin
 from spark_lance.datasets.show import ShowMixin
-from spark_lance.datasets.spelling import both_spellings, both_spellings_of_methods
 from spark_lance.datasets.sql import SqlMixin
 from spark_lance.datasets.stats import StatsMixin
 from spark_lance.datasets.versions import DatasetBasePath, VersionsMixin
@@ -62,7 +61,6 @@ else:
 __all__ = ["LanceDataset", "LanceFragment", "dataset", "write_dataset"]
 
 
-@both_spellings
 def dataset(
     uri: str | os.PathLike[str],
     version: Reference | None = None,
@@ -107,7 +105,6 @@ def dataset(
     return result if version is None or isinstance(version, int) else result.checkout_version(version)
 
 
-@both_spellings_of_methods
 @dataclass(frozen=True, repr=False, eq=False)
 class LanceDataset(
     ShowMixin,
@@ -201,7 +198,6 @@ class LanceDataset(
         return {"dataset": committed, "merged": merged}
 
 
-@both_spellings
 def write_dataset(
     data: Any,
     uri: str | os.PathLike[str] | DatasetBase,

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import deletion_path
@@ -223,7 +222,6 @@ class RowDatasetVersionMeta(_Sequence):
         return cls(cls._parse(values))
 
 
-@both_spellings_of_methods
 @dataclass
 class FragmentMetadata:
     """A fragment: its files, and what is known of its rows.

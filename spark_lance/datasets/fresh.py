@@ -14,7 +14,6 @@ from spark_lance.datasets.read import Readable
 from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.datasets.scanner import LanceScanner
 from spark_lance.datasets.searching import measured_schema
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError
 from spark_lance.file.arrays import pick_rows
 from spark_lance.file.extensions import known_table
@@ -41,7 +40,6 @@ else:
 __all__ = ["FreshDataset"]
 
 
-@both_spellings_of_methods
 @dataclass(frozen=True, repr=False)
 class FreshDataset(Readable):
     """The newest state of every row: of the table, of SSTables, of logs. Made by `LanceDataset.fresh`.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.maintain import MaintainMixin, Optimizer
 from spark_lance.datasets.searching import SearchMixin
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import IndexNotFoundError, OptionTypeError
 from spark_lance.index.vector.kinds import VECTOR_LABEL
 from spark_lance.late import late
@@ -40,7 +39,6 @@ __all__ = ["IndexMixin", "IndexOptimizer", "known_indices"]
 logger = logging.getLogger(__name__)
 
 
-@both_spellings_of_methods
 @dataclass(frozen=True)
 class IndexOptimizer(Optimizer):
     """The methods of `LanceDataset.optimize`."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import ColumnNotFoundError
 from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
 from spark_lance.file.extensions import known_schema
@@ -60,7 +59,6 @@ class LanceField:
         )
 
 
-@both_spellings_of_methods
 @dataclass(frozen=True)
 class LanceSchema:
     """A schema with field ids."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.merge_plan import analyzed_merge, explained_merge
-from spark_lance.datasets.spelling import both_spellings_of_methods
+from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.datasets.transaction import Transaction
 from spark_lance.errors import OptionError
 from spark_lance.io.retry import RetryPolicy
@@ -39,8 +39,7 @@ class MergeResult(Generic[SameDataset]):
     num_deleted_rows: int
 
 
-@both_spellings_of_methods
-class MergeInsertBuilder(Generic[SameDataset]):
+class MergeInsertBuilder(OneSpelling, Generic[SameDataset]):
     """A merge in the making. Its methods change it and return it, so that calls can be chained.
 
     A row of the table and a row of the source match if their keys are equal. A key with a null in it matches

@@ -23,7 +23,6 @@ from spark_lance.datasets.scan_request import (
     check_hints,
 )
 from spark_lance.datasets.scanner import LanceScanner, ScanSource
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError, OptionTypeError, RowNotFoundError
 from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.file.schema import Schema
@@ -281,8 +280,6 @@ class ReadMixin(DatasetBase, Readable):
         chosen = Projection.of(columns, self.lance_schema)
         return known_table(chosen.apply(take_row_ids(self._scan(chosen.reads), row_ids)))
 
-    _take_rows = take_rows  # pylance's name
-
     def sample(
         self, num_rows: int, columns: Columns = None, randomize_order: bool = True, *, seed: int | None = None
     ) -> pa.Table:
@@ -388,7 +385,6 @@ class ReadMixin(DatasetBase, Readable):
         return open_blobs(self.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
 
 
-@both_spellings_of_methods
 @dataclass(frozen=True, repr=False)
 class LanceFragment(FragmentChanges, Readable):
     """One fragment of a version. `_rowoffset` counts the rows of the whole table."""

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from spark_lance.datasets.ordering import first_rows, joined, sorted_rows
 from spark_lance.datasets.projection import Projection
 from spark_lance.datasets.scan_request import ScanRequest
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError
 from spark_lance.file.extensions import known_schema, known_table
 from spark_lance.late import late
@@ -72,7 +71,6 @@ class ScanSource(ABC):
         return pa.schema([])
 
 
-@both_spellings_of_methods
 @dataclass(frozen=True)
 class LanceScanner:
     """A read that can be run, counted and explained. Made by `LanceDataset.scanner`; exports an Arrow stream.

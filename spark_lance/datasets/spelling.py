@@ -1,90 +1,51 @@
-"""Names of arguments in both spellings: num_partitions and numPartitions are one.
+"""Names in snake_case and in camelCase: errors name the right spelling.
 
-Without Spark, arguments are spelled as pylance spells them; with Spark, as Spark does. Programs that use both
-faces take either: a name that a function does not have is looked up in the other spelling.
+`LanceDataset` and all functions of the package have snake_case names, as pylance has. `LanceTable` has
+camelCase names, as Delta's `DeltaTable` has.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import OptionTypeError
 
-__all__ = ["both_spellings", "both_spellings_of_methods"]
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-_Class = TypeVar("_Class", bound=type)
+class OneSpelling:
+    """A class whose AttributeErrors suggest the other spelling of a name, if the class has it."""
+
+    if not TYPE_CHECKING:  # type checkers would take every attribute for present
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self)
+            if hasattr(kind, name):
+                return object.__getattribute__(self, name)  # a property that raised: its own error
+            message = f"{kind.__name__!r} object has no attribute {name!r}"
+            other = next((o for o in (snake_case(name), camel_case(name)) if hasattr(kind, o)), None)
+            if other is not None and not name.startswith("_"):
+                message += f": write {other!r}"
+            raise AttributeError(message, name=name, obj=self)
 
 
-def both_spellings(function: _Function, *, passes_on: bool = True) -> _Function:
-    """Let a function take its named arguments in snake_case and in camelCase.
+def snake_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a method in camelCase by their names in snake_case.
 
-    Args:
-        function: the function.
-        passes_on: whether what it takes by `**` are arguments, too; these are in snake_case everywhere.
+    Raises:
+        OptionTypeError: a name is in snake_case.
     """
-    parameters = inspect.signature(function).parameters
-    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = {name for name, each in parameters.items() if each.kind in named}
-    takes_all = passes_on and any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-
-    @wraps(function)
-    def either(*args: Any, **keywords: Any) -> Any:
-        if keywords.keys() <= names:
-            return function(*args, **keywords)
-        return function(*args, **_spelled(keywords, names, takes_all, function.__name__))
-
-    return either  # type: ignore[return-value]
+    for name in options:
+        if camel_case(name) != name:
+            raise OptionTypeError(f"{name!r} is no option here: write {camel_case(name)!r}")
+    return {snake_case(name): value for name, value in options.items()}
 
 
-def _spelled(keywords: Mapping[str, Any], names: set[str], takes_all: bool, function: str) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, value in keywords.items():
-        spelling = name
-        if name not in names:
-            snake, camel = _snake(name), _camel(name)
-            spelling = next(
-                (other for other in (snake, camel) if other in names), snake if takes_all else name
-            )
-        if spelling in result:
-            raise OptionTypeError(f"{function}() got {spelling} twice, in two spellings")
-        result[spelling] = value
-    return result
-
-
-def _snake(name: str) -> str:
+def snake_case(name: str) -> str:
+    """Return `max_rows` for `maxRows`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: f"_{match[1].lower()}", name)
 
 
-def _camel(name: str) -> str:
+def camel_case(name: str) -> str:
+    """Return `maxRows` for `max_rows`."""
     return re.sub(r"(?<=[a-zA-Z0-9])_([a-z0-9])", lambda match: match[1].upper(), name)
-
-
-def both_spellings_of_methods(kind: _Class) -> _Class:
-    """Let all public methods of a class, inherited ones too, take both spellings.
-
-    Class methods take options of a data source by `**`; these have one spelling.
-    """
-    for name in dir(kind):
-        if name.startswith("_"):
-            continue
-        attribute = inspect.getattr_static(kind, name)
-        plain = attribute.__func__ if isinstance(attribute, staticmethod | classmethod) else attribute
-        if not inspect.isfunction(plain) or not _has_two_words(plain):
-            continue
-        wrapper: Any = both_spellings(plain, passes_on=plain is attribute)
-        setattr(kind, name, type(attribute)(wrapper) if plain is not attribute else wrapper)
-    return kind
-
-
-def _has_two_words(function: Callable[..., Any]) -> bool:
-    """Whether an argument has two spellings."""
-    parameters = inspect.signature(function).parameters
-    return any(
-        each.kind is each.VAR_KEYWORD or _snake(name) != name or _camel(name) != name
-        for name, each in parameters.items()
-    )

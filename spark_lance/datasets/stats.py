@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.read import ReadMixin
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import FormatError
 from spark_lance.late import late
 from spark_lance.table.data_files import column_numbers
@@ -40,7 +39,6 @@ class DataStatistics:
     fields: list[FieldStatistics]
 
 
-@both_spellings_of_methods
 @dataclass(frozen=True)
 class LanceStats:
     """The methods of `LanceDataset.stats`."""

@@ -11,7 +11,6 @@ from importlib import import_module
 from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
-from spark_lance.datasets.spelling import both_spellings
 from spark_lance.errors import OptionError
 from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.compat import avoid_waiting_udfs
@@ -23,7 +22,6 @@ from spark_lance.spark.sql.register import catalog_wish, take_save_modes, tell_o
 __all__ = ["enable"]
 
 
-@both_spellings
 def enable(
     spark: SparkSession,
     *,

@@ -289,12 +289,12 @@ def update_columns(table: LanceTable, rows: int) -> None:
 
 def compact(table: LanceTable, rows: int) -> None:
     """Make two fragments of four."""
-    table.optimize(target_rows_per_fragment=rows // 2).executeCompaction()
+    table.optimize(targetRowsPerFragment=rows // 2).executeCompaction()
 
 
 def sort(table: LanceTable, rows: int) -> None:
     """Put the rows in another order, in two fragments."""
-    table.optimize(target_rows_per_fragment=rows // 2).sortBy("k")
+    table.optimize(targetRowsPerFragment=rows // 2).executeSortBy("k")
 
 
 def change(

@@ -283,11 +283,11 @@ def check_clustering_of_a_table_object(spark: SparkSession, folder: Path) -> Non
     table = builder.addColumns("id bigint NOT NULL, name string, x double").primaryKey("id").execute()
     rows = spark.range(40).selectExpr("id", "concat('n', pmod(id * 7, 10)) AS name", "id / 2 AS x")
     rows.write.format("lance").mode("append").save(table.path)
-    table.optimize().where("id >= 0").sortBy("name", "id")
+    table.optimize().where("id >= 0").executeSortBy("name", "id")
     found = spark_lance.dataset(table.path).to_table()
     keys = list(zip(found["name"].to_pylist(), found["id"].to_pylist(), strict=True))
     assert keys == sorted(keys)
-    table.optimize(target_rows_per_fragment=10).zOrderBy("name", "x")
+    table.optimize(targetRowsPerFragment=10).executeZOrderBy("name", "x")
     assert stored(table.path) == list(range(40))
     assert len(spark_lance.dataset(table.path).get_fragments()) >= 4
 
@@ -302,7 +302,7 @@ def check_upkeep_of_a_table_object(spark: SparkSession, folder: Path) -> None:
     table.delete("id > 3")
     table.restoreToTag("whole")
     assert table.toDF().count() == 15
-    branch = table.create_branch("dev")
+    branch = table.branches.create("dev")
     spark.range(3).write.format("lance").mode("append").save(branch.path)
     assert (branch.toDF().count(), table.toDF().count()) == (18, 15)
     assert table.vacuum(dryRun=True).count() >= 0

@@ -74,7 +74,7 @@ def test_jobs_say_which_step_of_what_they_are(
     changed.update("id = 5", {"x": "0"})
     changed.delete("id % 100 = 7")
     changed.optimize().where("id < 400").executeCompaction()
-    changed.optimize().zOrderBy("id", "x")
+    changed.optimize().executeZOrderBy("id", "x")
     told = {job: names for job, names in jobs(session).items() if job not in before}
     path = changed.path
     steps = {

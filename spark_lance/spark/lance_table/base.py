@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.errors import OptionTypeError
 from spark_lance.io.store import open_store
 from spark_lance.spark.arguments import check_running, check_session
@@ -21,7 +22,7 @@ __all__ = ["TableBase"]
 
 
 @dataclass(frozen=True)
-class TableBase:
+class TableBase(OneSpelling):
     """A table in a Spark session.
 
     Attributes:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
 from spark_lance.file.schema import Schema
 from spark_lance.io.store import Store, open_store
@@ -40,7 +39,6 @@ _ENCODING = "lance-encoding:"
 _COMMENT = "comment"
 
 
-@both_spellings_of_methods
 @dataclass
 class TableBuilder(Generic[Table]):
     """A table about to be made. Made by `LanceTable.create` and its like; methods return the builder itself.

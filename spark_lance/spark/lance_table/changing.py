@@ -50,8 +50,8 @@ class Changing(TableBase):
         self,
         condition: Expression | None = None,
         *,
-        conflict_retries: int = RETRIES,
-        retry_timeout: timedelta = RETRY_TIMEOUT,
+        conflictRetries: int = RETRIES,
+        retryTimeout: timedelta = RETRY_TIMEOUT,
     ) -> DataFrame:
         """Delete the rows for which a condition is true; all rows without one.
 
@@ -60,8 +60,8 @@ class Changing(TableBase):
 
         Args:
             condition: SQL such as "day < '2024-01-01'", or a Column.
-            conflict_retries: how often to look for the rows again because another writer changed them.
-            retry_timeout: no new attempt is begun after this time.
+            conflictRetries: how often to look for the rows again because another writer changed them.
+            retryTimeout: no new attempt is begun after this time.
 
         Returns:
             One row: num_affected_rows, num_updated_rows, num_deleted_rows, num_inserted_rows, bytes_written,
@@ -72,7 +72,7 @@ class Changing(TableBase):
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table needs a feature that is not written here.
         """
-        reruns = policy(conflict_retries, retry_timeout)
+        reruns = policy(conflictRetries, retryTimeout)
         return delete_rows(self, condition, reruns).frame(self.spark)
 
     def update(
@@ -80,8 +80,8 @@ class Changing(TableBase):
         condition: Expression | None = None,
         set: Mapping[str, Expression] | None = None,
         *,
-        conflict_retries: int = RETRIES,
-        retry_timeout: timedelta = RETRY_TIMEOUT,
+        conflictRetries: int = RETRIES,
+        retryTimeout: timedelta = RETRY_TIMEOUT,
     ) -> DataFrame:
         """Set columns of the rows for which a condition is true, of all rows without one.
 
@@ -92,8 +92,8 @@ class Changing(TableBase):
         Args:
             condition: SQL or a Column.
             set: column, or field inside one (`a.b`) -> SQL text or Column.
-            conflict_retries: how often to compute the change again because another writer changed its rows.
-            retry_timeout: no new attempt is begun after this time.
+            conflictRetries: how often to compute the change again because another writer changed its rows.
+            retryTimeout: no new attempt is begun after this time.
 
         Returns:
             One row, as `delete`.
@@ -112,7 +112,7 @@ class Changing(TableBase):
             )
         if not set:
             raise OptionError('an update needs at least one column: update(condition, set={"a": "a + 1"})')
-        reruns = policy(conflict_retries, retry_timeout)
+        reruns = policy(conflictRetries, retryTimeout)
         return update_rows(self, condition, set, reruns).frame(self.spark)
 
 

@@ -39,9 +39,21 @@ _RESTORED = (
 class Describing(TableBase):
     """Looking at a table, and going to its versions."""
 
-    def toDF(self) -> DataFrame:
-        """Return the rows of the newest version as a DataFrame, under the table's alias if it has one."""
-        frame = self._read()
+    def toDF(self, version: Reference | None = None) -> DataFrame:
+        """Return the rows of a version as a DataFrame, under the table's alias if it has one.
+
+        Args:
+            version: a number on this line, a tag, or (branch, number), where None is the newest. The newest
+                version of the table by default.
+
+        Raises:
+            VersionNotFoundError: there is no such version, tag or branch.
+        """
+        if version is None:
+            frame = self._read()
+        else:
+            dataset = self._dataset().checkout_version(version)
+            frame = replace(self, path=dataset.uri)._read(version=dataset.version)
         return frame if self.aliased is None else frame.alias(self.aliased)
 
     def alias(self: _Same, aliasName: str) -> _Same:
@@ -100,18 +112,6 @@ class Describing(TableBase):
     def version(self) -> int:
         """The number of the newest version."""
         return self._dataset().version
-
-    def checkout_version(self, version: Reference) -> DataFrame:
-        """Return the rows of a version as a DataFrame.
-
-        Args:
-            version: a number on this line, a tag, or (branch, number), where None is the newest.
-
-        Raises:
-            VersionNotFoundError: there is no such version, tag or branch.
-        """
-        dataset = self._dataset().checkout_version(version)
-        return replace(self, path=dataset.uri)._read(version=dataset.version)
 
     def restoreToVersion(self, version: int) -> DataFrame:
         """Make the content of a version the newest version.
@@ -181,10 +181,6 @@ class Describing(TableBase):
         """The branches of the table."""
         return TableBranches(self)
 
-    def create_branch(self: _Same, branch: str, reference: Reference | None = None) -> _Same:
-        """Return `branches.create(...)`, by pylance's name."""
-        return self.branches.create(branch, reference)  # type: ignore[return-value]
-
     def clone(self: _Same, target: str, isShallow: bool = True, *, version: Reference | None = None) -> _Same:
         """Create a table elsewhere that begins as a version of this one, and return it.
 
@@ -194,7 +190,7 @@ class Describing(TableBase):
         Args:
             target: where the clone is to be.
             isShallow: whether files are shared.
-            version: as for `checkout_version`; the newest by default.
+            version: as for `toDF`.
 
         Raises:
             TableExistsError: there is a table already.
@@ -205,14 +201,6 @@ class Describing(TableBase):
         make = dataset.shallow_clone if isShallow else dataset.deep_clone
         make(replace(self, path=target)._parsed.path, version)
         return replace(self, path=target)
-
-    def shallow_clone(self: _Same, target: str, version: Reference | None = None) -> _Same:
-        """Return `clone(target)`, by pylance's name."""
-        return self.clone(target, version=version)
-
-    def deep_clone(self: _Same, target: str, version: Reference | None = None) -> _Same:
-        """Return `clone(target, isShallow=False)`, by pylance's name."""
-        return self.clone(target, isShallow=False, version=version)
 
     @property
     def config(self) -> dict[str, str]:
@@ -228,8 +216,6 @@ class Describing(TableBase):
             CommitError: the commit failed; see its subclasses.
         """
         self._dataset().update_config(values)
-
-    update_config = setConfig
 
 
 @dataclass(frozen=True)

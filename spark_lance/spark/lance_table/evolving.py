@@ -63,8 +63,8 @@ class Evolving(TableBase):
         on: str | Sequence[str] | Mapping[str, str] | None = None,
         inputs: Sequence[str] | None = None,
         schema: pa.Schema | st.StructType | str | None = None,
-        batch_size: int = BATCH_ROWS,
-        vector_sizes: Mapping[str, int] | None = None,
+        batchSize: int = BATCH_ROWS,
+        vectorSizes: Mapping[str, int] | None = None,
         resume: str | None = None,
     ) -> DataFrame:
         """Add columns: one new data file per fragment; the existing files stay as they are.
@@ -88,8 +88,8 @@ class Evolving(TableBase):
             inputs: for a function: the columns that it gets to see; all by default.
             schema: for a function: what it gives, as pyarrow or Spark schema or as text such as
                 "v array<float>"; without it, it is called with one row to see.
-            batch_size: for a function: the most rows that it gets at once.
-            vector_sizes: lengths of array columns that are to be stored as vectors (fixed-size lists).
+            batchSize: for a function: the most rows that it gets at once.
+            vectorSizes: lengths of array columns that are to be stored as vectors (fixed-size lists).
             resume: a name for the job. If it fails, a call with the same name and request takes the fragments
                 that are finished. It is up to the caller that a function gives the same as before.
 
@@ -106,7 +106,9 @@ class Evolving(TableBase):
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table uses what is not written here.
         """
-        sizes = {name.lower(): {VECTOR_SIZE: size} for name, size in (vector_sizes or {}).items()}
+        sizes = {name.lower(): {VECTOR_SIZE: size} for name, size in (vectorSizes or {}).items()}
+        if schema is None:
+            schema = getattr(columns, "output_schema", None)  # of batch_udf
         self._check(columns, on=on, inputs=inputs, schema=schema)
         nulls = _null_columns(columns, sizes)
         if nulls is not None:
@@ -126,7 +128,7 @@ class Evolving(TableBase):
             kinds = [field for field in frame.schema if field.name in columns]
             target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
             return self._metrics(ColumnJob(self, source, Others.FORBIDDEN, resume).add(target))
-        function, target = self._function(cast("_Batches", columns), inputs, schema, batch_size, sizes)
+        function, target = self._function(cast("_Batches", columns), inputs, schema, batchSize, sizes)
         self._check_case(target.names)
         return self._metrics(ColumnJob(self, function, Others.FORBIDDEN, resume).add(target))
 
@@ -156,7 +158,7 @@ class Evolving(TableBase):
         on: str | Sequence[str] | Mapping[str, str] | None = None,
         inputs: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
-        batch_size: int = BATCH_ROWS,
+        batchSize: int = BATCH_ROWS,
         resume: str | None = None,
     ) -> DataFrame:
         """Give columns new values in place: rows stay where they are, other columns are not touched.
@@ -172,7 +174,7 @@ class Evolving(TableBase):
             on: for a DataFrame: see `addColumns`. Rows without a match keep their values.
             inputs: for a function: the columns that it gets to see; all by default.
             outputs: for a function: the columns that it gives; by default those of `inputs`.
-            batch_size, resume: see `addColumns`.
+            batchSize, resume: see `addColumns`.
 
         Returns:
             One row, see `addColumns`.
@@ -214,7 +216,7 @@ class Evolving(TableBase):
         targets = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
         target = pa.schema([table.field(name).arrow_field() for name in targets])
         computation = function(BatchUDF(columns, target), seen, lambda: sample_row(dataset.snapshot, seen))
-        computed = Function(self, seen, computation.compute, targets, _rows(batch_size), where)
+        computed = Function(self, seen, computation.compute, targets, _rows(batchSize), where)
         return self._metrics(ColumnJob(self, computed, Others.KEPT, resume).update(targets))
 
     def dropColumns(self, *columns: str) -> None:
@@ -292,24 +294,8 @@ class Evolving(TableBase):
         if comment is not None:
             self._dataset().update_field_metadata({name: {"comment": comment or None}})
 
-    def add_columns(
-        self,
-        transforms: Any,
-        read_columns: Sequence[str] | None = None,
-        reader_schema: pa.Schema | None = None,
-        batch_size: int | None = None,
-    ) -> DataFrame:
-        """Add columns: `addColumns`, by pylance's names for it and for its arguments."""
-        rows = BATCH_ROWS if batch_size is None else batch_size
-        schema = getattr(transforms, "output_schema", None) or reader_schema
-        return self.addColumns(transforms, inputs=read_columns, schema=schema, batch_size=rows)
-
-    def drop_columns(self, columns: Sequence[str]) -> None:
-        """Drop columns: `dropColumns`, by pylance's name."""
-        self.dropColumns(*columns)
-
-    def alter_columns(self, *alterations: Mapping[str, Any]) -> None:
-        """Alter columns by dicts with the keys "path", "name", "nullable" and "data_type", as in pylance.
+    def alterColumns(self, *alterations: Mapping[str, Any]) -> None:
+        """Alter several columns in one version, by dicts with the keys of `LanceDataset.alter_columns`.
 
         Raises:
             OptionError: a dict has other keys, or none of the last three.
@@ -471,5 +457,5 @@ def _all_of(dataset: LanceDataset) -> tuple[Manifest, list[int]]:
 
 def _rows(batch_size: int) -> int:
     if batch_size < 1:
-        raise OptionError("batch_size must be at least 1")
+        raise OptionError("batchSize must be at least 1")
     return batch_size

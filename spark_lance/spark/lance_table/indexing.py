@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import known_indices
+from spark_lance.datasets.spelling import snake_options
 from spark_lance.errors import IndexNotFoundError
 from spark_lance.index.columns import leaf_field
 from spark_lance.index.commit import commit_segments, delete_segments, new_segment
@@ -97,7 +98,7 @@ class Indexing(TableBase):
             replace: whether an index of the name may be replaced.
             numSegments: pieces of the index, each with some of the fragments; by default one per 16 million
                 rows. A search looks into each.
-            options: `sample_rate`, `max_iters`, `rotation_type`, `m`, `ef_construction`, `max_level`, as for
+            options: `sampleRate`, `maxIters`, `rotationType`, `m`, `efConstruction`, `maxLevel`, as for
                 `LanceDataset.create_index`.
 
         Returns:
@@ -109,7 +110,7 @@ class Indexing(TableBase):
             CommitError: the commit failed; see its subclasses.
         """
         table = self._dataset()
-        recipe = recipe_with(indexType, metric, numPartitions, numSubVectors, numBits, options)
+        recipe = recipe_with(indexType, metric, numPartitions, numSubVectors, numBits, snake_options(options))
         field = leaf_field(table.manifest.schema, column)
         dim, _ = vector_type(field.arrow_type(), recipe.metric)
         check_dimension(recipe, dim)
@@ -161,10 +162,10 @@ class Indexing(TableBase):
             name: of the index, `{column}_idx` by default.
             replace: whether an index of the name may be replaced.
             numSegments: pieces of the index; by default one per 16 million rows.
-            options: of INVERTED: `base_tokenizer` ("simple", "whitespace", "raw", "ngram" or a model such as
-                "jieba/default"), `language` ("English"), `max_token_length` (40), `lower_case` (True),
-                `stem` and `remove_stop_words` (True, but for runs of letters),
-                `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
+            options: of INVERTED: `baseTokenizer` ("simple", "whitespace", "raw", "ngram" or a model such as
+                "jieba/default"), `language` ("English"), `maxTokenLength` (40), `lowerCase` (True),
+                `stem` and `removeStopWords` (True, but for runs of letters),
+                `asciiFolding` (True), `customStopWords`, `withPosition` (False; other engines look for
                 phrases only in an index with positions).
 
         Returns:
@@ -177,6 +178,7 @@ class Indexing(TableBase):
         """
         table = self._dataset()
         kind = scalar_kind(indexType)
+        options = snake_options(options)
         kind.check(options)
         field = indexed_field(table.manifest.schema, column, kind)
         name = name or f"{column}_idx"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.spelling import snake_options
 from spark_lance.errors import (
     OptionError,
     RetryableConflictError,
@@ -86,15 +86,11 @@ class Maintaining(TableBase):
         """Begin to rewrite data files; a method of the result chooses how.
 
         Args:
-            options: those of `LanceDataset.compact_files`, such as `target_rows_per_fragment`,
-                `max_bytes_per_file`, `max_source_bytes`, `defer_index_remap`, `remap_indices`,
-                `data_storage_version`.
+            options: those of `LanceDataset.compact_files` in camelCase, such as `targetRowsPerFragment`,
+                `maxBytesPerFile`, `maxSourceBytes`, `deferIndexRemap`, `remapIndices`,
+                `dataStorageVersion`.
         """
-        return Optimizing(self, options)
-
-    def compact_files(self, **options: Any) -> DataFrame:
-        """Return `optimize(**options).executeCompaction()`, by pylance's name."""
-        return self.optimize(**options).executeCompaction()
+        return Optimizing(self, snake_options(options))
 
     def vacuum(
         self,
@@ -178,15 +174,6 @@ class Maintaining(TableBase):
         row = (done.manifest.version, done.restored, list(done.moved))
         return self.spark.createDataFrame([row], "version bigint, restored bigint, moved array<string>")
 
-    def cleanup_old_versions(
-        self, older_than: timedelta | None = None, retain_versions: int | None = None, **options: Any
-    ) -> DataFrame:
-        """Delete old versions: `LanceDataset.cleanup_old_versions`, with the numbers as a DataFrame.
-
-        As with pylance, whose method this is, no version is too young to go; `vacuum` guards running readers.
-        """
-        return self._removed(self._dataset().cleanup_old_versions(older_than, retain_versions, **options))
-
     def _removed(self, stats: CleanupStats) -> DataFrame:
         names = [column.split()[0] for column in _CLEANUP.split(", ")]
         return self.spark.createDataFrame([tuple(getattr(stats, name) for name in names)], _CLEANUP)
@@ -230,7 +217,7 @@ class Optimizing:
 
         Each group of fragments is one Spark task, which needs memory for a few pages only. If the fragments
         have few stored bytes (`spark.lance.localBytes`), the driver rewrites them itself. One commit adds all
-        new files. The driver rebuilds indices that refer to rows by address. `max_source_bytes` bounds one
+        new files. The driver rebuilds indices that refer to rows by address. `maxSourceBytes` bounds one
         call; calling again continues where the last call ended.
 
         Raises:
@@ -259,10 +246,10 @@ class Optimizing:
             )
         return self._metrics(metrics)
 
-    def sortBy(self, *columns: str) -> DataFrame:
+    def executeSortBy(self, *columns: str) -> DataFrame:
         """Rewrite the rows sorted by columns, nulls first, so that readers can skip what they do not need.
 
-        The files get about `target_rows_per_fragment` rows each, and the sorted rows come after the fragments
+        The files get about `targetRowsPerFragment` rows each, and the sorted rows come after the fragments
         that are not rewritten. With stable row ids the rows keep them, and indices of row ids stay as they
         are; without, indices lose the rewritten rows. The ids and versions of many rows are stored in the new
         data files, which readers older than this format feature refuse. The table's config
@@ -279,15 +266,12 @@ class Optimizing:
         """
         return self._cluster(columns, interleaved=False)
 
-    def zOrderBy(self, *columns: str) -> DataFrame:
-        """Rewrite the rows so that those that are close in all of some columns lie close; see `sortBy`.
+    def executeZOrderBy(self, *columns: str) -> DataFrame:
+        """Rewrite the rows so that rows with similar values in all of the columns are close to each other.
 
-        The ranges of the columns are found from a sample, so they may be as uneven as they like.
+        See `executeSortBy`. The ranges of the columns come from a sample, so values can be uneven.
         """
         return self._cluster(columns, interleaved=True)
-
-    executeSortBy = sortBy
-    executeZOrderBy = zOrderBy
 
     def _cluster(self, columns: Sequence[str], *, interleaved: bool) -> DataFrame:
         if not columns or not all(isinstance(column, str) for column in columns):
@@ -295,7 +279,7 @@ class Optimizing:
         dataset = self.table._dataset()
         chosen = read_options(dataset.manifest.config, self.options)
         if chosen.defer_index_remap:
-            raise OptionError("defer_index_remap is for compaction: it cannot tell where sorted rows went")
+            raise OptionError("deferIndexRemap is for compaction: it cannot tell where sorted rows went")
 
         def attempt(at: Snapshot) -> CompactionMetrics:
             return self._cluster_once(dataset._at(at.manifest), tuple(columns), chosen, interleaved)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from spark_lance.datasets.spelling import both_spellings_of_methods
+from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.errors import MergeError, OptionError, SchemaError
 from spark_lance.spark.jobs import gather
 from spark_lance.spark.lance_table.base import TableBase
@@ -64,8 +64,7 @@ class Merging(TableBase):
         return MergeBuilder(self, source, condition)
 
 
-@both_spellings_of_methods
-class MergeBuilder:
+class MergeBuilder(OneSpelling):
     """A merge in the making. Its methods change it and return it, so that calls can be chained.
 
     Clauses of one kind are checked in the order in which they were added. The first whose condition is true
@@ -141,11 +140,11 @@ class MergeBuilder:
         return self
 
     def withRetries(
-        self, conflict_retries: int = RETRIES, retry_timeout: timedelta = RETRY_TIMEOUT
+        self, conflictRetries: int = RETRIES, retryTimeout: timedelta = RETRY_TIMEOUT
     ) -> MergeBuilder:
         """Set how often, and for how long, to merge again because another writer changed the same rows."""
-        policy(conflict_retries, retry_timeout)
-        self._retries, self._timeout = conflict_retries, retry_timeout
+        policy(conflictRetries, retryTimeout)
+        self._retries, self._timeout = conflictRetries, retryTimeout
         return self
 
     def execute(self) -> DataFrame:

@@ -196,15 +196,15 @@ class Attempt:
         )
 
 
-def policy(conflict_retries: int, retry_timeout: timedelta) -> RetryPolicy:
+def policy(conflictRetries: int, retryTimeout: timedelta) -> RetryPolicy:
     """Return how often an operation is run again because of other writers.
 
     Raises:
         OptionError: a negative number or time.
     """
-    if conflict_retries < 0 or retry_timeout < timedelta(0):
-        raise OptionError("conflict_retries and retry_timeout cannot be negative")
-    return RetryPolicy(attempts=conflict_retries + 1, total_seconds=retry_timeout.total_seconds())
+    if conflictRetries < 0 or retryTimeout < timedelta(0):
+        raise OptionError("conflictRetries and retryTimeout cannot be negative")
+    return RetryPolicy(attempts=conflictRetries + 1, total_seconds=retryTimeout.total_seconds())
 
 
 def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], reruns: RetryPolicy) -> Changed:

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import TableNotFoundError
 from spark_lance.spark.lance_table.builder import TableBuilder, option_texts
 from spark_lance.spark.lance_table.changing import Changing
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["LanceTable"]
 
 
-@both_spellings_of_methods
 @dataclass(frozen=True)
 class LanceTable(Describing, Changing, Merging, Evolving, Maintaining, Indexing, HybridSearching, Upserting):
     """A Lance table in a Spark session. Its methods change, evolve and maintain the table in Spark jobs.

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from spark_lance.datasets.spelling import both_spellings_of_methods
 from spark_lance.errors import OptionError
 from spark_lance.memwal.compact import (
     WalCollection,
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["UpsertLog", "Upserting"]
 
 
-@both_spellings_of_methods
 @dataclass(frozen=True)
 class UpsertLog:
     """Writes DataFrames to the logs of a table. Made by `LanceTable.upsertLog`.

@@ -40,7 +40,7 @@ def _optimize(table: LanceTable, a: Mapping[str, Any], **options: Any) -> Any:
 def _compact(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
     threshold = a["materialize_deletions_threshold"]
     return _optimize(
-        table, a, target_rows_per_fragment=a["target_rows"], materialize_deletions_threshold=threshold
+        table, a, targetRowsPerFragment=a["target_rows"], materializeDeletionsThreshold=threshold
     ).executeCompaction()
 
 
@@ -166,12 +166,12 @@ PROCEDURES: dict[str, Procedure] = {
         "Bring rows that writers have logged (MemWAL) into the table, and delete what nobody needs any more.",
     ),
     "sort": Procedure(
-        lambda _, table, a: _optimize(table, a).sortBy(*texts(a["columns"])),
+        lambda _, table, a: _optimize(table, a).executeSortBy(*texts(a["columns"])),
         (_COLUMNS, _WHERE),
         "Write the rows anew in the order of columns, so that filters on them skip files.",
     ),
     "zorder": Procedure(
-        lambda _, table, a: _optimize(table, a).zOrderBy(*texts(a["columns"])),
+        lambda _, table, a: _optimize(table, a).executeZOrderBy(*texts(a["columns"])),
         (_COLUMNS, _WHERE),
         "Write the rows anew, those with similar values of several columns together.",
     ),

@@ -99,7 +99,7 @@ class Steps:
     def add_expressions(self) -> None:
         one, two = self.name(), self.name()
         self.table.addColumns(
-            {one: F.col("id") * 2, two: "array(v[0], v[1], cast(id as float))"}, vector_sizes={two: 3}
+            {one: F.col("id") * 2, two: "array(v[0], v[1], cast(id as float))"}, vectorSizes={two: 3}
         )
         for key, row in self.rows.items():
             row[one] = key * 2
@@ -113,7 +113,7 @@ class Steps:
             kind = pa.struct([pa.field("n", pa.list_(pa.int16())), pa.field("x", pa.string())])
             return pa.RecordBatch.from_arrays([pa.array(texts, kind)], [name])
 
-        self.table.addColumns(call, inputs=["t"], batch_size=self.data.draw(st.integers(1, 10)))
+        self.table.addColumns(call, inputs=["t"], batchSize=self.data.draw(st.integers(1, 10)))
         for row in self.rows.values():
             row[name] = {"n": [len(row["t"])] * len(row["t"]), "x": row["t"]} if row["t"] else None
 
@@ -161,7 +161,7 @@ class Steps:
             return pa.RecordBatch.from_arrays([pc.binary_join_element_wise(batch["t"], "?", "")], ["t"])
 
         where = None if limit is None else f"id % {limit} = 1"
-        self.table.updateColumns(call, inputs=["t"], where=where, batch_size=3)
+        self.table.updateColumns(call, inputs=["t"], where=where, batchSize=3)
         for key, row in self.rows.items():
             if limit is None or key % limit == 1:
                 row["t"] = None if row["t"] is None else row["t"] + "?"
@@ -247,7 +247,7 @@ MARK = pytest.mark.parametrize
         (lambda t: t.addColumns({"w": "nope + 1"}), ExpressionError, "nope.*`id`"),
         (lambda t: t.addColumns({"w": "id +"}), ExpressionError, "column 'w'"),
         (lambda t: t.addColumns({"id": "1"}), SchemaError, "exists already"),
-        (lambda t: t.addColumns({"w": "v"}, vector_sizes={"w": 3}), SchemaError, "vectors of length 3"),
+        (lambda t: t.addColumns({"w": "v"}, vectorSizes={"w": 3}), SchemaError, "vectors of length 3"),
         (lambda t: t.addColumns({}), OptionError, "no columns"),
         (lambda t: t.addColumns({"w": "1"}, on="id"), OptionError, "on cannot be given with expressions"),
         (lambda t: t.addColumns(t.toDF()), OptionError, "needs `on`"),
@@ -485,7 +485,7 @@ def test_columns_are_altered(spark: SparkSession, tmp_path: Path) -> None:
     table.addColumns({"s": "named_struct('a', id, 'b', t)"})
     table.renameColumns({"s.a": "number", "t": "text"})
     table.alterColumn("id", type="int", nullable=True, comment="the key")
-    table.alter_columns({"path": "v", "data_type": pa.list_(pa.float64(), 2)})
+    table.alterColumns({"path": "v", "data_type": pa.list_(pa.float64(), 2)})
     table.dropColumns("s.b")
     assert [row["s"] for row in rows_of(path)] == [{"number": i} for i in range(6)]
     schema = table.toDF().schema

@@ -144,7 +144,7 @@ def test_words_are_searched(spark: SparkSession, tmp_path: Path) -> None:
     texts = ["the quick brown fox", "brown quick", "a fox", None, "quick brown"] * 20
     write_dataset(pa.table({"id": range(100), "t": texts}), tmp_path / "t", max_rows_per_file=40)
     table = LanceTable.forPath(spark, str(tmp_path / "t"))
-    table.createScalarIndex("t", "INVERTED", with_position=True)
+    table.createScalarIndex("t", "INVERTED", withPosition=True)
     found = table.textSearch("quick fox", "t", 5, columns=["id"]).collect()
     # Shorter texts score higher: "a" is a stop word, so one word is left of "a fox".
     assert [row.id % 5 for row in found] == [2] * 5
@@ -162,7 +162,7 @@ def test_options_of_text_indices_reach_the_tasks(spark: SparkSession, tmp_path: 
     texts = ["Quick brown fox", "brown quick", "quick-brown", "quick brown"] * 20
     write_dataset(pa.table({"id": range(80), "t": texts}), path, max_rows_per_file=40)
     table = LanceTable.forPath(spark, path)
-    options: dict[str, Any] = {"with_position": True, "lower_case": False, "base_tokenizer": "whitespace"}
+    options: dict[str, Any] = {"withPosition": True, "lowerCase": False, "baseTokenizer": "whitespace"}
     table.createScalarIndex("t", "INVERTED", numSegments=2, **options)
     phrase = PhraseQuery("quick brown", "t")
     theirs = lance.dataset(path).to_table(["id"], full_text_query=phrase)["id"].to_pylist()

@@ -185,7 +185,7 @@ def test_errors_before_any_job(spark: SparkSession, path: str) -> None:
     with pytest.raises(SchemaError, match="the fields differ"):
         table.update(set={"s": "named_struct('a', 1)"})
     with pytest.raises(OptionError, match="negative"):
-        table.delete("id = 1", conflict_retries=-1)
+        table.delete("id = 1", conflictRetries=-1)
     assert lance.dataset(path).version == 1
 
 
@@ -251,11 +251,11 @@ def test_changes_of_the_same_rows_are_run_again(
     files = data_files(path)
     between(monkeypatch, changing, lambda: spark_lance.dataset(path).delete("id = 6"))
     with pytest.raises(RetryableConflictError):
-        table.update("id = 6", {"v": "0"}, conflict_retries=0)
+        table.update("id = 6", {"v": "0"}, conflictRetries=0)
     assert data_files(path) == files
     between(monkeypatch, changing, lambda: spark_lance.dataset(path).delete("id = 7"))
     with pytest.raises(RetryableConflictError):
-        table.delete("id = 7", conflict_retries=0)
+        table.delete("id = 7", conflictRetries=0)
 
 
 def upsert(table: LanceTable, frame: DataFrame, condition: str = "t.id = u.id") -> merging.MergeBuilder:

@@ -75,7 +75,7 @@ def test_rows_under_an_alias(spark: SparkSession, path: str) -> None:
     named = table.alias("t").toDF().where("t.id = 5")
     assert named.collect() == [(5,)]
     assert table.toDF().count() == 12
-    assert table.checkout_version(1).count() == 10
+    assert table.toDF(1).count() == 10
 
 
 def test_detail(spark: SparkSession, path: str) -> None:
@@ -145,14 +145,14 @@ def test_branches(spark: SparkSession, path: str) -> None:
     assert (dev.toDF().count(), table.toDF().count()) == (17, 12)
     assert LanceTable.forPath(spark, path, branch="dev").detail().collect()[0].branch == "dev"
     assert LanceTable.forPath(spark, path, branch="main").version == 3
-    assert table.checkout_version(("dev", None)).count() == 17
+    assert table.toDF(("dev", None)).count() == 17
     assert table.branches.toDF().select("name", "parent_version").collect() == [("dev", 2)]
     theirs: Any = lance.dataset(path)
     assert theirs.checkout_version(("dev", None)).count_rows() == 17
     dev.tags.create("on-dev")
     with pytest.raises(OptionError, match="on the line dev, not on main"):
         table.restoreToTag("on-dev")
-    LanceTable.forPath(spark, dev.path).compact_files()
+    LanceTable.forPath(spark, dev.path).optimize().executeCompaction()
     assert table.branches.get("dev").toDF().count() == 17
     table.tags.delete("on-dev")
     table.branches.delete("dev")
@@ -175,7 +175,7 @@ def test_clones(spark: SparkSession, path: str, tmp_path: Path) -> None:
 def test_settings(spark: SparkSession, path: str) -> None:
     table = LanceTable.forPath(spark, path)
     table.setConfig({"a": "1", "b": "2"})
-    table.update_config({"a": None})
+    table.setConfig({"a": None})
     assert table.config == {"b": "2"}
 
 
@@ -232,7 +232,7 @@ def test_who_makes_a_table(spark: SparkSession, tmp_path: Path) -> None:
     spark_lance.write_dataset(pa.table({"a": pa.array([1, 2], pa.int32())}), path, mode="append")
     replaced = LanceTable.replace(spark).location(path).addColumn("b", "string").property("l", "w").execute()
     assert (replaced.version, replaced.config, replaced.toDF().columns) == (3, {"k": "v", "l": "w"}, ["b"])
-    assert replaced.checkout_version(2).count() == 2
+    assert replaced.toDF(2).count() == 2
     again = LanceTable.createOrReplace(spark).location(path).addColumn("c", "int").execute()
     assert (again.version, again.toDF().count()) == (4, 0)
     theirs: Any = lance.dataset(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -105,7 +104,7 @@ def test_compaction(spark: SparkSession, tmp_path: Path, stable: bool) -> None:
     path = make(tmp_path / "t", enable_stable_row_ids=stable)
     before = content(path, stable)
     table = LanceTable.forPath(spark, path)
-    frame = table.optimize(target_rows_per_fragment=150).executeCompaction()
+    frame = table.optimize(targetRowsPerFragment=150).executeCompaction()
     assert metrics(frame) == {
         "fragments_removed": 6,
         "fragments_added": 3,
@@ -113,10 +112,10 @@ def test_compaction(spark: SparkSession, tmp_path: Path, stable: bool) -> None:
         "files_added": 3,
     }
     assert content(path, stable) == before
-    assert metrics(table.compact_files(target_rows_per_fragment=150))["fragments_removed"] == 0
+    assert metrics(table.optimize(targetRowsPerFragment=150).executeCompaction())["fragments_removed"] == 0
     theirs: Any = lance.dataset(path)
     theirs.delete("id < 30")
-    again = metrics(table.optimize(data_storage_version="2.1").executeCompaction())
+    again = metrics(table.optimize(dataStorageVersion="2.1").executeCompaction())
     assert again["fragments_added"] == 1
     files = [file for f in spark_lance.dataset(path).manifest.fragments for file in f.files]
     assert {(file.file_major_version, file.file_minor_version) for file in files} == {(2, 1)}
@@ -131,7 +130,7 @@ def test_compaction_of_some_fragments(spark: SparkSession, tmp_path: Path) -> No
     assert metrics(some.executeCompaction())["fragments_removed"] == 3
     assert fragment_rows(path) == [89, 89, 89, 266]
     assert metrics(table.optimize().where("id = 4").executeCompaction())["fragments_removed"] == 0
-    limited = table.optimize(max_source_fragments=2).executeCompaction()
+    limited = table.optimize(maxSourceFragments=2).executeCompaction()
     assert metrics(limited)["fragments_removed"] == 2
     assert content(path) == before
 
@@ -141,7 +140,7 @@ def test_compaction_takes_indices_along(spark: SparkSession, tmp_path: Path, def
     path = make(tmp_path / "t")
     theirs: Any = lance.dataset(path)
     theirs.create_scalar_index("id", "BTREE")
-    LanceTable.forPath(spark, path).optimize(defer_index_remap=defer).executeCompaction()
+    LanceTable.forPath(spark, path).optimize(deferIndexRemap=defer).executeCompaction()
     theirs = lance.dataset(path)
     assert theirs.stats.index_stats("id_idx")["num_unindexed_rows"] == 0
     assert theirs.to_table(filter="id = 311", columns=["id"])["id"].to_pylist() == [311]
@@ -152,7 +151,7 @@ def test_sorting(spark: SparkSession, tmp_path: Path, stable: bool) -> None:
     path = make(tmp_path / "t", enable_stable_row_ids=stable)
     before = content(path, stable)
     table = LanceTable.forPath(spark, path)
-    found = metrics(table.optimize(target_rows_per_fragment=200).sortBy("x", "st.a"))
+    found = metrics(table.optimize(targetRowsPerFragment=200).executeSortBy("x", "st.a"))
     assert (found["fragments_removed"], found["files_removed"]) == (6, 12)
     assert content(path, stable) == before
     sorted_rows = spark_lance.dataset(path).to_table(columns=["x", "st"]).to_pylist()
@@ -172,13 +171,13 @@ def test_z_order(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Monkey
     if stable:
         table.setConfig({"lance.row_lineage.spill": "true"})
     before = content(path, stable)
-    options = {"target_rows_per_fragment": 40, "data_storage_version": "2.1"}
-    table.optimize(**options).zOrderBy("y", "s", "nanos")
+    options = {"targetRowsPerFragment": 40, "dataStorageVersion": "2.1"}
+    table.optimize(**options).executeZOrderBy("y", "s", "nanos")
     assert content(path, stable) == before
     assert (spark_lance.dataset(path).manifest.message.reader_feature_flags & 2048 > 0) == stable
     # Rows that are close in one of the columns are in few of the files.
     whole = _spread(spark_lance.dataset(path))
-    table.optimize(target_rows_per_fragment=40).sortBy("id")
+    table.optimize(targetRowsPerFragment=40).executeSortBy("id")
     assert content(path, stable) == before
     assert whole < 0.8 * _spread(spark_lance.dataset(path))
 
@@ -193,23 +192,23 @@ def test_sorting_some_fragments_and_none(spark: SparkSession, tmp_path: Path) ->
     path = make(tmp_path / "t")
     before = content(path)
     table = LanceTable.forPath(spark, path)
-    found = metrics(table.optimize().where("id between 100 and 299").sortBy("y"))
+    found = metrics(table.optimize().where("id between 100 and 299").executeSortBy("y"))
     assert (found["fragments_removed"], found["fragments_added"]) == (2, 1)
     assert fragment_rows(path) == [89, 89, 88, 89, 178]
-    assert metrics(table.optimize().where("id < 0").sortBy("y"))["fragments_removed"] == 0
+    assert metrics(table.optimize().where("id < 0").executeSortBy("y"))["fragments_removed"] == 0
     assert content(path) == before
 
 
 def test_refusals(spark: SparkSession, tmp_path: Path) -> None:
     table = LanceTable.forPath(spark, make(tmp_path / "t", 1))
     with pytest.raises(SchemaError, match="nope"):
-        table.optimize().sortBy("nope")
+        table.optimize().executeSortBy("nope")
     with pytest.raises(SchemaError, match="one or more columns"):
-        table.optimize().zOrderBy()
+        table.optimize().executeZOrderBy()
     with pytest.raises(OptionError, match="nope"):
         table.optimize(nope=1).executeCompaction()
-    with pytest.raises(OptionError, match="defer_index_remap"):
-        table.optimize(defer_index_remap=True).sortBy("id")
+    with pytest.raises(OptionError, match="deferIndexRemap"):
+        table.optimize(deferIndexRemap=True).executeSortBy("id")
     with pytest.raises(ExpressionError):
         table.optimize().where("nope = 1").executeCompaction()
     with pytest.raises(OptionError, match="0 or more hours"):
@@ -245,7 +244,11 @@ def test_what_spark_carries() -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["executeCompaction", *(pytest.param(by, marks=pytest.mark.slow) for by in ("sortBy", "zOrderBy"))]
+    "how",
+    [
+        "executeCompaction",
+        *(pytest.param(by, marks=pytest.mark.slow) for by in ("executeSortBy", "executeZOrderBy")),
+    ],
 )
 def test_beside_writers(
     spark: SparkSession, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
@@ -276,7 +279,7 @@ def test_beside_writers(
 
     monkeypatch.setattr(maintaining, "spread", disturbed(spread))
     monkeypatch.setattr(Clustering, "run", disturbed(Clustering.run))
-    work = LanceTable.forPath(spark, path).optimize(target_rows_per_fragment=200)
+    work = LanceTable.forPath(spark, path).optimize(targetRowsPerFragment=200)
     getattr(work, how)(*(() if how == "executeCompaction" else ("y",)))
     after = content(path)
     wanted = [i for i in before if i != 1] + list(range(5000, 5010))
@@ -305,7 +308,7 @@ def test_sorting_gives_up(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
         maintaining, "retry_operation", partial(retry_operation, policy=RetryPolicy(attempts=2))
     )
     with pytest.raises(RetryableConflictError):
-        LanceTable.forPath(spark, path).optimize().sortBy("id")
+        LanceTable.forPath(spark, path).optimize().executeSortBy("id")
     assert sorted(Path(path, "data").iterdir()) == files
 
 
@@ -316,11 +319,11 @@ def test_two_compactions_and_a_sort_at_once(spark: SparkSession, tmp_path: Path)
 
     def run(how: str, *columns: str) -> None:
         try:
-            getattr(LanceTable.forPath(spark, path).optimize(target_rows_per_fragment=200), how)(*columns)
+            getattr(LanceTable.forPath(spark, path).optimize(targetRowsPerFragment=200), how)(*columns)
         except LanceError as error:
             failures.append(error)
 
-    jobs = [("executeCompaction",), ("executeCompaction",), ("sortBy", "y")]
+    jobs = [("executeCompaction",), ("executeCompaction",), ("executeSortBy", "y")]
     threads = [threading.Thread(target=run, args=job) for job in jobs]
     for thread in threads:
         thread.start()
@@ -363,7 +366,6 @@ def test_vacuum(spark: SparkSession, tmp_path: Path) -> None:
         table.vacuum(2)
     assert metrics(table.vacuum(retainVersions=1, allowShortRetention=True))["old_versions"] == 3
     assert table.toDF().count() == spark_lance.dataset(path).count_rows() > 0
-    assert metrics(table.cleanup_old_versions(timedelta(days=1)))["old_versions"] == 0
 
 
 def test_commits_of_spark_clean_up_by_themselves(spark: SparkSession, tmp_path: Path) -> None:
@@ -385,7 +387,7 @@ def test_blobs(spark: SparkSession, tmp_path: Path) -> None:
         spark_lance.write_dataset(pa.table({"b": [value]}, schema=pa.schema([field])), path, mode="append")
     table = LanceTable.forPath(spark, path)
     with pytest.raises(UnsupportedFormatError, match="blobs"):
-        table.optimize().sortBy("b")
+        table.optimize().executeSortBy("b")
     assert metrics(table.optimize().executeCompaction())["fragments_added"] == 1
     blobs = spark_lance.dataset(path).take_blobs("b", [0, 1])
     assert [blob.read() for blob in blobs if blob is not None] == [b"one", b"two"]

@@ -38,7 +38,7 @@ def test_rows_by_id_position_and_address(changes: list[Step], stable: bool, data
         if set(ids) & set(live):  # pylance loses the offsets of no rows, and marks others as not null
             found = mine.take_rows(ids, COLUMNS)
             assert found.equals(theirs._take_rows(ids, columns=COLUMNS).cast(found.schema))
-        assert mine._take_rows(np.array(ids, np.uint64)).equals(theirs._take_rows(ids))
+        assert mine.take_rows(np.array(ids, np.uint64)).equals(theirs._take_rows(ids))
         positions = data.draw(st.lists(st.integers(0, len(live) - 1), max_size=20)) if live else []
         if positions:
             found = mine.take(positions, COLUMNS)
