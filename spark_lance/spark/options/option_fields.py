@@ -1,15 +1,15 @@
 """Every option of the data source: a field of `ReadOptions`, `WriteOptions`, or of both by `TableOptions`.
 
 The field declares how the option's text is parsed, its default, its documentation, and what it chooses.
-Lists of options are derived from these declarations: those of the documentation, of the checks in `options`,
-and of other modules. Reads and writes share the names, because a temporary view has one set of options for
-`SELECT` and for `INSERT`.
+Lists of options are derived from these declarations: those of Java, of the documentation, of the checks in
+`options`, and of other modules. Reads and writes share the names, because a temporary view has one set of
+options for `SELECT` and for `INSERT`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, cast
 
@@ -39,12 +39,14 @@ __all__ = [
     "Option",
     "ReadOptions",
     "WriteOptions",
+    "java_option_names",
     "options_that_choose",
 ]
 
 # What an option chooses: where the table is, one version of it, the changes between versions, some of a
-# version's rows, its columns, the result of a search, or another source of rows.
-Choice = Literal["", "location", "version", "changes", "part", "columns", "search", "source"]
+# version's rows, its columns, the result of a search, another source of rows, or the rows that an
+# overwrite replaces.
+Choice = Literal["", "location", "version", "changes", "part", "columns", "search", "source", "replaced rows"]
 Value = TypeVar("Value")
 Default = TypeVar("Default")
 
@@ -500,6 +502,7 @@ class WriteOptions(TableOptions):
         "an SQL condition",
         None,
         "An overwrite replaces only the rows for which this SQL condition is true; new rows must satisfy it.",
+        chooses="replaced rows",
     )
     replaceUsing: tuple[str, ...] | None = option(
         column_list,
@@ -507,6 +510,7 @@ class WriteOptions(TableOptions):
         None,
         "An overwrite replaces only the rows that equal a new row in these columns, such as `day, "
         "region`. Null equals nothing. Without new rows nothing is replaced.",
+        chooses="replaced rows",
     )
     replaceOn: str | None = option(
         filled,
@@ -515,6 +519,7 @@ class WriteOptions(TableOptions):
         "An overwrite replaces only the rows that this SQL condition matches with a new row, such as "
         "`t.id = s.id AND t.day >= s.day`: `t` is the table (`targetAlias`), any other alias the new "
         "rows.",
+        chooses="replaced rows",
     )
     targetAlias: str = option(filled, "an alias", "t", "The alias of the table in `replaceOn`.")
     txnAppId: str | None = option(
@@ -572,3 +577,30 @@ ALIASES: Mapping[str, Option] = {
 def options_that_choose(*choices: Choice) -> tuple[str, ...]:
     """Return the names of the options that choose one of these things."""
     return tuple(option.name for option in OPTIONS.values() if option.chooses in choices)
+
+
+def java_option_names() -> dict[str, list[str]]:
+    """Return the lower-case names of options by the kinds that Java distinguishes, aliases included.
+
+        place: the table, or a version of it
+        version: one version
+        timeTravel: Spark's own names for a version
+        versions: the versions that are read, or rows that are in no version
+        time: times, which need a zone
+        changeFeed: the changes of a table
+        replacement: the rows that an overwrite replaces
+    """
+    options = OPTIONS.values()
+    return {
+        "place": _names(o for o in options if o.chooses in ("location", "version")),
+        "version": _names(o for o in options if o.chooses == "version"),
+        "timeTravel": [alias.lower() for o in options if o.chooses == "version" for alias in o.aliases],
+        "versions": _names(o for o in options if o.chooses in ("version", "changes") or o.name == "fresh"),
+        "time": _names(o for o in options if o.is_time),
+        "changeFeed": _names([OPTIONS["readChangeFeed"]]),
+        "replacement": _names(o for o in options if o.chooses == "replaced rows"),
+    }
+
+
+def _names(options: Iterable[Option]) -> list[str]:
+    return [name.lower() for option in options for name in (option.name, *option.aliases)]

@@ -10,6 +10,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from spark_lance.redaction import SECRET_NAMES
+from spark_lance.spark.options.option_fields import java_option_names
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.start import NOT_TAKEN, Wish
 from spark_lance.spark.sql.functions import functions
@@ -53,6 +54,7 @@ def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
         "units": unit_names(),
         "compiledUnits": str(compiled_units(spark._jvm)),
         "functions": functions(),
+        "options": java_option_names(),
     }
     return Wish(PARTS, VITAL, LateBridge(spark), arguments)
 

@@ -46,6 +46,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.LanceUnits;
 
 /** A table, at the version that was the newest when its name was resolved, or the one asked for. */
 public class LanceTable
@@ -54,8 +55,6 @@ public class LanceTable
     TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
     TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
   };
-  // Options that name a version to read.
-  private static final String[] VERSIONS = {"version", "asof", "tag", "versionasof", "timestampasof"};
   // Makes builders of scans that the driver plans; null where this unit does not fit.
   private static final Method PLANNED = planned();
   // Makes tables that Spark asks which changes of the schema they support; null before Spark 4.3.
@@ -204,7 +203,7 @@ public class LanceTable
       return own;
     }
     CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
-    boolean named = writable && names(options);
+    boolean named = writable && LanceUnits.hasOption(options, "version");
     Object[] parts = {Boolean.TRUE, shown, all, new Boolean(!named), schema, token, hidden, own};
     try {
       return (ScanBuilder) PLANNED.invoke(null, parts);
@@ -239,28 +238,18 @@ public class LanceTable
       // Spark has loaded the version that these name, and it is pinned.
       rest = without(rest);
     }
-    if (pinning && !names(new CaseInsensitiveStringMap(rest))) {
+    if (pinning && !LanceUnits.hasOption(rest, "version")) {
       all.putAll(pinned);
     }
     all.putAll(rest);
     return new CaseInsensitiveStringMap(all);
   }
 
-  // Whether options name a version to read.
-  private static boolean names(CaseInsensitiveStringMap options) {
-    boolean found = false;
-    for (int i = 0; i < VERSIONS.length; i++) {
-      found = found || options.containsKey(VERSIONS[i]);
-    }
-    return found;
-  }
-
   private static Map without(Map options) {
     Map rest = new HashMap();
     for (Iterator i = options.entrySet().iterator(); i.hasNext(); ) {
       Map.Entry option = (Map.Entry) i.next();
-      String name = ((String) option.getKey()).toLowerCase();
-      if (!name.equals("versionasof") && !name.equals("timestampasof")) {
+      if (!LanceUnits.isOption((String) option.getKey(), "timeTravel")) {
         rest.put(option.getKey(), option.getValue());
       }
     }
@@ -474,8 +463,7 @@ public class LanceTable
       check(info.options(), "write");
       written = true;
       Writing writing = new Writing(this, info, ((Boolean) staged.get("truncates")).booleanValue());
-      if (info.options().containsKey("replaceUsing") || info.options().containsKey("replaceOn")
-          || info.options().containsKey("replaceWhere")) {
+      if (LanceUnits.hasOption(info.options(), "replacement")) {
         return writing; // saveAsTable: the other rows stay, and so does the schema
       }
       for (Iterator i = ((Map) staged.get("options")).entrySet().iterator(); i.hasNext(); ) {

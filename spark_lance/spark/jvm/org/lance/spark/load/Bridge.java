@@ -40,7 +40,6 @@ public final class Bridge {
   // Path and options of the store of the write that a thread has begun.
   private static final ThreadLocal WRITING = new ThreadLocal();
 
-  private static final String[] TIMES = {"asof", "timestampAsOf", "startingTimestamp", "endingTimestamp"};
   private static final String ZONE = "timeZone";
 
   private Bridge() {}
@@ -197,11 +196,7 @@ public final class Bridge {
 
   // The options of a read, with the session's zone for times that name none.
   public static CaseInsensitiveStringMap zoned(CaseInsensitiveStringMap options) {
-    boolean needed = false;
-    for (int i = 0; i < TIMES.length; i++) {
-      needed = needed || options.containsKey(TIMES[i]);
-    }
-    if (!needed || options.containsKey(ZONE)) {
+    if (!LanceUnits.hasOption(options, "time") || options.containsKey(ZONE)) {
       return options;
     }
     Map all = new HashMap(options.asCaseSensitiveMap());

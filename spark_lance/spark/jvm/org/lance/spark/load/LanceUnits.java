@@ -25,6 +25,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicReference;
@@ -43,6 +44,9 @@ public final class LanceUnits extends URLStreamHandler {
   // by its id).
   private static volatile Object format = null;
   private static volatile String application = null;
+
+  // Kind -> lower-case names of options, from their declarations in Python (see option_fields.py).
+  private static volatile Map options = new HashMap();
 
   private final ClassLoader loader;
   // Where compiled units are kept.
@@ -74,6 +78,7 @@ public final class LanceUnits extends URLStreamHandler {
       if (wish.get("answers") != null) {
         python = (BiFunction) wish.get("answers");
       }
+      options = (Map) wish.get("options");
       Map settings = new HashMap((Map) wish.get("settings"));
       Map defaults = (Map) wish.get("defaults");
       for (Iterator names = defaults.keySet().iterator(); names.hasNext(); ) {
@@ -122,6 +127,20 @@ public final class LanceUnits extends URLStreamHandler {
       application = id;
     }
     return format;
+  }
+
+  // Whether a name is that of an option of a kind.
+  public static boolean isOption(String name, String kind) {
+    return ((List) options.get(kind)).contains(name.toLowerCase(Locale.ROOT));
+  }
+
+  // Whether one of some options is of a kind.
+  public static boolean hasOption(Map options, String kind) {
+    boolean has = false;
+    for (Iterator names = options.keySet().iterator(); !has && names.hasNext(); ) {
+      has = isOption((String) names.next(), kind);
+    }
+    return has;
   }
 
   public static String ask(String question, Object subject) {

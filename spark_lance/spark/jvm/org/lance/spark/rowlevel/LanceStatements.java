@@ -17,6 +17,9 @@ package org.lance.spark.rowlevel;
 
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
 import java.util.Map;
 import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
@@ -58,6 +61,9 @@ public final class LanceStatements {
   // Extensions that have them; those of a context that was stopped are gone with its sessions.
   private static final Map ENTERED = new WeakHashMap();
 
+  // Lower-case names of the option for the changes of a table, from its declaration in Python.
+  private static volatile List changeFeed = new ArrayList();
+
   private LanceStatements() {}
 
   /** A statement that was taken. */
@@ -68,6 +74,7 @@ public final class LanceStatements {
   /** Lets the statements of all sessions be taken. */
   public static final class Start implements BiConsumer {
     public void accept(Object session, Object asked) {
+      changeFeed = (List) ((Map) ((Map) asked).get("options")).get("changeFeed");
       enter(((SparkSession) session).extensions());
       enter(((SparkSession) session).sessionState().analyzer());
       Assigning.enter((SparkSession) session);
@@ -203,7 +210,11 @@ public final class LanceStatements {
         return false;
       }
       CaseInsensitiveStringMap options = ((UnresolvedRelation) node).options();
-      return isTrue(options.get("readChangeFeed")) || isTrue(options.get("readChangeData"));
+      boolean reads = false;
+      for (Iterator names = changeFeed.iterator(); names.hasNext(); ) {
+        reads = reads || isTrue(options.get(names.next()));
+      }
+      return reads;
     }
 
     // Whether an INSERT replaces rows USING columns or ON a condition, which Spark has from 4.3 on.

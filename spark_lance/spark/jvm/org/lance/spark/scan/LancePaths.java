@@ -19,13 +19,9 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.LanceUnits;
 
 public final class LancePaths {
-  // Options that say which versions are read, or that rows without one are.
-  private static final String[] OF_VERSIONS = {
-    "version", "tag", "asof", "fresh", "readChangeFeed", "startingVersion", "startingTimestamp"
-  };
-
   private LancePaths() {}
 
   // What a read sees: its columns as JSON (`schema`) and its version (`ref`); null if Spark's workers are to find out.
@@ -100,10 +96,7 @@ public final class LancePaths {
     // Options that make Spark's own way read the known version, too. Streams take none. Nor does a read of the changes
     // between several versions, or of rows that are not in a version yet.
     private synchronized CaseInsensitiveStringMap known(CaseInsensitiveStringMap options) {
-      boolean named = false;
-      for (int i = 0; i < OF_VERSIONS.length; i++) {
-        named = named || options.containsKey(OF_VERSIONS[i]);
-      }
+      boolean named = LanceUnits.hasOption(options, "versions");
       if (ref == null || named || source() != source || Bridge.callerIs("MicroBatchExecution")) {
         return options;
       }

@@ -18,7 +18,6 @@ import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -46,15 +45,14 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.LanceUnits;
 import org.lance.spark.transport.LanceTransport;
 import scala.collection.immutable.Seq;
 
 public final class LanceScan {
   // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
   private static final String PLANS = "spark.lance.planInDriver";
-  // Options that say which rows there are and not which of them are read, and a limit that the first of these meet
-  // (as in scans.py).
-  private static final List PLAIN = Arrays.asList(new Object[] {"path", "version", "tag", "branch"});
+  // A limit that one task meets for a read of all rows of a version (as in scans.py).
   private static final int MOST_PLAIN = 100000;
   private static Boolean takesExpressions = null;
 
@@ -271,7 +269,7 @@ public final class LanceScan {
     private boolean isPlain() {
       boolean plain = pushed.length == 0 && narrowed.isEmpty();
       for (Iterator names = ((Map) read.get("options")).keySet().iterator(); plain && names.hasNext(); ) {
-        plain = PLAIN.contains(((String) names.next()).toLowerCase(Locale.ROOT));
+        plain = LanceUnits.isOption((String) names.next(), "place");
       }
       return plain;
     }
