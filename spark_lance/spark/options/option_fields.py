@@ -582,13 +582,13 @@ def options_that_choose(*choices: Choice) -> tuple[str, ...]:
 def java_option_names() -> dict[str, list[str]]:
     """Return the lower-case names of options by the kinds that Java distinguishes, aliases included.
 
-        place: the table, or a version of it
-        version: one version
-        timeTravel: Spark's own names for a version
-        versions: the versions that are read, or rows that are in no version
-        time: times, which need a zone
-        changeFeed: the changes of a table
-        replacement: the rows that an overwrite replaces
+    place: the table, or a version of it
+    version: one version
+    timeTravel: Spark's own names for a version
+    versions: the versions that are read, or rows that are in no version
+    time: times, which need a zone
+    changeFeed: the changes of a table
+    replacement: the rows that an overwrite replaces
     """
     options = OPTIONS.values()
     return {

@@ -208,8 +208,8 @@ def _is_meant(dataset: LanceDataset, path: str, limit: datetime | None, place: s
 
 
 _REWRITE_OPTIONS = {
-    "target-file-size-bytes": "max_bytes_per_file",
-    "delete-ratio-threshold": "materialize_deletions_threshold",
+    "target-file-size-bytes": "maxBytesPerFile",
+    "delete-ratio-threshold": "materializeDeletionsThreshold",
 }
 # Options that do nothing: Spark and the table decide.
 _WITHOUT_EFFECT = frozenset(
@@ -237,7 +237,7 @@ def _rewrite_data_files(question: Question, table: LanceTable, a: Mapping[str, A
     if strategy == "binpack":
         work.executeCompaction().collect()
     elif match := _ZORDER.fullmatch(a["sort_order"] or ""):
-        work.zOrderBy(*_columns(match[1])).collect()
+        work.executeZOrderBy(*_columns(match[1])).collect()
     else:
         order = a["sort_order"] or before.config().get("sort-order")
         if not order:
@@ -245,7 +245,7 @@ def _rewrite_data_files(question: Question, table: LanceTable, a: Mapping[str, A
                 "the table has no sort order: sort_order => 'id DESC NULLS LAST', or first ALTER TABLE t "
                 "WRITE ORDERED BY id"
             )
-        work.sortBy(*_columns(order)).collect()
+        work.executeSortBy(*_columns(order)).collect()
     row = _rewritten(before.manifest, table._dataset().manifest)
     return _frame(
         question,
