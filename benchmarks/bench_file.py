@@ -31,7 +31,8 @@ import spark_lance
 from benchmarks.columns import COLUMNS, flat_vectors
 from benchmarks.harness import Results, parser, run_alone
 from benchmarks.tables import real_flights
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.memory import MemoryStore
+from spark_lance.io.store import open_store
 
 # Name of a side -> (what its processes import, SPARK_LANCE_NUMBA in them).
 _SIDES = {
@@ -119,19 +120,19 @@ def _bytes_taken(path: Path) -> tuple[int, int, int]:
     target = f"/benchmark/{path.parent.name}"
     fs.put(str(path), target, recursive=True)
     counted: list[int] = []
-    real = Store.read_ranges
+    real = MemoryStore.read_ranges
 
-    def count(self: Store, name: str, ranges: list[tuple[int, int]]) -> list[pa.Buffer]:
+    def count(self: MemoryStore, name: str, ranges: list[tuple[int, int]]) -> list[pa.Buffer]:
         counted.extend(size for _, size in ranges)
         return real(self, name, ranges)
 
     store, _ = open_store("memory:///")
     assert not store.is_local
-    Store.read_ranges = count  # type: ignore[method-assign, assignment]
+    MemoryStore.read_ranges = count  # type: ignore[method-assign, assignment]
     try:
         spark_lance.dataset(f"memory://{target}").take(rows)
     finally:
-        Store.read_ranges = real  # type: ignore[method-assign]
+        MemoryStore.read_ranges = real  # type: ignore[method-assign]
         fs.rm(target, recursive=True)
     theirs = lance.dataset(str(path))
     theirs.io_stats_incremental()

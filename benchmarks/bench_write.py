@@ -29,7 +29,7 @@ from spark_lance.file import writer
 from spark_lance.file.v2_1.encodings import general
 from spark_lance.file.v2_1.encodings.general import CompressedText
 from spark_lance.file.v2_1.write import choose, field_writer
-from spark_lance.io.outputs import LocalOutput
+from spark_lance.io.local import LocalOutput
 from spark_lance.table.writing.align import Aligner
 
 # Stage -> the functions of which it consists: (module or class, name).

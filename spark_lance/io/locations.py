@@ -1,19 +1,17 @@
-"""URIs and paths: which protocol, which path, which settings they carry."""
+"""URIs and paths: which protocol, which path."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from spark_lance.errors import OptionTypeError, StoreError
 
-__all__ = ["IN_REACH", "LOCAL", "S3", "full_uri", "join", "protocol_of", "settings_in", "uri_text"]
+__all__ = ["IN_REACH", "LOCAL", "full_uri", "join", "protocol_of", "uri_text"]
 
 LOCAL = frozenset({"file", "local"})
 IN_REACH = LOCAL | {"memory"}  # nothing in between that could fail for a moment
-S3 = frozenset({"s3", "s3a"})
 # A scheme and not two slashes; a single letter is a drive of Windows.
 _SHORT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)")
 
@@ -68,15 +66,3 @@ def protocol_of(uri: str) -> str:
     from fsspec.utils import get_protocol
 
     return str(get_protocol(uri))
-
-
-def settings_in(protocol: str, uri: str) -> dict[str, Any]:
-    """Return the settings that a URI holds, as host and user of sftp:// or the account of abfss://."""
-    if protocol in IN_REACH or protocol in S3:
-        return {}
-    import fsspec
-
-    try:
-        return dict(fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(uri))
-    except (ImportError, ValueError):
-        return {}  # told when the file system is opened

@@ -24,7 +24,7 @@ from spark_lance.file.schema import Field, Schema
 from spark_lance.file.version import FileVersion
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.scalar.btree import BTree
-from spark_lance.io.atomic import sync_files
+from spark_lance.io.local import sync_files
 from spark_lance.io.store import Store, join
 from spark_lance.memwal.entries import TOMBSTONE, wal_fields
 from spark_lance.memwal.newest import newest_rows

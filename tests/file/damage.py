@@ -36,6 +36,8 @@ from spark_lance.file.pages import RowReader
 from spark_lance.file.reader import read_field, take_field
 from spark_lance.file.schema import Field
 from spark_lance.file.version import FileVersion
+from spark_lance.io.local import LocalStore
+from spark_lance.io.memory import MemoryStore
 from spark_lance.io.store import Store
 from spark_lance.proto import encodings20_pb2, encodings21_pb2, file2_pb2, file_pb2
 
@@ -250,7 +252,7 @@ class TooSlow(BaseException):
 
 def run(folder: Path, seconds: float, most: int, seed: int) -> Iterator[dict[str, Any]]:
     """Try damages on each file of a folder, within so many seconds and damages a file; yield reports."""
-    memory, disk = Store("memory"), Store("file")
+    memory, disk = MemoryStore(), LocalStore()
     place = folder / "damaged"
 
     def stop(*_: object) -> None:

@@ -18,9 +18,11 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.blob_writer import BlobWriter
 from spark_lance.file.schema import Schema
 from spark_lance.file.sidecars import Sidecars, sidecar_folder, sidecar_path
-from spark_lance.io.store import Store
+from spark_lance.io.local import LocalStore
+from spark_lance.io.memory import MemoryStore
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 from tests.table.reading.test_blobs import DATA, FIELD, VERSIONS, check
+from tests.wrapped_store import WrappedStore
 
 STORAGE = blob_field("b").type.storage_type
 BLOBS = pa.array(DATA, pa.large_binary())
@@ -209,7 +211,7 @@ def test_what_cannot_be_stored_is_refused(
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 
-class Failing(Store):
+class Failing(WrappedStore):
     """A store that fails when the object number `at` is begun."""
 
     def create(self, path: str) -> Any:
@@ -225,7 +227,7 @@ def test_nothing_stays_after_a_failure(tmp_path: Path, at: int) -> None:
         "b", inline_size_threshold=1, dedicated_size_threshold=100, pack_file_size_threshold=150
     )
     table = table_of(blob_array([b"x" * size for size in (1, 60, 100, 101, 90, 200)]), field)
-    store = Failing("file")
+    store = Failing.around(LocalStore())
     object.__setattr__(store, "at", at)
     with pytest.raises(OSError, match="no more room"):
         write_fragments(
@@ -237,7 +239,7 @@ def test_nothing_stays_after_a_failure(tmp_path: Path, at: int) -> None:
 def test_uncommitted_files_go_with_their_sidecars(tmp_path: Path) -> None:
     field = blob_field("b", inline_size_threshold=1)
     table = table_of(blob_array([b"xx"]), field)
-    store = Store("file")
+    store = LocalStore()
     fragments = write_fragments(table.to_batches(), store, str(tmp_path), Schema.from_arrow(table.schema))
     assert len([each for each in tmp_path.rglob("*") if each.is_file()]) == 2
     delete_fragment_files(store, str(tmp_path), fragments)
@@ -245,7 +247,7 @@ def test_uncommitted_files_go_with_their_sidecars(tmp_path: Path) -> None:
 
 
 def test_one_blob_larger_than_a_pack_file_has_it_to_itself() -> None:
-    store = Store("memory")
+    store = MemoryStore()
     field = Schema.from_arrow(
         pa.schema([blob_field("b", inline_size_threshold=0, pack_file_size_threshold=5)])
     )

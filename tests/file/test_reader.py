@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +20,23 @@ from spark_lance.file.reader import FileReader
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import WRITABLE_VERSIONS, FileVersion
 from spark_lance.file.writer import FileWriter
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.memory import MemoryStore
+from spark_lance.io.store import open_store
 from tests.strategies import canonical, tables
+from tests.wrapped_store import WrappedStore
 
 VERSIONS = list(WRITABLE_VERSIONS)
 
 
-class CountingStore(Store):
-    """A store that cannot map files and notes every range it was asked for."""
+@dataclass(frozen=True)
+class CountingStore(WrappedStore):
+    """A store that records every requested range."""
 
-    def map(self, path: str) -> pa.Buffer | None:
-        return None
+    requests: list[list[tuple[int, int]]] = field(default_factory=list)
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         self.requests.append(list(ranges))
         return super().read_ranges(path, ranges)
-
-    @property
-    def requests(self) -> list[list[tuple[int, int]]]:
-        return self.options.setdefault("_requests", [])  # type: ignore[no-any-return]
 
 
 def write(
@@ -67,7 +66,7 @@ def test_only_the_asked_columns_and_pages_are_fetched(tmp_path: Path, version: F
     table = wide_table(20_000)
     path = write(tmp_path / "f.lance", table, version, page_bytes=1 << 17)
     size = Path(path).stat().st_size
-    store = CountingStore("memory")
+    store = CountingStore.around(MemoryStore())
     store.fs.pipe_file(path, Path(path).read_bytes())
     reader = FileReader(store, path, size=size)
     assert len(store.requests) <= 2
@@ -81,7 +80,7 @@ def test_only_the_asked_columns_and_pages_are_fetched(tmp_path: Path, version: F
 def test_two_columns_of_two_thousand_take_three_requests(tmp_path: Path) -> None:
     table = pa.table({f"column {i}": pa.array([i, i + 1]) for i in range(2000)})
     path = write(tmp_path / "f.lance", table)
-    store = CountingStore("memory")
+    store = CountingStore.around(MemoryStore())
     store.fs.pipe_file(path, Path(path).read_bytes())
     reader = FileReader(store, path, size=Path(path).stat().st_size)
     chosen = [reader.schema.field("column 7"), reader.schema.field("column 1900")]
@@ -94,7 +93,7 @@ def test_metadata_that_is_too_long_is_read_in_parts(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("spark_lance.file.reader._MAX_METADATA", 1000)
     table = pa.table({f"column {i}": pa.array([i, i + 1]) for i in range(2000)})
     path = write(tmp_path / "f.lance", table)
-    store = CountingStore("memory")
+    store = CountingStore.around(MemoryStore())
     store.fs.pipe_file(path, Path(path).read_bytes())
     reader = FileReader(store, path, size=Path(path).stat().st_size)
     chosen = [reader.schema.field("column 7"), reader.schema.field("column 1900")]

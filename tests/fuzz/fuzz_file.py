@@ -31,13 +31,15 @@ from spark_lance.errors import LanceError
 from spark_lance.file.opening import open_file
 from spark_lance.file.pages import RowReader
 from spark_lance.file.reader import read_field, take_field
+from spark_lance.io.local import LocalStore
+from spark_lance.io.memory import MemoryStore
 from spark_lance.io.store import Store
 
 __all__ = ["main", "try_bytes"]
 
 MAX_ROWS = 1 << 16
-_MEMORY = Store("memory")
-_DISK = Store("file")
+_MEMORY: Store = MemoryStore()
+_DISK: Store = LocalStore()
 _FOLDER = tempfile.mkdtemp(prefix="fuzz")
 
 

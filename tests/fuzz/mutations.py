@@ -24,7 +24,7 @@ from spark_lance.file.metadata import ARRAY_ENCODING_URL, COLUMN_ENCODING_URL, P
 from spark_lance.file.reader import FileReader
 from spark_lance.file.schema import Schema
 from spark_lance.file.writer import FileWriter
-from spark_lance.io.store import Store
+from spark_lance.io.memory import MemoryStore
 from spark_lance.proto import (
     encodings20_pb2,
     encodings21_pb2,
@@ -409,7 +409,7 @@ def mutate_index_file(data: bytes, rng: random.Random) -> bytes:
     """Return an index file with its content changed: cells, rows, notes or buffers, in valid pages."""
     if rng.random() < 0.35:
         return mutate_lance_file(data, rng)
-    store = Store("memory")
+    store = MemoryStore()
     store.put("/mutation/source", data)
     reader = FileReader(store, "/mutation/source")
     table = reader.read()

@@ -21,7 +21,7 @@ from spark_lance.index.pruners import index_pruners
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search_tasks import plan_search, run_task
 from spark_lance.io.held import let_go
-from spark_lance.io.store import Store
+from spark_lance.io.local import LocalStore
 from spark_lance.table.inserts.replace_rows import replace_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
@@ -75,15 +75,15 @@ def counting() -> Iterator[Reads]:
     """Note what is read of files, which are opened anew and not mapped meanwhile."""
     let_go()
     reads = Reads()
-    original = Store.read_ranges
+    original = LocalStore.read_ranges
 
-    def noted(self: Store, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+    def noted(self: LocalStore, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         reads.note(path, ranges)
         return original(self, path, ranges)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "map", lambda self, path: None)
-        patch.setattr(Store, "read_ranges", noted)
+        patch.setattr(LocalStore, "map", lambda self, path: None)
+        patch.setattr(LocalStore, "read_ranges", noted)
         yield reads
 
 

@@ -16,11 +16,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
-from spark_lance.io import atomic, drivers
-from spark_lance.io.atomic import PUT_IF_ABSENT
+from spark_lance.io import cloud as cloud_stores
+from spark_lance.io import store as store_module
 from spark_lance.io.identity import identity_of
-from spark_lance.io.storage_options import DRIVERS
-from spark_lance.io.store import open_store
+from spark_lance.io.store import STORES, open_store
 from spark_lance.table.reading import scan_task
 from spark_lance.table.versions import recent
 
@@ -48,7 +47,7 @@ class CountedStore(MemoryFileSystem):  # type: ignore[misc]
 @pytest.fixture(autouse=True)
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_registry, "counted", CountedStore)
-    monkeypatch.setattr(atomic, "PUT_IF_ABSENT", {**PUT_IF_ABSENT, "counted": PUT_IF_ABSENT["memory"]})
+    monkeypatch.setattr(store_module, "STORES", {**STORES, "counted": STORES["memory"]})
     CountedStore.reads.clear()
 
 
@@ -202,7 +201,7 @@ class CloudDriver(MemoryFileSystem):  # type: ignore[misc]
 def cloud(monkeypatch: pytest.MonkeyPatch) -> type[CloudDriver]:
     monkeypatch.setattr(CloudDriver, "made", 0)
     CloudDriver.clear_instance_cache()
-    monkeypatch.setattr(drivers, "_INSTANCES", drivers._Instances())
+    monkeypatch.setattr(cloud_stores, "_INSTANCES", cloud_stores._Instances())
     monkeypatch.setitem(_registry, "s3", CloudDriver)
     return CloudDriver
 
@@ -221,10 +220,9 @@ def test_instances_of_others_stay_as_they_are(cloud: type[CloudDriver]) -> None:
 def test_instances_are_kept_up_to_a_number(cloud: type[CloudDriver]) -> None:
     for number in range(100):
         open_store("s3://bucket/x", {"key": "k", "token": str(number)})[0].fs  # noqa: B018
-    assert len(drivers._INSTANCES._kept) == drivers._MOST_KEPT
+    assert len(cloud_stores._INSTANCES._kept) == cloud_stores._MOST_KEPT
     assert cloud.made == 100
     assert not cloud._cache
-    assert "s3" in DRIVERS
 
 
 def test_threads_share_an_instance(cloud: type[CloudDriver]) -> None:

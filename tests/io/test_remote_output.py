@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_lance.errors import StoreError
-from spark_lance.io.outputs import RemoteOutput
+from spark_lance.io.fsspec_store import RemoteOutput
 
 
 class Parts:

@@ -10,8 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_lance.errors import OptionError
+from spark_lance.io.cloud import CloudStore
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.storage_options import ALIASES, DRIVERS, OwnOptions, fsspec_options, split_own
+from spark_lance.io.storage_options import Driver, OwnOptions, split_own
+from spark_lance.io.store import STORES, store_class
+
+DRIVERS: dict[str, Driver] = {
+    protocol: kind.driver
+    for protocol, kind in ((protocol, store_class(protocol)) for protocol in STORES)
+    if issubclass(kind, CloudStore)
+}
+
+
+def fsspec_options(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
+    return store_class(protocol).driver_options(options)
 
 
 def test_lance_names_become_those_of_s3fs() -> None:
@@ -108,7 +120,7 @@ def test_azures_other_endpoints_become_connection_strings() -> None:
 @pytest.mark.parametrize("protocol", sorted(DRIVERS))
 def test_twice_is_as_once(protocol: str) -> None:
     samples = {"sse_customer_key_base64": "aGVsbG8=", "service_account_key": "{}"}
-    for name, alias in ALIASES[protocol].items():
+    for name, alias in DRIVERS[protocol].aliases.items():
         for value in (samples.get(name, "true"), "30s"):
             try:
                 once = fsspec_options(protocol, {name: value})

@@ -15,8 +15,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreAccessError, StoreError
+from spark_lance.io.fsspec_store import FsspecStore
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.store import Store, join, open_store, store_class
 
 
 class StoreTests:
@@ -195,7 +196,7 @@ class TestMemory(StoreTests):
 
 def test_a_store_without_conditional_writes_is_refused(tmp_path: Path) -> None:
     fsspec.register_implementation("plainstore", MemoryFileSystem, clobber=True)
-    store = Store("plainstore")
+    store = FsspecStore("plainstore")
     with pytest.raises(AtomicPutUnsupportedError, match="plainstore"):
         store.put_if_absent("/t/1", b"")
 
@@ -237,11 +238,11 @@ def test_files_of_other_file_systems_appear_whole() -> None:
             super().pipe_file(path, value, mode=mode, **kwargs)
 
     fsspec.register_implementation("renaming", Renaming, clobber=True)
-    Store("renaming").put("/r/x", b"data")
+    FsspecStore("renaming").put("/r/x", b"data")
     ((written, _),) = seen
     assert written.startswith("/r/.tmp")
-    assert Store("renaming").read("/r/x") == b"data"
-    assert Store("renaming").list("/r") == ["x"]
+    assert FsspecStore("renaming").read("/r/x") == b"data"
+    assert FsspecStore("renaming").list("/r") == ["x"]
 
 
 class Unreliable(MemoryFileSystem):  # type: ignore[misc]
@@ -263,7 +264,7 @@ def unreliable(monkeypatch: pytest.MonkeyPatch) -> Store:
     fsspec.register_implementation("unreliable", Unreliable, clobber=True)
     monkeypatch.setattr("spark_lance.io.retry.time.sleep", lambda seconds: None)
     Unreliable.orders.clear()
-    store = Store("unreliable", retry=RetryPolicy(attempts=3))
+    store = FsspecStore("unreliable", retry=RetryPolicy(attempts=3))
     store.put("/u/x", b"12345")
     return store
 
@@ -296,4 +297,4 @@ def test_an_unknown_protocol_is_named() -> None:
 
 
 def test_credentials_stay_out_of_repr() -> None:
-    assert "hunter2" not in repr(Store("s3", {"secret": "hunter2"}))
+    assert "hunter2" not in repr(store_class("s3")("s3", {"secret": "hunter2"}))

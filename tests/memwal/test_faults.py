@@ -17,13 +17,14 @@ from spark_lance.errors import (
     StoreAccessError,
     WriterFencedError,
 )
+from spark_lance.io.memory import MemoryStore
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.memwal.compact import compact_wal
 from spark_lance.memwal.puts import put_new
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.table.commits.commit_options import commit_options
 from tests.memwal.tables import SHARD, Rows, as_rows, rows
+from tests.wrapped_store import WrappedStore
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +33,9 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass(frozen=True)
-class Faulty(Store):
+class Faulty(WrappedStore):
     """A store whose conditional puts fail in all ways, if it is asked to."""
 
-    protocol: str = "memory"
     chance: random.Random = field(default_factory=random.Random)
     share: list[float] = field(default_factory=lambda: [0.0])
 
@@ -63,7 +63,7 @@ def made(seed: int) -> tuple[Any, Faulty]:
     """A table in memory, and its snapshot in a store that may fail."""
     uri = f"memory://memwal/{uuid.uuid4().hex}"
     dataset = spark_lance.write_dataset(rows((0, "base"), (1, "base")), uri).initialize_mem_wal()
-    store = Faulty(chance=random.Random(seed))
+    store = Faulty.around(MemoryStore(), chance=random.Random(seed))
     return dataset, store
 
 
@@ -132,13 +132,13 @@ def test_what_is_acknowledged_is_there_in_long_runs(seed: int) -> None:
 
 
 def test_one_put_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store("memory")
-    real = Store.put_if_absent
+    store = MemoryStore()
+    real = MemoryStore.put_if_absent
 
     def scripted(*steps: str) -> str:
         path, left = f"/puts/{uuid.uuid4().hex}", list(steps)
 
-        def put(own: Store, where: str, data: bytes, *, sync: bool = False) -> None:
+        def put(own: MemoryStore, where: str, data: bytes, *, sync: bool = False) -> None:
             step = left.pop(0) if left else ""
             if step == "denied":
                 raise StoreAccessError("read-only")
@@ -150,7 +150,7 @@ def test_one_put_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise ConnectionError("reset by peer")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "put_if_absent", put)
+            patch.setattr(MemoryStore, "put_if_absent", put)
             try:
                 return str(put_new(store, path, b"ours", unique=True))
             except LanceError as error:

@@ -22,7 +22,9 @@ from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import BaseNotAllowedError, BlobSourceError, OptionError
 from spark_lance.file.blob_references import REFERENCE
 from spark_lance.io.base_options import Location, read_base_options
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.local import LocalStore
+from spark_lance.io.memory import MemoryStore
+from spark_lance.io.store import Store, open_store, store_class
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import BasePath, Bases, open_place
 from spark_lance.table.reading.blob_sources import BlobSources
@@ -74,12 +76,14 @@ def test_near_places(table: str, base: str, is_near: bool, monkeypatch: pytest.M
 
     def record(uri: str, options: Any = None) -> tuple[Store, str]:
         opened.append((uri, options))
-        return Store("memory"), "/x"
+        return MemoryStore(), "/x"
 
     scheme = table.partition("://")[0] if "://" in table else "file"
     authority = table.partition("://")[2].partition("/")[0] if "://" in table else ""
     path = table if scheme in ("file", "https") else table.partition("://")[2]
-    store = Store(scheme, {"secret": "x"}, authority="" if scheme in ("file", "memory") else authority)
+    store = store_class(scheme)(
+        scheme, {"secret": "x"}, authority="" if scheme in ("file", "memory") else authority
+    )
     monkeypatch.setattr("spark_lance.table.bases.open_store", record)
     if is_near:
         open_place(store, path, base, "base path 1")
@@ -146,7 +150,7 @@ def test_values_that_cannot_be_used_are_named_but_not_quoted() -> None:
 )
 def test_no_local_place_that_is_near_is_outside(start: str, parts: list[str]) -> None:
     uri = start + "/".join(parts)
-    location, home = Location.of(uri), Store("file").location("/lake/db/t")
+    location, home = Location.of(uri), LocalStore().location("/lake/db/t")
     real = os.path.realpath(os.path.abspath(uri.removeprefix("file://") or "."))  # noqa: PTH100
     from spark_lance.table.bases import _is_near
 
@@ -310,7 +314,7 @@ def test_rows_that_claim_to_be_blobs_elsewhere(lake: Path) -> None:
         with pytest.raises(BaseNotAllowedError, match=r"the external blob of .* allowed_bases="):
             spark_lance.write_dataset(rows, lake / "copy", data_storage_version="2.1")
         with pytest.raises((BaseNotAllowedError, BlobSourceError)):
-            BlobSources(Store("file")).read(rows["b"].combine_chunks())
+            BlobSources(LocalStore()).read(rows["b"].combine_chunks())
     inline = {"kind": 0, "position": 0, "size": 1, "blob_source": "http://169.254.169.254/x.lance"}
     with pytest.raises(BaseNotAllowedError, match=r"the data file of .* allowed_bases="):
         spark_lance.write_dataset(pa.table({"b": pa.array([inline], REFERENCE)}), lake / "copy")

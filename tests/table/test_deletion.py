@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.local import LocalStore
+from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import _parse_arrow, keep_mask, pack_deletions, read_deletions
@@ -42,7 +43,7 @@ def read(tmp_path: Path, kind: int, data: bytes, deleted: int, rows: int = 100) 
     fragment = table_pb2.DataFragment(id=3, physical_rows=rows)
     fragment.deletion_file.file_type = kind  # type: ignore[assignment]
     fragment.deletion_file.num_deleted_rows = deleted
-    store = Store("file")
+    store = LocalStore()
     store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), data)
     offsets = read_deletions(store, str(tmp_path), fragment)
     assert offsets.dtype == np.uint32
@@ -182,10 +183,10 @@ def test_a_missing_file(tmp_path: Path) -> None:
     fragment = table_pb2.DataFragment(id=3, physical_rows=4)
     fragment.deletion_file.num_deleted_rows = 1
     with pytest.raises(FormatError, match="missing"):
-        read_deletions(Store("file"), str(tmp_path), fragment)
+        read_deletions(LocalStore(), str(tmp_path), fragment)
     fragment.deletion_file.base_id = 0
     with pytest.raises(FormatError, match="base path"):
-        read_deletions(Store("file"), str(tmp_path), fragment)
+        read_deletions(LocalStore(), str(tmp_path), fragment)
 
 
 def test_keep_mask() -> None:
@@ -244,7 +245,7 @@ def test_the_kind_of_a_new_file(
     entry, data = pack_deletions(fragment, offsets, version=5, bitmap=bitmap)
     assert (entry.file_type, entry.read_version, entry.num_deleted_rows) == (expected, 5, rows)
     fragment.deletion_file.CopyFrom(entry)
-    store = Store("file")
+    store = LocalStore()
     store.put(deletion_path(str(tmp_path), 3, entry), data)
     assert np.array_equal(read_deletions(store, str(tmp_path), fragment), offsets)
 
@@ -261,7 +262,7 @@ def test_new_files_have_names_of_their_own_and_arrow_files_are_compressed() -> N
 def test_a_fragment_that_does_not_tell_its_rows(tmp_path: Path) -> None:
     fragment = table_pb2.DataFragment(id=3)
     fragment.deletion_file.file_type = BITMAP
-    store = Store("file")
+    store = LocalStore()
     store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), BitMap([1, 9]).serialize())
     assert read_deletions(store, str(tmp_path), fragment, 10).tolist() == [1, 9]
     for rows in (9, None):
@@ -282,7 +283,7 @@ def test_a_manifest_that_counts_no_rows_is_not_compared(tmp_path: Path) -> None:
 
 
 def test_nothing_is_deleted_without_a_file_or_with_an_empty_one(tmp_path: Path) -> None:
-    none = read_deletions(Store("file"), str(tmp_path), table_pb2.DataFragment(id=3, physical_rows=4))
+    none = read_deletions(LocalStore(), str(tmp_path), table_pb2.DataFragment(id=3, physical_rows=4))
     assert none.dtype == np.uint32
     assert not len(none)
     assert read(tmp_path, BITMAP, BitMap().serialize(), 0) == []
@@ -294,7 +295,7 @@ def test_the_file_may_lie_below_another_base_path(tmp_path: Path) -> None:
     fragment.deletion_file.file_type, fragment.deletion_file.base_id = BITMAP, 7
     manifest = table_pb2.Manifest()
     manifest.base_paths.add(id=7, path=f"file://{tmp_path}/other", is_dataset_root=True)
-    store = Store("file")
+    store = LocalStore()
     store.put(deletion_path(f"{tmp_path}/other", 3, fragment.deletion_file), BitMap([2]).serialize())
     bases = Bases.of(store, str(tmp_path), manifest)
     assert read_deletions(store, str(tmp_path), fragment, bases=bases).tolist() == [2]

@@ -16,7 +16,8 @@ import pytest
 
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.version import DEFAULT_VERSION, FileVersion
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.local import LocalStore
+from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.manifest import MAX_INLINE_TRANSACTION, Manifest, pack_manifest, read_manifest
 from spark_lance.table.paths import Naming
@@ -119,7 +120,7 @@ def test_an_offset_of_zero_is_an_offset(tmp_path: Path) -> None:
 
 def repack(file: Path, naming: Naming = Naming.V2) -> None:
     """Read a manifest file and write it anew with our own layout."""
-    store = Store("file")
+    store = LocalStore()
     manifest = read_manifest(store, str(file), naming)
     assert manifest.inline_transaction is not None
     message = table_pb2.Manifest()
@@ -218,7 +219,7 @@ def small_manifest() -> bytes:
 def open_bytes(tmp_path: Path, data: bytes) -> Manifest:
     file = tmp_path / "m"
     file.write_bytes(data)
-    return read_manifest(Store("file"), str(file), Naming.V2)
+    return read_manifest(LocalStore(), str(file), Naming.V2)
 
 
 def test_the_layout_is_as_documented(tmp_path: Path) -> None:
@@ -258,7 +259,7 @@ def test_flipped_bytes_give_a_manifest_or_a_typed_error(tmp_path: Path) -> None:
             manifest = open_bytes(tmp_path, bytes(damaged))
             assert manifest.indices is not None
             assert manifest.schema is not None
-            read_transaction(Store("file"), str(tmp_path), manifest)
+            read_transaction(LocalStore(), str(tmp_path), manifest)
         except LanceError:
             found += 1
     # Protobuf has no checksum, so some flips only change a value.

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.file.blob_references import BLOB_SOURCE, REFERENCE, runs_of
 from spark_lance.io.base_options import ALLOWED_BASES, read_base_options
-from spark_lance.io.store import Store
+from spark_lance.io.local import LocalStore
 from spark_lance.table.reading.blob_sources import BlobSources
 
 __all__ = ["blob_ranges"]
@@ -89,5 +89,5 @@ def _sources() -> BlobSources:
     now = time.monotonic()
     if _kept is None or now - _kept[0] > _KEPT_SECONDS:
         allowed = os.environ.get(BASES_VARIABLE, "")
-        _kept = now, BlobSources(Store("file", bases=read_base_options({ALLOWED_BASES: allowed})))
+        _kept = now, BlobSources(LocalStore(bases=read_base_options({ALLOWED_BASES: allowed})))
     return _kept[1]

@@ -24,7 +24,6 @@ from spark_lance.errors import (
     CommitError,
     OptionError,
 )
-from spark_lance.io.atomic import PUT_IF_ABSENT
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
@@ -163,7 +162,7 @@ class LanceWriter(DataSourceArrowWriter):
 
 
 def _check_store(store: Store) -> None:
-    if store.protocol not in PUT_IF_ABSENT:
+    if not store.can_create:
         raise AtomicPutUnsupportedError(
             f"tables on {store.protocol}:// cannot be written: it has no atomic create-if-absent"
         )

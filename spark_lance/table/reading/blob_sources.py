@@ -24,9 +24,7 @@ from spark_lance.file.footer import MAGIC
 from spark_lance.file.schema import Field
 from spark_lance.file.sidecars import sidecar_path
 from spark_lance.io.base_options import Location
-from spark_lance.io.locations import IN_REACH
-from spark_lance.io.storage_options import DRIVERS
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.store import STORES, Store, join, open_store
 from spark_lance.io.stored_names import check_key, check_uri, path_fault
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases, open_place
@@ -279,8 +277,7 @@ class BlobSources:
     def _for_data_files(self, source: str) -> Store:
         """Return the table's store for a user who may read tables in any store, but not on any web server."""
         scheme = Location.of(source).scheme
-        reachable = scheme in IN_REACH or scheme in DRIVERS
-        return self._store.with_bases([f"{scheme}://"]) if reachable else self._store
+        return self._store.with_bases([f"{scheme}://"]) if scheme in STORES else self._store
 
     def _sidecar(self, source: str, number: int) -> _Object:
         self._data_file(source)

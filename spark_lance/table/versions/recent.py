@@ -90,7 +90,7 @@ def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
     """
     if store.is_local:
         _put(_key(store, path, _BY_BYTES), data, manifest)
-    elif store.tells_tags:
+    elif store.lists_tags:
         tag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
         _put(_key(store, path, tag), data, manifest)
 

@@ -11,6 +11,7 @@ import pytest
 
 from spark_lance.errors import FormatError, LanceError
 from spark_lance.file.reader import FileReader
+from spark_lance.io.memory import MemoryStore
 from spark_lance.io.store import Store
 from tests.file.v2_0.pylance_file import one_column, pylance_file
 from tests.file.v2_0.test_read_pylance import PACKED, PACKED_ROWS, TEXT
@@ -50,7 +51,7 @@ def damaged(data: bytes, patterns: tuple[int, ...] = (0xFF, 0x01, 0x80)) -> Iter
 @pytest.mark.parametrize("name", SMALL)
 def test_any_flipped_byte(name: str, tmp_path: Path) -> None:
     data = pylance_file(SMALL[name], tmp_path).read_bytes()
-    store = Store("memory")
+    store = MemoryStore()
     assert read(data, store).equals(SMALL[name])
     refused = 0
     for changed in damaged(data):
@@ -70,7 +71,7 @@ def test_any_flipped_byte(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["string", "list of list", "fsl"])
 def test_any_shorter_file(name: str, tmp_path: Path) -> None:
     data = pylance_file(SMALL[name], tmp_path).read_bytes()
-    store = Store("memory")
+    store = MemoryStore()
     for size in range(1, len(data)):
         with pytest.raises(LanceError):
             read(data[:size], store)
@@ -80,7 +81,7 @@ def test_an_fsst_page(tmp_path: Path) -> None:
     values = pa.array([f"value number {i % 97} of {i}" for i in range(3000)])
     table = one_column(values, compression="fsst")
     data = pylance_file(table, tmp_path).read_bytes()
-    store = Store("memory")
+    store = MemoryStore()
     assert read(data, store).equals(table)
     for position in [*range(0, len(data) - 4000, 397), *range(len(data) - 4000, len(data), 3)]:
         changed = bytearray(data)
@@ -95,4 +96,4 @@ def test_errors_name_file_column_and_page(tmp_path: Path) -> None:
     data = bytearray(pylance_file(one_column(pa.array(["abc", "d"])), tmp_path).read_bytes())
     data[0] = 0x7F
     with pytest.raises(FormatError, match=r"column 'a', column 0, page 0 in /damaged"):
-        read(bytes(data), Store("memory"))
+        read(bytes(data), MemoryStore())

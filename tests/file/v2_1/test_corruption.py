@@ -12,7 +12,7 @@ import pytest
 
 from spark_lance.errors import LanceError
 from spark_lance.file.reader import FileReader
-from spark_lance.io.store import Store
+from spark_lance.io.memory import MemoryStore
 from tests.file.v2_1.pylance_file import one_column, pylance_file
 
 TEXT = ["alpha", "", None, "ä€", "a longer text than the others"] * 4
@@ -68,7 +68,7 @@ def test_flipped_bytes(name: str, version: str, tmp_path: Path) -> None:
     if name in ("map", "packed") and version == "2.1":
         pytest.skip("2.1 has no such type")
     data = pylance_file(SMALL[name], version, tmp_path).read_bytes()
-    store = Store("memory")
+    store = MemoryStore()
     outcomes = {"refused": 0, "read": 0}
     for changed in damaged(data, 250):
         store.put("/damaged-2.1", changed)

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
+from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store
 from spark_lance.spark.scan.rows import LanceReader
 from tests.conftest import interpreted
@@ -43,13 +44,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that this process reads from."""
     found: list[str] = []
     for name in ("read", "read_ranges", "map"):
-        original = getattr(Store, name)
+        original = getattr(LocalStore, name)
 
         def counted(store: Store, path: str, *rest: Any, _original: Any = original) -> Any:
             found.append(path)
             return _original(store, path, *rest)
 
-        monkeypatch.setattr(Store, name, counted)
+        monkeypatch.setattr(LocalStore, name, counted)
     return found
 
 

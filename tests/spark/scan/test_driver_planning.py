@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
+from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store
 from tests.conftest import interpreted
 from tests.spark.scan.test_pruning import scans
@@ -174,13 +175,13 @@ def test_counts_are_answered_from_the_manifest(
 ) -> None:
     read: list[str] = []
     for name in ("read", "read_ranges", "map"):
-        original = getattr(Store, name)
+        original = getattr(LocalStore, name)
 
         def counted(store: Store, path: str, *rest: Any, _original: Any = original) -> Any:
             read.append(path)
             return _original(store, path, *rest)
 
-        monkeypatch.setattr(Store, name, counted)
+        monkeypatch.setattr(LocalStore, name, counted)
     live = spark_lance.dataset(f"{root}/t.lance").count_rows()
     for frame in frames(driver, root):
         read.clear()

@@ -17,7 +17,6 @@ from pyspark.sql.types import LongType, StructType
 import spark_lance
 from spark_lance.errors import SchemaError
 from spark_lance.io.cache import CACHE
-from spark_lance.io.store import Store
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan.partitions import LancePartition, share_rows
 from spark_lance.spark.scan.rows import LanceReader
@@ -25,6 +24,7 @@ from spark_lance.spark.scan.task_rows import TaskRows
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.versions import recent
+from tests.wrapped_store import replace_request
 
 
 def plan(
@@ -65,7 +65,7 @@ def test_tasks_ask_for_no_sizes_and_no_listings(path: str, monkeypatch: pytest.M
         raise AssertionError("a task asked the store for what the manifest tells")
 
     for name in ("size", "exists", "list"):
-        monkeypatch.setattr(Store, name, refused)
+        replace_request(monkeypatch, name, lambda _: refused)
     found = [ids(*one) for one in plans]
     assert [len(rows) for rows in found[:2]] == [40_000 - 499] * 2
     assert found[2] == [i for i in range(7, 40_000, 1000) if f"s{i % 97}" > "s5" and not 12_000 < i < 12_500]
@@ -160,6 +160,6 @@ def test_counting_opens_no_file(path: str, monkeypatch: pytest.MonkeyPatch) -> N
         reader, partitions = plan(path, columns="[]")
     except SchemaError:
         pytest.skip("Spark 4.0 loses rows without columns")
-    monkeypatch.setattr(Store, "read_ranges", None)
+    replace_request(monkeypatch, "read_ranges", lambda _: None)
     assert sum(batch.num_rows for p in partitions for batch in reader.read(p)) == 40_000 - 499
     assert len(partitions) == 1

@@ -23,7 +23,7 @@ from spark_lance.errors import (
     SchemaError,
     StoreError,
 )
-from spark_lance.spark.sink import write as write_module
+from spark_lance.io.local import LocalStore
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.table.inserts import write_plan as commit_module
@@ -209,6 +209,6 @@ def test_attempts_of_one_task_never_share_a_file(path: str) -> None:
 def test_stores_without_atomic_creation_are_refused_before_any_task(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_module, "PUT_IF_ABSENT", {})
+    monkeypatch.setattr(LocalStore, "can_create", False)
     with pytest.raises(AtomicPutUnsupportedError, match="file://"):
         writer(path)

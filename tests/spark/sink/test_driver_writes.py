@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
 from spark_lance.errors import CommitOutcomeUnknownError
+from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
@@ -270,7 +271,7 @@ def test_a_commit_whose_outcome_is_unknown_is_not_repeated(
         puts.append(where)
         raise OSError("the line is dead")
 
-    monkeypatch.setattr(Store, "put_if_absent", lost)
+    monkeypatch.setattr(LocalStore, "put_if_absent", lost)
     monkeypatch.setattr("spark_lance.table.commits.commit.read_manifest", _dead)
     for most in ("10000", "0"):
         driver.conf.set(ROWS, most)

@@ -29,8 +29,10 @@ from spark_lance.errors import (
 )
 from spark_lance.file.schema import Schema
 from spark_lance.file.version import FileVersion
+from spark_lance.io.local import LocalStore
+from spark_lance.io.memory import MemoryStore
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv, commit_operation, create_first_version, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE, commit_options
@@ -43,20 +45,20 @@ from spark_lance.table.paths import Naming, manifest_path
 from spark_lance.table.rowids import decode_row_versions, fragment_row_ids
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
+from tests.wrapped_store import WrappedStore
 
 Step = Callable[["Scripted", str, bytes], None]
 SCHEMA = Schema.from_arrow(pa.schema({"a": pa.int32()}))
-PLAIN = Store("memory")
+PLAIN = MemoryStore()
 
 
 @dataclass(frozen=True)
-class Scripted(Store):
+class Scripted(WrappedStore):
     """A store in which each coming put_if_absent is replaced by a step; later ones are real.
 
     `blind` counts down: while it is positive, no manifest can be read.
     """
 
-    protocol: str = "memory"
     steps: list[Step] = field(default_factory=list)
     blind: list[None] = field(default_factory=list)
 
@@ -91,7 +93,7 @@ class Clock:
 
 def put(store: Scripted, path: str, data: bytes) -> None:
     """The store does what it should."""
-    Store.put_if_absent(store, path, data)
+    WrappedStore.put_if_absent(store, path, data)
 
 
 def lost_answer(store: Scripted, path: str, data: bytes) -> None:
@@ -164,7 +166,7 @@ def append_with(
     clock: Clock | None = None,
 ) -> Manifest:
     return commit_operation(
-        Scripted(steps=list(steps)),
+        Scripted.around(MemoryStore(), steps=list(steps)),
         root,
         append_message([fragment()]),
         read_version=read_version,
@@ -252,7 +254,7 @@ def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str, at_on
     if at_once:
         rewrite_column()
     ours = commit_operation(
-        Scripted(steps=[] if at_once else [column_is_rewritten]),
+        Scripted.around(MemoryStore(), steps=[] if at_once else [column_is_rewritten]),
         root,
         pb.CreateIndex(new_indices=[entry]),
         read_version=1,
@@ -294,7 +296,7 @@ def test_a_put_that_went_through_unnoticed_is_ours(root: str, step: Step) -> Non
 
 def test_waits_for_other_writers_are_as_short_as_commits(tmp_path: Path) -> None:
     """A first attempt of 20 ms and a base of a second: waits are a hundredth of what they are for a store."""
-    place, local, clock = str(tmp_path / "t"), Store("file"), Clock()
+    place, local, clock = str(tmp_path / "t"), LocalStore(), Clock()
     create_table(local, place, SCHEMA, [fragment()])
 
     def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
@@ -311,7 +313,7 @@ def test_waits_for_other_writers_are_as_short_as_commits(tmp_path: Path) -> None
         clock.sleeps.clear()
         operation = append_message([fragment()])
         commit_operation(
-            Scripted("file", steps=[step] * 3),
+            Scripted.around(LocalStore(), steps=[step] * 3),
             place,
             operation,
             read_version=load_latest(local, place).version,
@@ -322,7 +324,7 @@ def test_waits_for_other_writers_are_as_short_as_commits(tmp_path: Path) -> None
 
 
 def test_a_policy_without_waits(tmp_path: Path) -> None:
-    place, local = str(tmp_path / "t"), Store("file")
+    place, local = str(tmp_path / "t"), LocalStore()
     create_table(local, place, SCHEMA, [fragment()])
 
     def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
@@ -331,7 +333,10 @@ def test_a_policy_without_waits(tmp_path: Path) -> None:
         put(store, path, data)
 
     clock = Clock()
-    store, policy = Scripted("file", steps=[rival_was_first]), RetryPolicy(attempts=2, base_seconds=0.0)
+    store, policy = (
+        Scripted.around(LocalStore(), steps=[rival_was_first]),
+        RetryPolicy(attempts=2, base_seconds=0.0),
+    )
     append = append_message([fragment()])
     assert commit_operation(store, place, append, read_version=1, retry=policy, env=clock.env()).version == 3
     assert clock.sleeps == []
@@ -349,20 +354,20 @@ def test_a_commit_that_is_refused_before_its_put_leaves_no_transaction(root: str
 def test_without_its_transaction_file_nothing_is_committed(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Store.put
+    plain = MemoryStore.put
 
-    def refuses(self: Store, path: str, data: bytes) -> None:
+    def refuses(self: MemoryStore, path: str, data: bytes) -> None:
         if path.endswith(".txn"):
             raise ConnectionError("no route to store")
         plain(self, path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "put", refuses)
+        patch.setattr(MemoryStore, "put", refuses)
         with pytest.raises(ConnectionError):
             append_with(root=root)
     commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "put", refuses)
+        patch.setattr(MemoryStore, "put", refuses)
         # Where the proposal fails as well, its error is what is told.
         with pytest.raises(IncompatibleConflictError):
             append_with(root=root)
@@ -371,11 +376,11 @@ def test_without_its_transaction_file_nothing_is_committed(
 
 def test_the_last_attempt_on_a_local_disk_looks_whose_the_version_is(tmp_path: Path) -> None:
     """There a version of that number is left to the next attempt; after the last one there is none."""
-    place, local = str(tmp_path / "t"), Store("file")
+    place, local = str(tmp_path / "t"), LocalStore()
     create_table(local, place, SCHEMA, [fragment()])
 
     def attempt(step: Step) -> Manifest:
-        store = Scripted("file", steps=[step])
+        store = Scripted.around(LocalStore(), steps=[step])
         operation = append_message([fragment()])
         version = load_latest(local, place).version
         once = RetryPolicy(attempts=1)
@@ -527,7 +532,9 @@ def test_options_hold_for_the_commits_of_a_block(root: str) -> None:
         with commit_options(message="inner"):
             second = commit_operation(PLAIN, root, append_message([]), read_version=1)
             with pytest.raises(RetriesExhaustedError, match="all 1 attempts"):
-                commit_operation(Scripted(steps=[rival]), root, append_message([]), read_version=1)
+                commit_operation(
+                    Scripted.around(MemoryStore(), steps=[rival]), root, append_message([]), read_version=1
+                )
             other = create_table(PLAIN, fresh(), SCHEMA)
     third = commit_operation(PLAIN, root, append_message([]), read_version=1)
     found = [dict(read_transaction(PLAIN, root, version).properties) for version in (first, second, third)]
@@ -548,7 +555,7 @@ def test_a_strict_commit_is_the_next_version_or_none(root: str) -> None:
     assert commit_operation(PLAIN, root, append_message([]), read_version=1, strict=True).version == 2
     with pytest.raises(RetryableConflictError, match="strict"):
         commit_operation(PLAIN, root, append_message([]), read_version=1, strict=True)
-    store = Scripted(steps=[rival])
+    store = Scripted.around(MemoryStore(), steps=[rival])
     with pytest.raises(RetryableConflictError, match="strict"):
         commit_operation(
             store,
@@ -672,7 +679,7 @@ def fresh() -> str:
 
 
 def create_with(*steps: Step, root: str, clock: Clock | None = None) -> Manifest:
-    store = Scripted(steps=list(steps))
+    store = Scripted.around(MemoryStore(), steps=list(steps))
     policy = RetryPolicy(attempts=4)
     return create_table(store, root, SCHEMA, [fragment()], retry=policy, env=(clock or Clock()).env())
 
@@ -779,7 +786,7 @@ def test_a_table_may_begin_with_another_version(root: str) -> None:
         message.transaction_file = stamp.transaction_file
         return Manifest(message, b"", Naming.V2, manifest_path(clone, 2, Naming.V2))
 
-    store = Scripted(steps=[never_sent, lost_answer])
+    store = Scripted.around(MemoryStore(), steps=[never_sent, lost_answer])
     settings = {"read_version": 2, "properties": {COMMIT_MESSAGE: "a copy"}}
     made = create_first_version(store, clone, operation, build, env=Clock().env(), **settings)  # type: ignore[arg-type]
     assert [file.version for file in list_versions(PLAIN, clone)] == [made.version] == [2]
@@ -796,7 +803,7 @@ def test_a_table_may_begin_with_another_version(root: str) -> None:
 def test_stable_row_ids_are_given_out_once() -> None:
     root = fresh()
     create_table(PLAIN, root, SCHEMA, [fragment(3), fragment(2)], stable_row_ids=True)
-    store = Scripted(steps=[rival])
+    store = Scripted.around(MemoryStore(), steps=[rival])
     ours = commit_operation(store, root, append_message([fragment(4)]), read_version=1, env=Clock().env())
     assert ours.next_row_id == 12
     ids = [fragment_row_ids(fragment).tolist() for fragment in ours.fragments]

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from pyroaring import BitMap
 
 from spark_lance.errors import IncompatibleConflictError, LanceError, RetryableConflictError
-from spark_lance.io.store import Store
+from spark_lance.io.local import LocalStore
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest, pack_manifest
@@ -31,7 +31,7 @@ from spark_lance.table.transaction import Transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 from tests.table.commits.grid_cases import CASES
 
-STORE = Store("file")
+STORE = LocalStore()
 READ, NEXT = 2, 3
 SAMPLE = 23
 # Pairs that pylance judges otherwise, with the reason why we do.

@@ -24,6 +24,7 @@ from spark_lance.errors import (
     VersionNotFoundError,
 )
 from spark_lance.io.store import Store
+from tests.wrapped_store import replace_request
 
 IDS = ["id", "_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"]
 
@@ -156,14 +157,16 @@ def test_a_put_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local
     uri = str(tmp_path / "t") if local else f"memory://{tmp_path.name}-detached"
     write_dataset(rows(0), uri)
     fragments: Any = write_fragments(rows(1), uri)
-    put = Store.put
 
-    def failing(store: Store, path: str, data: bytes) -> None:
-        if path.endswith(".manifest"):
-            raise StoreError("the disk is full")
-        put(store, path, data)
+    def failing(put: Any) -> Any:
+        def call(store: Store, path: str, data: bytes) -> None:
+            if path.endswith(".manifest"):
+                raise StoreError("the disk is full")
+            put(store, path, data)
 
-    monkeypatch.setattr(Store, "put", failing)
+        return call
+
+    replace_request(monkeypatch, "put", failing)
     store, root = dataset(uri).store, dataset(uri).root
     before = sorted(found.path for found in store.list_objects(root, recursive=True))
     with pytest.raises(StoreError if local else CommitOutcomeUnknownError, match="the disk is full"):

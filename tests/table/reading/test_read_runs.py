@@ -45,7 +45,7 @@ def test_runs(tmp_path: Path, version: Any, local: bool, monkeypatch: pytest.Mon
     )
     made.delete("n % 7 = 3")
     if not local:
-        monkeypatch.setattr("spark_lance.io.store.Store.map", lambda store, path: None)
+        monkeypatch.setattr("spark_lance.io.local.LocalStore.map", lambda store, path: None)
     snapshot: Snapshot = spark_lance.dataset(tmp_path / "t").snapshot
     scan = snapshot.scan([*table.column_names, ROW_ADDRESS])
     chance = np.random.default_rng(2)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import spark_lance.datasets.dataset as ours
 from spark_lance.errors import ExpressionError, SchemaError
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.memory import MemoryStore
+from spark_lance.io.store import open_store
 from spark_lance.table.reading.fragment_rows import Columns, FragmentRows
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.versions.versions import load_latest
@@ -199,15 +200,15 @@ def bytes_read(path: Path, monkeypatch: pytest.MonkeyPatch, **query: Any) -> int
         if file.is_file():
             memory.pipe_file(f"/late/{file.relative_to(path)}", file.read_bytes())
     total = 0
-    plain = Store.read_ranges
+    plain = MemoryStore.read_ranges
 
-    def counted(self: Store, where: str, ranges: Any) -> Any:
+    def counted(self: MemoryStore, where: str, ranges: Any) -> Any:
         nonlocal total
         total += sum(size for _, size in ranges)
         return plain(self, where, ranges)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "read_ranges", counted)
+        patch.setattr(MemoryStore, "read_ranges", counted)
         ours.dataset("memory://late").to_table(**query)
     memory.rm("/late", recursive=True)
     return total

@@ -25,7 +25,7 @@ from spark_lance.errors import (
     RetryableConflictError,
 )
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.deletion import pack_deletions, read_deletions
@@ -36,6 +36,7 @@ from spark_lance.table.rows.delete import delete_rows
 from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
+from tests.wrapped_store import WrappedStore
 
 Kind = table_pb2.DeletionFile
 a = pc.field("a")
@@ -297,7 +298,7 @@ def test_a_delete_that_names_missing_fragments_is_refused(tmp_path: Path) -> Non
             commit_operation(store, root, message, read_version=1)
 
 
-class _LostAnswer(Store):
+class _LostAnswer(WrappedStore):
     """A store whose first put of a manifest lands but seems to fail."""
 
     lost = False
@@ -314,7 +315,7 @@ def test_a_lost_answer_to_a_merged_delete_is_recognized(tmp_path: Path) -> None:
     lance.write_dataset(rows(0, 10), path)
     stale = spark_lance.dataset(path)
     lance.dataset(str(path)).delete("a = 1")
-    store = _LostAnswer(stale.store.protocol, stale.store.options)
+    store = _LostAnswer.around(stale.store)
     assert delete_rows(replace(stale, store=store).snapshot, a == 2).version == 3
     assert store.lost
     assert values(path) == [0, *range(3, 10)]
@@ -326,13 +327,13 @@ def test_retries_of_a_merged_delete_reach_the_newest_version(tmp_path: Path) -> 
     stale = spark_lance.dataset(path)
     turns = iter(range(20, 24))
 
-    class Overtaken(Store):
+    class Overtaken(WrappedStore):
         def put_if_absent(self, path_: str, data: bytes, *, sync: bool = False) -> None:
             if (turn := next(turns, None)) is not None:
                 lance.dataset(str(path)).delete(f"a = {turn}")
             super().put_if_absent(path_, data, sync=sync)
 
-    store = Overtaken(stale.store.protocol, stale.store.options)
+    store = Overtaken.around(stale.store)
     committed = delete_rows(replace(stale, store=store).snapshot, a == 2)
     assert committed.version == 6
     assert values(path) == [value for value in range(40) if value not in (2, *range(20, 24))]
@@ -347,11 +348,11 @@ def test_files_that_cannot_be_discarded_do_not_undo_a_commit(tmp_path: Path) -> 
     stale = spark_lance.dataset(path)
     lance.dataset(str(path)).delete("a = 1")
 
-    class Undeletable(Store):
+    class Undeletable(WrappedStore):
         def delete(self, path: str, root: str) -> None:
             raise PermissionError(path)
 
-    store = Undeletable(stale.store.protocol, stale.store.options)
+    store = Undeletable.around(stale.store)
     assert delete_rows(replace(stale, store=store).snapshot, a == 2).version == 3
     assert values(path) == [0, *range(3, 10)]
     assert len(deletion_files(path)) == 3

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from spark_lance.datasets.dataset import dataset
 from spark_lance.errors import FormatError, OptionError
-from spark_lance.io.store import Store
+from spark_lance.io.local import LocalStore
 from spark_lance.table.versions import cleanup as module
 
 NOW = timedelta(0)
@@ -340,17 +340,17 @@ def test_branches_that_are_made_meanwhile_stay(tmp_path: Path, monkeypatch: pyte
 def test_files_that_cannot_be_deleted_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t"
     busy_table(path)
-    delete = Store.delete
+    delete = LocalStore.delete
 
-    def refuse(store: Store, file: str, root: str) -> None:
+    def refuse(store: LocalStore, file: str, root: str) -> None:
         if file.endswith(".txn"):
             raise PermissionError(file)
         delete(store, file, root)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "delete", refuse)
+        patch.setattr(LocalStore, "delete", refuse)
         patch.setattr(
-            Store, "delete_many", lambda store, paths, root: [store.delete(path, root) for path in paths]
+            LocalStore, "delete_many", lambda store, paths, root: [store.delete(path, root) for path in paths]
         )
         stats = dataset(path).cleanup_old_versions(older_than=NOW)
     assert (stats.old_versions, stats.transaction_files_removed) == (10, 0)

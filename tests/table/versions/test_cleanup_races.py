@@ -18,7 +18,7 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import LanceError, RetryableConflictError, VersionNotFoundError
-from spark_lance.io.store import Store
+from spark_lance.io.local import LocalStore
 from spark_lance.proto import transaction_pb2
 from spark_lance.table import transaction as transactions
 from spark_lance.table.commits import commit as commit_module
@@ -27,6 +27,7 @@ from spark_lance.table.inserts import clone as clone_module
 from spark_lance.table.versions import publish as publishing
 from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
 from spark_lance.table.versions.versions import list_versions, load_latest
+from tests.wrapped_store import WrappedStore
 
 LAST = 6
 ALL = CleanupPolicy(older_than=timedelta(0), error_if_tagged=False)
@@ -47,7 +48,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass(frozen=True)
-class BusyStore(Store):
+class BusyStore(WrappedStore):
     """Lets another writer act before each request, all of which counts."""
 
     before: Callable[[int], None] = field(default=lambda _: None, compare=False)
@@ -63,7 +64,7 @@ def _busy(verb: str) -> Callable[..., Any]:
                 store.before(next(store.calls))
         outer, store.state.inside = getattr(store.state, "inside", False), True
         try:
-            return getattr(Store, verb)(store, *arguments, **named)
+            return getattr(WrappedStore, verb)(store, *arguments, **named)
         finally:
             store.state.inside = outer
 
@@ -141,8 +142,8 @@ class Writer:
 
 
 def clean(place: Path, before: Callable[[int], None], rate: int | None = None) -> CleanupStats:
-    store = BusyStore("file", before=before)
-    at = load_latest(Store("file"), str(place))
+    store = BusyStore.around(LocalStore(), before=before)
+    at = load_latest(LocalStore(), str(place))
     return cleanup(store, str(place), at, ALL, delete_rate_limit=rate)
 
 
@@ -200,7 +201,7 @@ def test_versions_that_come_back_can_be_cleaned_up_later(original: Path, tmp_pat
     place = tmp_path / "t"
     shutil.copytree(original, place)
     writer = Writer(place)
-    manifests = {file.version: Path(file.path) for file in list_versions(Store("file"), str(place))}
+    manifests = {file.version: Path(file.path) for file in list_versions(LocalStore(), str(place))}
 
     def before(_: int) -> None:
         # Version 3 is deleted, and the tag comes from a writer that has looked at it before.
@@ -260,15 +261,15 @@ def test_branches_and_tags_of_versions_that_go_are_refused(
     place = tmp_path / "t"
     shutil.copytree(original, place)
     table = spark_lance.dataset(str(place))
-    put = Store.put_if_absent
+    put = LocalStore.put_if_absent
 
-    def clean_first(store: Store, path: str, *arguments: Any, **named: Any) -> None:
+    def clean_first(store: LocalStore, path: str, *arguments: Any, **named: Any) -> None:
         if path.endswith("late.json"):
             clean(place, lambda _: None)
         put(store, path, *arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "put_if_absent", clean_first)
+        patch.setattr(LocalStore, "put_if_absent", clean_first)
         with pytest.raises(VersionNotFoundError):
             table.tags.create("late", 2)
     assert table.tags.list() == {}

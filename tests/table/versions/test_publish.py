@@ -27,6 +27,7 @@ from spark_lance.errors import (
     TableExistsError,
     VersionNotFoundError,
 )
+from spark_lance.io.local import LocalStore
 from spark_lance.io.manifest_sqlite import SqliteManifestStore
 from spark_lance.io.manifest_store import ManifestEntry
 from spark_lance.io.retry import RetryPolicy
@@ -36,6 +37,7 @@ from spark_lance.table.operations.append import append_message
 from spark_lance.table.paths import Naming, manifest_path
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
+from tests.wrapped_store import WrappedStore
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 QUICK = RetryPolicy(attempts=5, base_seconds=0.001, cap_seconds=0.001)
@@ -88,10 +90,9 @@ class Crash(BaseException):
 
 
 @dataclass(frozen=True)
-class Dying(Store):
+class Dying(WrappedStore):
     """A local store that dies before or after a call: (verb, "before" or "after")."""
 
-    protocol: str = "file"
     at: tuple[str, str] = ("", "")
     error: BaseException = field(default_factory=Crash)
 
@@ -110,7 +111,7 @@ class Dying(Store):
     def copy(self, source: str, target: str) -> None:
         with self._around("copy"):
             # Not by way of self.put, which may be the one to fail.
-            Store("file").copy(source, target)
+            LocalStore().copy(source, target)
 
     def delete(self, path: str, root: str) -> None:
         with self._around("delete"):
@@ -161,7 +162,7 @@ def test_a_crash_leaves_a_version_or_none(step: int, uri: str, options: Options)
     assert isinstance(store.manifests, SqliteManifestStore)
     dying = DyingStore(store.manifests.file, "file", at=STEPS[step])
     with pytest.raises(Crash):
-        append(Dying(at=STEPS[step], manifests=dying, conditional_put=False), root)
+        append(Dying.around(LocalStore(), at=STEPS[step], manifests=dying, conditional_put=False), root)
     expected = 2 if step >= CHOSEN else 1
     assert load_latest(store, root).version == expected
     assert [file.version for file in list_versions(store, root)] == list(range(1, expected + 1))
@@ -181,7 +182,7 @@ def test_a_lost_answer_is_no_lost_commit(step: int, uri: str, options: Options) 
     assert isinstance(store.manifests, SqliteManifestStore)
     error = ConnectionError("reset by peer")
     fails = DyingStore(store.manifests.file, "file", at=STEPS[step], error=error)
-    failing = Dying(at=STEPS[step], manifests=fails, conditional_put=False, error=error)
+    failing = Dying.around(LocalStore(), at=STEPS[step], manifests=fails, conditional_put=False, error=error)
     verb, when = STEPS[step]
     if STEPS[step] in [("put", "before"), ("put", "after"), ("choose", "before")]:
         # Nothing was chosen: every attempt fails, and it is known which version they aimed at.
@@ -503,15 +504,15 @@ def test_a_lock_that_fails_when_nobody_knows_of_the_version(
 ) -> None:
     write_dataset(ROWS, uri)
     path = Path(manifest_path(dataset(uri).root, 2, Naming.V2))
-    plain = Store.put
+    plain = LocalStore.put
 
-    def unanswered(self: Store, place: str, data: bytes) -> None:
+    def unanswered(self: LocalStore, place: str, data: bytes) -> None:
         if place == str(path):
             raise ConnectionError("no answer")
         plain(self, place, data)
 
     if not sent:
-        monkeypatch.setattr(Store, "put", unanswered)
+        monkeypatch.setattr(LocalStore, "put", unanswered)
     lock = BadLock(before_release=(lambda version: path.unlink()) if sent else (lambda version: None))
     with pytest.raises(CommitOutcomeUnknownError, match="Nothing was deleted"):
         write_dataset(ROWS, uri, "append", storage_options=LOCKED, commit_lock=lock)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.local import LocalStore
+from spark_lance.io.store import open_store
 from spark_lance.table.paths import Naming, newest_manifest_name
 from spark_lance.table.versions.versions import (
     find_version,
@@ -20,6 +21,7 @@ from spark_lance.table.versions.versions import (
     load_version,
     write_hint,
 )
+from tests.wrapped_store import WrappedStore
 
 ROWS = pa.table({"a": [1, 2, 3]})
 
@@ -117,7 +119,7 @@ def test_a_latest_version_that_is_cleaned_up_meanwhile(table: Path) -> None:
     store, root = open_store(table)
     real = [file.path.rpartition("/")[2] for file in list_versions(store, root)]
 
-    class Stale(Store):
+    class Stale(WrappedStore):
         calls = 0
 
         def list(self, directory: str) -> list[str]:
@@ -126,7 +128,7 @@ def test_a_latest_version_that_is_cleaned_up_meanwhile(table: Path) -> None:
             ghost = Naming.V1.file_name(12) if real[0] == "1.manifest" else Naming.V2.file_name(12)
             return [*real, ghost] if Stale.calls == 1 else real
 
-    assert load_latest(Stale("file"), root).version == 11
+    assert load_latest(Stale.around(LocalStore()), root).version == 11
 
 
 def test_hints_are_written_for_local_tables_only(tmp_path: Path) -> None:

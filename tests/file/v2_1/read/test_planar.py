@@ -22,7 +22,7 @@ from spark_lance.file.v2_1.blocks import FixedWidth
 from spark_lance.file.v2_1.chunks import Chunks, Ranges, exclusive_sum
 from spark_lance.file.v2_1.layouts.planar import planar_layout
 from spark_lance.file.v2_1.read.page import RESOLVER
-from spark_lance.io.store import Store
+from spark_lance.io.memory import MemoryStore
 from spark_lance.proto import encodings21_pb2 as pb
 from tests.file.v2_1.pylance_file import one_column, open_file, pylance_file
 from tests.file.v2_1.test_corruption import LIMIT, damaged
@@ -201,7 +201,7 @@ def test_a_whole_table(tmp_path: Path) -> None:
 )
 def test_flipped_bytes(values: pa.Array, tmp_path: Path) -> None:
     data = pylance_file(forced(one_column(values)), "2.3", tmp_path).read_bytes()
-    store = Store("memory")
+    store = MemoryStore()
     outcomes = {"refused": 0, "read": 0}
     for changed in damaged(data, 250):
         store.put("/damaged-2.3", changed)

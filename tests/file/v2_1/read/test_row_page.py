@@ -21,7 +21,8 @@ from spark_lance.file.pages import RowReader
 from spark_lance.file.reader import FileReader, take_field
 from spark_lance.file.v2_1.encodings.picking import pickable
 from spark_lance.file.v2_1.read import field_reader, row_page
-from spark_lance.io.store import Store
+from spark_lance.io.local import LocalStore
+from spark_lance.io.memory import MemoryStore
 from spark_lance.proto import encodings21_pb2 as pb
 from tests.file.v2_1.pylance_file import one_column, open_file, pylance_file
 from tests.file.v2_1.test_corruption import LIMIT, SMALL, damaged
@@ -35,6 +36,7 @@ from tests.file.v2_1.test_read_pylance import (
     some_null,
 )
 from tests.strategies import canonical, tables
+from tests.wrapped_store import WrappedStore
 
 
 def take(reader: FileReader, rows: Sequence[int]) -> pa.Table:
@@ -156,7 +158,7 @@ WIDE: dict[str, pa.Array] = {
 }
 
 
-class _CountingStore(Store):
+class _CountingStore(WrappedStore):
     """Serves one local file as if it were far away, and counts."""
 
     read_bytes = 0
@@ -178,7 +180,7 @@ def test_few_rows_need_few_bytes(name: str, tmp_path: Path, monkeypatch: pytest.
     file = pylance_file(one_column(WIDE[name], **hints), "2.2", tmp_path)
     expected = open_file(file).read()
     size = file.stat().st_size
-    reader = FileReader(_CountingStore("file"), str(file), size=size)
+    reader = FileReader(_CountingStore.around(LocalStore()), str(file), size=size)
     rows = [5, expected.num_rows // 2, expected.num_rows - 2]
 
     def one_by_one() -> pa.Table:
@@ -224,7 +226,7 @@ def test_flipped_bytes(name: str, version: str, tmp_path: Path) -> None:
         pytest.skip("2.1 has no such type")
     data = pylance_file(SMALL[name], version, tmp_path).read_bytes()
     rows = [0, 1, SMALL[name].num_rows - 1]
-    store = Store("memory")
+    store = MemoryStore()
     outcomes = {"refused": 0, "read": 0}
     for changed in damaged(data, 150):
         store.put("/damaged-rows", changed)

@@ -1,0 +1,122 @@
+"""The common part of the object stores of clouds.
+
+The drivers create an object only if it is absent for `mode="create"`:
+
+    s3             If-None-Match: *, with the object or with the request that completes its parts
+    gs             ifGenerationMatch=0, with the object or with the request that begins a resumable upload
+    az             If-None-Match: *, with the blob or with its list of blocks
+
+This package has its own instances of these drivers. fsspec shares instances with equal options in the whole
+process, so our settings would change those of other code. The process caches the instances that it used last,
+one for each identity.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from spark_lance.errors import StoreError
+from spark_lance.io.drivers import open_driver
+from spark_lance.io.failures import Kind, kind_of
+from spark_lance.io.fsspec_store import FsspecStore
+from spark_lance.io.storage_options import Driver
+from spark_lance.io.store import refusal
+
+if TYPE_CHECKING:
+    import fsspec
+
+__all__ = ["CloudStore"]
+
+_CREATING = frozenset({"writing", "creating"})
+# Instances that a process keeps: each has connections and a thread's event loop behind it.
+_MOST_KEPT = 32
+
+
+class _Instances:
+    """The file systems of cloud drivers that were used last, by protocol and identity."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Keep nothing; a forked process begins so, as connections belong to one process."""
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str], fsspec.AbstractFileSystem] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> fsspec.AbstractFileSystem | None:
+        with self._lock:
+            fs = self._kept.get(key)
+            if fs is not None:
+                self._kept.move_to_end(key)
+            return fs
+
+    def add(self, key: tuple[str, str], fs: fsspec.AbstractFileSystem) -> fsspec.AbstractFileSystem:
+        """Keep an instance and return it, or the one that another thread has made in the meantime."""
+        with self._lock:
+            fs = self._kept.setdefault(key, fs)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+            return fs
+
+
+_INSTANCES = _Instances()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_INSTANCES.clear)
+
+
+@dataclass(frozen=True)
+class CloudStore(FsspecStore):
+    """An object store whose driver takes the names of Lance's storage options and creates objects atomically.
+
+    Attributes:
+        driver: the driver, and the names of its options.
+    """
+
+    driver: ClassVar[Driver]
+
+    @classmethod
+    def driver_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return cls.driver.arguments(options)
+
+    @property
+    def fs(self) -> fsspec.AbstractFileSystem:
+        key = self.protocol, self.identity
+        fs = _INSTANCES.get(key)
+        return _INSTANCES.add(key, self._open()) if fs is None else fs
+
+    @property
+    def can_create(self) -> bool:
+        return True
+
+    def put(self, path: str, data: bytes) -> None:
+        self._call("writing", path, lambda fs: fs.pipe_file(path, data))
+
+    def copy(self, source: str, target: str) -> None:
+        self._call("copying", source, lambda fs: fs.cp_file(source, target))
+
+    def _open(self) -> fsspec.AbstractFileSystem:
+        """Return a new instance of the driver."""
+        return open_driver(self.protocol, self._settings(), self.options, self.driver.extra)
+
+    def _settings(self) -> dict[str, Any]:
+        # Other writers change directories at any time.
+        return {"use_listings_cache": False, **self.options, "skip_instance_cache": True}
+
+    def _create(self, fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
+        try:
+            fs.pipe_file(path, data, mode="create")
+        except Exception as error:
+            if kind_of(error) is Kind.UNSUPPORTED:
+                raise refusal(self.protocol) from error
+            raise
+
+    def _failure(self, error: Exception, doing: str, what: str) -> Exception:
+        if doing in _CREATING and isinstance(error, FileNotFoundError):
+            # Nothing else has to be there; not every driver says it.
+            return StoreError(f"{what}: {Kind.NO_BUCKET.value}")
+        return super()._failure(error, doing, what)

@@ -1,0 +1,221 @@
+"""Any file system for which fsspec has a driver: hdfs, sftp, http, ...
+
+It cannot create a file only if it is absent, so tables there need a manifest store or a lock to be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import fsspec
+import pyarrow as pa
+
+from spark_lance.errors import StoreError
+from spark_lance.io.counters import count_read
+from spark_lance.io.deletion import check_inside
+from spark_lance.io.drivers import directory_names, open_driver
+from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, translated
+from spark_lance.io.ranges import fetch_joined
+from spark_lance.io.retry import retried
+from spark_lance.io.store import OutputFile, Store, StoredObject, refusal
+from spark_lance.io.stored_object import stored_object
+
+__all__ = ["FsspecStore", "RemoteOutput"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class FsspecStore(Store):
+    """A file system behind a driver of fsspec."""
+
+    @classmethod
+    def options_in(cls, protocol: str, uri: str) -> dict[str, Any]:
+        try:
+            return dict(fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(uri))
+        except (ImportError, ValueError):
+            return {}  # reported when the file system is opened
+
+    @property
+    def fs(self) -> fsspec.AbstractFileSystem:
+        return open_driver(self.protocol, self.options, self.options)
+
+    @property
+    def can_create(self) -> bool:
+        return False
+
+    def read(self, path: str) -> bytes:
+        data = self._call("reading", path, lambda fs: self._read(fs, path))
+        count_read(len(data))
+        return data
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        if not ranges:
+            return []
+
+        def fetch(offset: int, size: int) -> bytes:
+            return self._read_range(path, offset, offset + size) if size else b""
+
+        return fetch_joined(path, ranges, fetch)
+
+    def look_up(self, path: str) -> StoredObject:
+        info = self._call("looking up", path, lambda fs: fs.info(path))
+        if info["type"] == "directory":
+            raise FileNotFoundError(f"{path} is a directory")
+        return stored_object(info, path)
+
+    def list_objects(self, directory: str, recursive: bool = False) -> Sequence[StoredObject]:
+        def find(fs: fsspec.AbstractFileSystem) -> Iterable[dict[str, Any]]:
+            if recursive:
+                return list(fs.find(directory, detail=True).values())
+            return list(fs.ls(directory, detail=True, refresh=True))
+
+        try:
+            entries = self._call("listing", directory, find)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [stored_object(entry, str(entry["name"])) for entry in entries if entry["type"] == "file"]
+
+    def list_directories(self, directory: str) -> Sequence[str]:
+        try:
+            return self._call("listing", directory, lambda fs: directory_names(fs, directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def first_entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
+        try:
+            listing = self._call("listing", directory, lambda fs: fs.ls(directory, detail=True, refresh=True))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        names = [(str(e["name"]).rstrip("/").rpartition("/")[2], e["type"] == "directory") for e in listing]
+        return [entry for entry in names if entry[0]][:limit]
+
+    def put(self, path: str, data: bytes) -> None:
+        self._call("writing", path, lambda fs: _put_and_rename(fs, path, data))
+
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
+        if not self.conditional_put:
+            raise refusal(self.protocol)
+        self._call("creating", path, lambda fs: self._create(fs, path, data), once=True)
+
+    def copy(self, source: str, target: str) -> None:
+        self.put(target, self.read(source))
+
+    def list_to_delete(self, directory: str, root: str, recursive: bool = False) -> Sequence[StoredObject]:
+        if directory != root:
+            check_inside(directory, root)
+        return self.list_objects(directory, recursive)
+
+    def delete(self, path: str, root: str) -> None:
+        check_inside(path, root)
+        with contextlib.suppress(FileNotFoundError):
+            self._call("deleting", path, lambda fs: fs.rm_file(path))
+
+    def create(self, path: str) -> OutputFile:
+        guarded = lambda function: self._call("writing", path, lambda fs: function(), once=True)  # noqa: E731
+        return RemoteOutput(self.fs, path, guarded)
+
+    def _read(self, fs: fsspec.AbstractFileSystem, path: str) -> bytes:
+        return bytes(fs.cat_file(path))
+
+    def _read_range(self, path: str, start: int, end: int) -> bytes:
+        """Return the bytes of a range that are there; none if it begins behind the end of the object."""
+
+        def read(fs: fsspec.AbstractFileSystem) -> bytes:
+            try:
+                return bytes(fs.cat_file(path, start=start, end=end))
+            except Exception as error:
+                if kind_of(error) is Kind.RANGE:
+                    return b""
+                raise
+
+        return self._call("reading", path, read)
+
+    def _create(self, fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
+        """Create an object if it is absent; errors are those of the driver."""
+        raise refusal(self.protocol)
+
+    def _call(
+        self,
+        doing: str,
+        path: str,
+        request: Callable[[fsspec.AbstractFileSystem], Result],
+        once: bool = False,
+    ) -> Result:
+        """Return the result of a request to the driver; its errors become this package's."""
+        fs = self.fs
+        what = f"{doing} {self.protocol}://{path}"
+        try:
+            if once:
+                return request(fs)
+            return retried(lambda: request(fs), self.retry, is_transient, what)
+        except Exception as error:  # noqa: BLE001 (drivers raise whatever they like)
+            raise self._failure(error, doing, what) from presentable(error, self.options)
+
+    def _failure(self, error: Exception, doing: str, what: str) -> Exception:
+        """Return the error for the user after a driver raised one."""
+        return translated(error, what, self.options)
+
+
+class RemoteOutput:
+    """Streams through the driver's own file object, which sends parts and repeats failed ones.
+
+    Args:
+        fs: the file system.
+        path: where the object is to be.
+        guarded: calls a function of the driver and translates what it raises.
+    """
+
+    def __init__(
+        self, fs: fsspec.AbstractFileSystem, path: str, guarded: Callable[[Callable[[], Any]], Any]
+    ) -> None:
+        self._guarded = guarded
+        self._fs = fs
+        self._path = path
+        self._file = guarded(lambda: fs.open(path, "wb"))
+        self._size = 0
+
+    def write(self, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        self._guarded(lambda: self._file.write(view))
+        self._size += view.nbytes
+
+    def tell(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        self._guarded(self._file.close)
+        # Files of drivers that send parts say how long these are.
+        if self._size <= getattr(self._file, "blocksize", self._size):
+            return
+        # Drivers send a part again whose answer was lost, and a server may take it for the next one.
+        stored = self._guarded(lambda: self._fs.size(self._path))
+        if stored != self._size:
+            raise StoreError(
+                f"{self._path} has {stored} bytes after {self._size} were sent in parts: parts were repeated "
+                "or lost; write again"
+            )
+
+    def abort(self) -> None:
+        with contextlib.suppress(AttributeError):
+            self._guarded(self._file.discard)
+        # Closing a discarded output must not upload it: the buffer is marked as closed instead.
+        self._file.closed = True
+
+
+def _put_and_rename(fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
+    """Write a file on a file system (sftp, hdfs, ...) so that readers find it whole."""
+    directory, _, name = path.rpartition("/")
+    staged = f"{directory}/.tmp{uuid.uuid4().hex}.{name}"
+    fs.makedirs(directory, exist_ok=True)
+    fs.pipe_file(staged, data)
+    try:
+        fs.mv(staged, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fs.rm_file(staged)
+        raise

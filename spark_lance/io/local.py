@@ -1,0 +1,332 @@
+"""Files of this machine.
+
+A file is created only if it is absent by a temporary file and a hard link to the final name. Deleting follows
+no links, see `spark_lance.io.deletion`. Importing fsspec takes a while, so it is used only where needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import stat
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_lance.io.counters import count_read
+from spark_lance.io.deletion import delete_file, files_to_delete, remove_empty_folders
+from spark_lance.io.drivers import directory_names, open_driver
+from spark_lance.io.failures import local_failure
+from spark_lance.io.held import let_go
+from spark_lance.io.ranges import check_length
+from spark_lance.io.store import OutputFile, Store, StoredObject, refusal
+
+if TYPE_CHECKING:
+    import fsspec
+
+__all__ = ["LocalOutput", "LocalStore", "sync_files"]
+
+# Neither a link nor a pipe in place of a hint may be written to.
+_HINT = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+@dataclass(frozen=True)
+class LocalStore(Store):
+    """The disks of this machine, and file systems that are mounted as such."""
+
+    protocol: str = "file"
+
+    @property
+    def is_local(self) -> bool:
+        return True
+
+    @property
+    def fs(self) -> fsspec.AbstractFileSystem:
+        return open_driver(self.protocol, self.options, self.options)
+
+    def strip(self, uri: str) -> str:
+        if os.sep == "/" and uri.startswith("/"):
+            return uri.rstrip("/") or "/"
+        return super().strip(uri)
+
+    def uri(self, path: str) -> str:
+        return path
+
+    def read(self, path: str) -> bytes:
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise local_failure(error, f"reading {path}") from None
+        count_read(len(data))
+        return data
+
+    def map(self, path: str) -> pa.Buffer | None:
+        return _mapped(path)
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        if not ranges:
+            return []
+        file = _mapped(path)
+        for offset, size in ranges:
+            check_length(path, offset, size, max(0, file.size - offset))
+            count_read(size)
+        return [file.slice(offset, size) for offset, size in ranges]
+
+    def look_up(self, path: str) -> StoredObject:
+        return _file_of_disk(path)
+
+    def list(self, directory: str) -> list[str]:
+        try:
+            with os.scandir(directory) as entries:
+                return [entry.name for entry in entries if entry.is_file()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise local_failure(error, f"listing {directory}") from None
+
+    def list_objects(self, directory: str, recursive: bool = False) -> Sequence[StoredObject]:
+        return [*_files_of_disk(directory, recursive)]
+
+    def list_directories(self, directory: str) -> Sequence[str]:
+        try:
+            return directory_names(self.fs, directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise local_failure(error, f"listing {directory}") from None
+
+    def first_entries(self, directory: str, limit: int) -> Sequence[tuple[str, bool]]:
+        try:
+            with os.scandir(directory) as entries:
+                return [(entry.name, entry.is_dir()) for entry in islice(entries, limit)]
+        except (FileNotFoundError, PermissionError):
+            return []  # a volume's lost+found belongs to the system
+
+    def first_objects(self, directory: str, limit: int) -> Sequence[str]:
+        if Path(directory).is_file():
+            raise NotADirectoryError(directory)
+        return super().first_objects(directory, limit)
+
+    def put(self, path: str, data: bytes) -> None:
+        out = LocalOutput(path, self.durable)
+        try:
+            out.write(data)
+        except BaseException:
+            out.abort()
+            raise
+        out.close()
+
+    def put_hint(self, path: str, data: bytes) -> None:
+        # A file system that is about to rename a new file over an old one first brings its content to the
+        # disk; writing in place does not.
+        try:
+            descriptor = os.open(path, _HINT, 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            self.put(path, data)
+            return
+        try:
+            os.write(descriptor, data)
+            if os.fstat(descriptor).st_size > len(data):
+                os.ftruncate(descriptor, len(data))
+        finally:
+            os.close(descriptor)
+
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
+        if not self.conditional_put:
+            raise refusal(self.protocol)
+        try:
+            _put_if_absent(path, data, sync or self.durable)
+        except NotADirectoryError:
+            raise
+        except OSError as error:
+            raise local_failure(error, f"creating {path}") from None
+
+    def copy(self, source: str, target: str) -> None:
+        self.put(target, self.read(source))
+
+    def list_to_delete(self, directory: str, root: str, recursive: bool = False) -> Sequence[StoredObject]:
+        return files_to_delete(directory, root, recursive)
+
+    def delete(self, path: str, root: str) -> None:
+        let_go()
+        with contextlib.suppress(FileNotFoundError):
+            delete_file(path, root)
+
+    def remove_empty(self, directory: str, root: str) -> None:
+        remove_empty_folders(directory, root)
+
+    def create(self, path: str) -> OutputFile:
+        return LocalOutput(path, self.durable)
+
+
+class LocalOutput:
+    """Writes to a temporary name in the same folder as the final one and renames on close.
+
+    With `sync`, the bytes and the name are on the disk when `close` returns.
+    """
+
+    def __init__(self, path: str, sync: bool = False) -> None:
+        self._sync = sync
+        self._final = Path(path)
+        self._staged = self._final.with_name(f".tmp{uuid.uuid4().hex}.{self._final.name}")
+        try:
+            try:
+                self._file = self._staged.open("xb", buffering=1 << 20)
+            except FileNotFoundError:
+                self._final.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._staged.open("xb", buffering=1 << 20)
+        except OSError as error:
+            raise self._explained(error) from None
+        self._size = 0
+
+    def write(self, data: Any) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._explained(error) from None
+        self._size += memoryview(data).nbytes
+
+    def tell(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        try:
+            if self._sync:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            self._file.close()
+            self._staged.replace(self._final)
+            if self._sync:
+                sync_files([str(self._final)])
+        except OSError as error:
+            raise self._explained(error) from None
+
+    def abort(self) -> None:
+        # Closing flushes the rest to a disk that may be full; the failure does not matter here.
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._staged.unlink(missing_ok=True)
+
+    def _explained(self, error: OSError) -> OSError:
+        return local_failure(error, f"writing {self._final}")
+
+
+def _mapped(path: str) -> pa.Buffer:
+    try:
+        with Path(path).open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return pa.py_buffer(b"")
+            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise local_failure(error, f"reading {path}") from None
+
+
+def _file_of_disk(path: str) -> StoredObject:
+    """Return size and time of a file of this machine.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    try:
+        status = Path(path).stat()
+    except NotADirectoryError:
+        raise
+    except OSError as error:
+        raise local_failure(error, f"looking up {path}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise FileNotFoundError(f"{path} is a directory")
+    return StoredObject(path, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc))
+
+
+def _files_of_disk(directory: str, recursive: bool) -> Iterator[StoredObject]:
+    """Yield the files in a local directory, and below it if `recursive`; none if it is missing.
+
+    A link to a file counts as that file; links to directories, which may be another table's, are left out.
+    Unlike fsspec's `find` this passes over no directory that it may not list: who takes what is listed for
+    all that there is would lose files.
+
+    Raises:
+        StoreError: a directory cannot be listed.
+    """
+    inside = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    inside.append(entry.name)
+                elif entry.is_file():
+                    # It may be deleted while the directory is listed.
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat()
+                        modified = datetime.fromtimestamp(status.st_mtime, timezone.utc)
+                        yield StoredObject(f"{directory}/{entry.name}", status.st_size, modified)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise local_failure(error, f"listing {directory}") from None
+    for name in inside if recursive else ():
+        yield from _files_of_disk(f"{directory}/{name}", recursive)
+
+
+def _put_if_absent(path: str, data: bytes, sync: bool) -> None:
+    # A hard link appears whole or not at all; an exclusive open would show readers half a file. The check
+    # beforehand only saves work. Without `sync` nothing is forced to the disk: a killed process loses no
+    # written data, and the data files of a manifest are not forced either.
+    if Path(path).exists():
+        raise FileExistsError(path)
+    directory = path.rpartition("/")[0]
+    staged = Path(f"{directory}/.tmp{uuid.uuid4().hex}")
+    try:
+        try:
+            _write_new(staged, data, sync)
+        except FileNotFoundError:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            _write_new(staged, data, sync)
+        os.link(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
+    if sync:
+        _sync_directory(directory)
+
+
+def _write_new(path: Path, data: bytes, sync: bool) -> None:
+    with path.open("xb", buffering=0) as out:
+        left = memoryview(data)
+        while left:
+            left = left[out.write(left) :]
+        if sync:
+            os.fsync(out.fileno())
+
+
+def _sync_directory(path: str) -> None:
+    """Force the names in a directory to the disk, and those in the two above it, which may be as new."""
+    for place in (Path(path), *list(Path(path).parents)[:2]):
+        try:
+            descriptor = os.open(place, os.O_RDONLY)
+        except PermissionError:
+            return  # this system opens no directories
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_files(paths: Iterable[str]) -> None:
+    """Force files of this machine and their names to the disk; those that are gone are passed over."""
+    directories = set()
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError), Path(path).open("rb") as file:
+            os.fsync(file.fileno())
+            directories.add(path.rpartition("/")[0])
+    for directory in sorted(directories):
+        _sync_directory(directory)

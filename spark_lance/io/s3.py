@@ -1,0 +1,288 @@
+"""Amazon S3, and stores that speak its protocol.
+
+Some requests bypass fsspec: they list the first objects of a folder by name, delete many objects at once, and
+send the parts of a large object in parallel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timezone
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spark_lance.errors import StoreError
+from spark_lance.io.cloud import CloudStore
+from spark_lance.io.deletion import check_inside
+from spark_lance.io.storage_options import (
+    IGNORED,
+    Alias,
+    Driver,
+    addressing,
+    decoded,
+    flag,
+    negated,
+    proxies,
+    seconds,
+)
+from spark_lance.io.store import OutputFile, StoredObject
+
+if TYPE_CHECKING:
+    import fsspec
+
+__all__ = ["S3Output", "S3Store"]
+
+# The end of the name of a directory bucket, which lists names in no order.
+_UNORDERED_BUCKET = "--x-s3"
+_DELETES_PER_REQUEST = 1000
+# S3 takes at most 10,000 parts of an object, and some servers want all but the last of one size. A data
+# file has 90 GB at most.
+_PART_BYTES = 10 << 20
+_PARTS_UNDER_WAY = 4
+_ALIASES: Mapping[str, Alias] = {
+    "access_key_id": Alias("key"),
+    "secret_access_key": Alias("secret"),
+    "session_token": Alias("token"),
+    "endpoint": Alias("endpoint_url"),
+    "endpoint_url": Alias("endpoint_url"),
+    "region": Alias("client_kwargs.region_name"),
+    "default_region": Alias("client_kwargs.region_name"),
+    "profile": Alias("profile"),
+    "skip_signature": Alias("anon", flag),
+    "virtual_hosted_style_request": Alias("config_kwargs.s3.addressing_style", addressing),
+    "unsigned_payload": Alias("config_kwargs.s3.payload_signing_enabled", negated),
+    "server_side_encryption": Alias("s3_additional_kwargs.ServerSideEncryption"),
+    "sse_kms_key_id": Alias("s3_additional_kwargs.SSEKMSKeyId"),
+    "sse_bucket_key_enabled": Alias("s3_additional_kwargs.BucketKeyEnabled", flag),
+    "sse_customer_key_base64": Alias("s3_additional_kwargs.SSECustomerKey", decoded),
+    "request_payer": Alias("requester_pays", flag),
+    "allow_invalid_certificates": Alias("client_kwargs.verify", negated),
+    "connect_timeout": Alias("config_kwargs.connect_timeout", seconds),
+    "timeout": Alias("config_kwargs.read_timeout", seconds),
+    "request_timeout": Alias("config_kwargs.read_timeout", seconds),
+    "proxy_url": Alias("config_kwargs.proxies", proxies),
+    "user_agent": Alias("config_kwargs.user_agent"),
+    # The endpoint's URL says it already: s3fs takes http:// as it takes https://.
+    "allow_http": IGNORED,
+    # The bucket is in the table's URI; the rest tunes a client that is not used here.
+    "bucket": IGNORED,
+    "s3_express": IGNORED,
+    "copy_if_not_exists": IGNORED,
+    "disable_tagging": IGNORED,
+    "imdsv1_fallback": IGNORED,
+    "metadata_endpoint": IGNORED,
+    "checksum_algorithm": IGNORED,
+    "download_retry_count": IGNORED,
+}
+_NAMES = "anon cache_regions client_kwargs config_kwargs default_block_size endpoint_url key max_concurrency"
+_NAMES += " requester_pays s3_additional_kwargs secret session token use_ssl version_aware"
+
+
+@dataclass(frozen=True)
+class S3Store(CloudStore):
+    """Buckets of S3; paths are `bucket/key`."""
+
+    driver = Driver(re.compile("aws_"), _ALIASES, frozenset(_NAMES.split()), "spark-lance[s3]")
+
+    @classmethod
+    def options_in(cls, protocol: str, uri: str) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def driver_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        result = super().driver_options(options)
+        extra = result.get("s3_additional_kwargs", {})
+        if "SSECustomerKey" in extra:
+            extra.setdefault("SSECustomerAlgorithm", "AES256")
+        return result
+
+    @property
+    def lists_tags(self) -> bool:
+        return True
+
+    def look_up(self, path: str) -> StoredObject:
+        # For a missing object s3fs would check whether it is a directory.
+        bucket, _, key = path.partition("/")
+        head = self._send("head_object", path, Bucket=bucket, Key=key)
+        modified = head["LastModified"].astimezone(timezone.utc)
+        return StoredObject(path, int(head["ContentLength"]), modified, head.get("ETag"))
+
+    def first_objects(self, directory: str, limit: int) -> Sequence[str]:
+        prefix = f"{directory.rstrip('/')}/"
+        paths = (one.path.removeprefix(prefix) for one in _first_objects(self._send, directory, limit))
+        return [path for path in paths if path and not path.endswith("/")]
+
+    def first_listed(self, directory: str, limit: int) -> Sequence[StoredObject] | None:
+        if directory.partition("/")[0].endswith(_UNORDERED_BUCKET):
+            return None
+        return _first_objects(self._send, directory, limit)
+
+    def delete_many(self, paths: Iterable[str], root: str) -> None:
+        doomed = [*paths]
+        for path in doomed:
+            check_inside(path, root)
+        for start in range(0, len(doomed), _DELETES_PER_REQUEST):
+            _delete_objects(self._send, doomed[start : start + _DELETES_PER_REQUEST])
+
+    def create(self, path: str) -> OutputFile:
+        bucket, _, key = path.partition("/")
+        return S3Output(
+            lambda operation, **request: self._send(operation, path, **request),
+            lambda: self.size(path),
+            bucket,
+            key,
+        )
+
+    def _open(self) -> fsspec.AbstractFileSystem:
+        fs = super()._open()
+        fs.retries = 1
+        return fs
+
+    def _settings(self) -> dict[str, Any]:
+        # This stops botocore from repeating requests: the store repeats them where it is safe.
+        once = {"retries": {"total_max_attempts": 1, "mode": "standard"}}
+        settings = super()._settings()
+        return {**settings, "config_kwargs": {**once, **(settings.get("config_kwargs") or {})}}
+
+    def _read(self, fs: fsspec.AbstractFileSystem, path: str) -> bytes:
+        # Without this s3fs asks for the size first.
+        return bytes(fs.cat_file(path, max_concurrency=1))
+
+    def _send(self, operation: str, path: str, **request: Any) -> Any:
+        """Send one S3 request, and again while it fails for a moment."""
+        doing = operation.replace("_", " ")
+        return self._call(f"{doing} for", path, lambda fs: fs.call_s3(operation, **request))
+
+
+class S3Output:
+    """Sends a small object in one request, a larger one in parts, several of them at a time.
+
+    Args:
+        call: sends an S3 request, (operation, **arguments) -> answer, and repeats it as needed.
+        size_of: returns the size of the object if it exists.
+        bucket: where the object is to be.
+        key: its name.
+    """
+
+    def __init__(self, call: Callable[..., Any], size_of: Callable[[], int], bucket: str, key: str) -> None:
+        self._call = call
+        self._size_of = size_of
+        self._place = {"Bucket": bucket, "Key": key}
+        self._buffer = bytearray()
+        self._size = 0
+        self._upload = ""
+        self._pool: ThreadPoolExecutor | None = None
+        self._under_way: deque[Future[str]] = deque()
+        self._etags: list[str] = []
+
+    def write(self, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        self._size += view.nbytes
+        while view.nbytes:
+            room = _PART_BYTES - len(self._buffer)
+            self._buffer += view[:room]
+            view = view[room:]
+            if len(self._buffer) == _PART_BYTES:
+                self._send_part()
+
+    def tell(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        if not self._upload:
+            self._call("put_object", **self._place, Body=bytes(self._buffer))
+            self._buffer.clear()
+            return
+        try:
+            if self._buffer:
+                self._send_part()
+            while self._under_way:
+                self._collect()
+            parts = [{"PartNumber": i, "ETag": etag} for i, etag in enumerate(self._etags, 1)]
+            self._complete(parts)
+        except BaseException:
+            self.abort()
+            raise
+        self._stop()
+
+    def abort(self) -> None:
+        self._stop()
+        self._buffer.clear()
+        if self._upload:
+            # The bucket's life cycle rule removes uploads that cannot be aborted now.
+            with contextlib.suppress(OSError):
+                self._call("abort_multipart_upload", **self._place, UploadId=self._upload)
+            self._upload = ""
+
+    def _send_part(self) -> None:
+        if self._pool is None:
+            self._upload = str(self._call("create_multipart_upload", **self._place)["UploadId"])
+            self._pool = ThreadPoolExecutor(_PARTS_UNDER_WAY)
+        if len(self._under_way) == _PARTS_UNDER_WAY:
+            self._collect()
+        number = len(self._etags) + len(self._under_way) + 1
+        self._under_way.append(self._pool.submit(self._put_part, number, bytes(self._buffer)))
+        self._buffer.clear()
+
+    def _put_part(self, number: int, body: bytes) -> str:
+        place = {**self._place, "UploadId": self._upload, "PartNumber": number}
+        return str(self._call("upload_part", **place, Body=body)["ETag"])
+
+    def _collect(self) -> None:
+        self._etags.append(self._under_way.popleft().result())
+
+    def _complete(self, parts: list[dict[str, Any]]) -> None:
+        try:
+            uploaded = {"Parts": parts}
+            self._call(
+                "complete_multipart_upload", **self._place, UploadId=self._upload, MultipartUpload=uploaded
+            )
+        except FileNotFoundError:
+            # An upload that is gone was completed by an earlier try whose answer was lost. Names of new
+            # objects are never used twice, so an object of this size is ours.
+            if self._size_of() != self._size:
+                raise
+
+    def _stop(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._under_way.clear()
+
+
+class _Send(Protocol):
+    """Sends a request about a path, and again while it fails for a moment."""
+
+    def __call__(self, operation: str, path: str, **request: Any) -> Any:
+        """Return the answer."""
+
+
+def _first_objects(send: _Send, directory: str, limit: int) -> list[StoredObject]:
+    """Return the objects in a directory and below whose names are the least, by one request."""
+    bucket, _, key = directory.partition("/")
+    prefix = f"{key.rstrip('/')}/" if key else ""
+    answer = send("list_objects_v2", directory, Bucket=bucket, Prefix=prefix, MaxKeys=limit)
+    return [
+        StoredObject(f"{bucket}/{one['Key']}", int(one["Size"]), one["LastModified"], one.get("ETag"))
+        for one in answer.get("Contents") or ()
+    ]
+
+
+def _delete_objects(send: _Send, paths: Sequence[str]) -> None:
+    """Delete objects of one bucket, at most `_DELETES_PER_REQUEST`; those that do not exist are fine.
+
+    Raises:
+        StoreError: some could not be deleted; others are gone.
+    """
+    bucket = paths[0].partition("/")[0]
+    keys = [{"Key": path.partition("/")[2]} for path in paths]
+    answer = send("delete_objects", paths[0], Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
+    if errors := answer.get("Errors"):
+        first = errors[0]
+        raise StoreError(
+            f"{len(errors)} of {len(paths)} objects could not be deleted; {bucket}/{first.get('Key')}: "
+            f"{first.get('Message') or first.get('Code')}"
+        )
