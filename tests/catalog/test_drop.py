@@ -7,6 +7,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from spark_lance.catalog.directory import DirectoryCatalog
 from spark_lance.catalog.names import Name
 from spark_lance.compat.lance import LanceDataset
 from spark_lance.errors import LanceError, OptionError, StoreError, TableExistsError, TableNotFoundError
+from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store, open_store
 from spark_lance.table.versions.drop import drop_table
+from tests.wrapped_store import replace_request
 
 OLD = pa.table({"v": ["old"] * 5})
 NEW = pa.table({"v": ["new"] * 5})
@@ -60,11 +63,11 @@ def before_each(verbs: tuple[str, ...], act: Callable[[str], None]) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         acting = threading.Lock()
         for verb in verbs:
-            patch.setattr(Store, verb, _acting(verb, getattr(Store, verb), act, acting))
+            replace_request(patch, verb, partial(_acting, verb, act, acting))
         yield
 
 
-def _acting(verb: str, original: Any, act: Callable[[str], None], acting: Any) -> Any:
+def _acting(verb: str, act: Callable[[str], None], acting: Any, original: Any) -> Any:
     def call(store: Store, *arguments: Any, **named: Any) -> Any:
         # What the other writer does itself is left alone; it has threads, too.
         if acting.acquire(blocking=False):
@@ -276,7 +279,7 @@ def test_errors_while_deleting_are_raised_and_the_name_is_gone(
         raise StoreError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "delete_many", refuse)
+        patch.setattr(LocalStore, "delete_many", refuse)
         with pytest.raises(StoreError, match="no"):
             catalog.drop(NAME)
     assert catalog.tables() == []

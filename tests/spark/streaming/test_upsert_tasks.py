@@ -19,6 +19,7 @@ from pyspark.sql import types as st
 
 import spark_lance
 from spark_lance.errors import CommitError, SchemaError
+from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store
 from spark_lance.memwal.entries import read_entry
 from spark_lance.memwal.names import ShardPaths, list_shards, numbers_in
@@ -100,7 +101,7 @@ def in_process(planned: Any, partition: int, part: Rows, call: int, sign: int) -
     try:
         calls = 0
         for name in ("put_if_absent", "create", "list", "put_hint"):
-            original = getattr(Store, name)
+            original = getattr(LocalStore, name)
 
             def counted(store: Store, *rest: Any, _original: Any = original, **named: Any) -> Any:
                 nonlocal calls
@@ -112,7 +113,7 @@ def in_process(planned: Any, partition: int, part: Rows, call: int, sign: int) -
                     os.kill(os.getpid(), sign)
                 return found
 
-            setattr(Store, name, counted)
+            setattr(LocalStore, name, counted)
         append(planned, partition, part)
         os._exit(0)
     except BaseException:  # noqa: BLE001 (a process of its own, whose end is all that is looked at)
