@@ -44,7 +44,7 @@ SCHEMA = pa.schema([pa.field(name, pa.int64()) for name in "abcde"])
 def make(path: Path, fragments: int) -> None:
     """Make a table of fragments of a million rows each, without their files."""
     store, root = open_store(path)
-    created = create_table(store, root, spark_lance.file.schema.Schema.from_arrow(SCHEMA))
+    created = create_table(store, root, spark_lance.file.base.schema.Schema.from_arrow(SCHEMA))
     message = table_pb2.Manifest()
     message.CopyFrom(created.message)
     for number in range(fragments):

@@ -28,10 +28,10 @@ import pyarrow.parquet as pq
 from benchmarks.harness import Results, parser
 from benchmarks.tables import real_flights
 from benchmarks.texts import texts
-from spark_lance.file.columns import owned_columns
+from spark_lance.file.base.columns import owned_columns
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import open_store
 from spark_lance.proto import encodings21_pb2 as pb

@@ -28,7 +28,10 @@ LAYERS = (
     "late",
     "proto",
     "io",
+    "arrow",
+    "jsonb",
     "file",
+    "expressions",
     "table",
     "index",
     "memwal",
@@ -42,9 +45,9 @@ LAYERS = (
 # The folders of a package in the order of their imports: each uses only those to its left. "core" are modules
 # beside the folders, except those that are named themselves.
 ROOMS = {
+    "file": ("kernels", "base", "v0_1", "v2_0", "v2_1", "core"),
     "table": (
         "core",
-        "predicates",
         "operations",
         "schema",
         "versions",
@@ -73,7 +76,7 @@ ROOMS = {
         "enable",
     ),
     # The package itself holds the tables of layouts and encodings, by which pages are read.
-    "file.v2_1": ("core", "levels", "encodings", "layouts", "__init__", "read", "write"),
+    "file.v2_1": ("base", "levels", "encodings", "layouts", "__init__", "read", "write"),
 }
 LATE_IMPORTS_ALLOWED = {
     "spark_lance/__init__.py",
@@ -90,7 +93,7 @@ LATE_IMPORTS_ALLOWED = {
     "spark_lance/spark/schema/blob_function.py",
     "spark_lance/spark/source.py",
     "spark_lance/spark/sql/late.py",
-    "spark_lance/table/predicates/predicate.py",
+    "spark_lance/expressions/predicate.py",
 }
 # Imported by name when asked for, and importing the one that does so: Arrow's type says which type of pandas
 # it becomes, and that one holds numbers of Arrow's module. Whoever has no pandas uses the first alone.

@@ -19,8 +19,9 @@ from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
 from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.file.geometry_names import GEOMETRY_TYPES
-from spark_lance.file.version import FileVersion
+from spark_lance.expressions.geometries import extension_of
+from spark_lance.file.base.geometry_names import GEOMETRY_TYPES
+from spark_lance.file.base.version import FileVersion
 from spark_lance.index.vector.kinds import is_multi
 from spark_lance.io.progress import reporting
 from spark_lance.redaction import redacted
@@ -29,7 +30,6 @@ from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.paths import Naming
-from spark_lance.table.predicates.geometries import extension_of
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.tag_files import list_tags
 

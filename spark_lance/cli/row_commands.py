@@ -17,7 +17,7 @@ from spark_lance.cli.output import Progress, as_json, print_table, say
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.sql import duckdb_module
 from spark_lance.errors import ExpressionError, OptionError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 
 __all__ = [
     "count",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import fragments_of

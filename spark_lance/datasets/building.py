@@ -16,8 +16,8 @@ from spark_lance.datasets.operations import LanceOperation, Operation
 from spark_lance.datasets.transaction import Transaction
 from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableNotFoundError
+from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.file.opening import open_file
-from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.index.scalar.create import fill_entry
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.retry import RetryPolicy

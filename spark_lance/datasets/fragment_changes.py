@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, OptionError, OptionTypeError, RowNotFoundError, SchemaError
-from spark_lance.file.extensions import known_schema
+from spark_lance.expressions.predicate import Predicate
+from spark_lance.file.base.extensions import known_schema
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
-from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.datasets.projection import Columns, Projection
 from spark_lance.datasets.read import Readable
 from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.datasets.scanner import LanceScanner
 from spark_lance.datasets.searching import measured_schema
 from spark_lance.errors import OptionError
-from spark_lance.file.arrays import pick_rows
-from spark_lance.file.extensions import known_table
-from spark_lance.file.schema import Schema
+from spark_lance.expressions.predicate import Predicate, compile_predicate
+from spark_lance.file.base.extensions import known_table
+from spark_lance.file.base.schema import Schema
 from spark_lance.late import late
-from spark_lance.table.predicates.predicate import Predicate, compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable

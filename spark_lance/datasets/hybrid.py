@@ -13,10 +13,10 @@ import pyarrow as pa
 from spark_lance.datasets.index_parts import IndexPartsMixin
 from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.errors import OptionError
+from spark_lance.expressions.predicate import Predicate
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.late import late
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Predicate
 
 if TYPE_CHECKING:
     from spark_lance.index.columns import leaf_field

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_lance.errors import ColumnNotFoundError
+from spark_lance.file.base.extensions import known_schema
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import DEFAULT_VERSION
 from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
-from spark_lance.file.extensions import known_schema
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.version import DEFAULT_VERSION
 
 __all__ = ["LanceField", "LanceSchema"]
 

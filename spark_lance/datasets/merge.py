@@ -14,9 +14,9 @@ from spark_lance.datasets.merge_plan import analyzed_merge, explained_merge
 from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.datasets.transaction import Transaction
 from spark_lance.errors import OptionError
+from spark_lance.expressions.predicate import Predicate
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table import transaction as stored
-from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows, prepare_merge
 from spark_lance.table.rows.merge_source import SPILL_BYTES, source_rows
 from spark_lance.table.writing.inputs import as_reader

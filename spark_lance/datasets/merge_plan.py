@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from spark_lance.expressions.texts import condition_text
 from spark_lance.io.counters import ReadCounts, read_counts
-from spark_lance.table.predicates.texts import condition_text
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_lookup import key_indices
 from spark_lance.table.rows.merge_insert import Merge, MergeRules, Written

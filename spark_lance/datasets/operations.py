@@ -17,7 +17,7 @@ from spark_lance.datasets.index_segment import Index
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.proto import transaction_pb2 as pb
 from spark_lance.table.bases import BasePath, numbered

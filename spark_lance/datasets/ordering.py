@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import OptionError
-from spark_lance.file.arrays import pick_rows
 
 __all__ = ["ColumnOrdering", "OrderBy", "first_rows", "orderings", "sorted_rows"]
 

@@ -11,10 +11,10 @@ from pyroaring import BitMap
 
 from spark_lance.datasets.projection import Projection
 from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.expressions.predicate import Condition
+from spark_lance.expressions.texts import condition_text
 from spark_lance.io.counters import read_counts
 from spark_lance.proto import table_pb2
-from spark_lance.table.predicates.predicate import Condition
-from spark_lance.table.predicates.texts import condition_text
 from spark_lance.table.reading.planned_pages import PLANNED_FRAGMENTS, planned_pages
 from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.file.extensions import known_schema
-from spark_lance.file.json_columns import holds_json, is_json_field
-from spark_lance.file.schema import Schema
-from spark_lance.table.predicates.predicate import compile_expression
+from spark_lance.expressions.predicate import compile_expression
+from spark_lance.file.base.extensions import known_schema
+from spark_lance.file.base.schema import Schema
+from spark_lance.jsonb.columns import holds_json, is_json_field
 from spark_lance.table.reading.system_columns import nameable, system_field, system_names
 
 __all__ = ["Columns", "Output", "Projection"]

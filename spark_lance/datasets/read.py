@@ -24,13 +24,13 @@ from spark_lance.datasets.scan_request import (
 )
 from spark_lance.datasets.scanner import LanceScanner, ScanSource
 from spark_lance.errors import OptionError, OptionTypeError, RowNotFoundError
-from spark_lance.file.extensions import known_schema, known_table
-from spark_lance.file.schema import Schema
+from spark_lance.expressions.predicate import Predicate
+from spark_lance.file.base.extensions import known_schema, known_table
+from spark_lance.file.base.schema import Schema
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import fragments_of
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.texts import texts_as_binary

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from spark_lance.datasets.base import DatasetBase, SameDataset
 from spark_lance.errors import OptionTypeError
+from spark_lance.expressions.predicate import Predicate
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.late import late
-from spark_lance.table.predicates.predicate import Predicate
 
 if TYPE_CHECKING:
     from spark_lance.datasets.merge import MergeInsertBuilder

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from spark_lance.datasets.ordering import ColumnOrdering
 from spark_lance.datasets.projection import Columns
 from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.expressions.predicate import Predicate
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
-from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.texts import check_text_as
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.datasets.projection import Columns
 from spark_lance.datasets.read import ReadMixin
 from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.errors import OptionTypeError
-from spark_lance.file.arrays import pick_rows
-from spark_lance.file.extensions import known_table
-from spark_lance.file.schema import Schema as LanceSchema
+from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
+from spark_lance.file.base.extensions import known_table
+from spark_lance.file.base.schema import Schema as LanceSchema
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.text.queries import FullTextQuery
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.late import late
-from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import PrunerFactory
 from spark_lance.table.reading.system_columns import nameable

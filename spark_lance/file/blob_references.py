@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.file.schema import EXTENSION_NAME
+from spark_lance.file.base.schema import EXTENSION_NAME
 
 __all__ = [
     "BLOB_SOURCE",

@@ -27,11 +27,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.base.metadata import BytesLike
+from spark_lance.file.base.schema import EXTENSION_NAME, Field
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.blob_references import ReferencedBlobs, is_reference, runs_of
-from spark_lance.file.metadata import BytesLike
-from spark_lance.file.schema import EXTENSION_NAME, Field
 from spark_lance.file.sidecars import Sidecar, Sidecars
-from spark_lance.file.version import FileVersion
 
 __all__ = ["BLOB_KEY", "BlobWriter", "blobs_as_given", "blobs_as_stored", "check_blobs", "has_blobs"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from google.protobuf.message import Message
 
-from spark_lance.file.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, PLANAR_LAYOUT_URL, Page
+from spark_lance.file.base.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, PLANAR_LAYOUT_URL, Page
 from spark_lance.proto import encodings20_pb2, encodings21_pb2, encodings23_pb2
 
 __all__ = ["encoding_names"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.file.arrays import numpy_type, one_array, pick_rows
+from spark_lance.arrow.arrays import numpy_type, one_array, pick_rows
 
 __all__ = ["equal_values"]
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.columns import owned_columns
-from spark_lance.file.metadata import ColumnMetadata, Page
-from spark_lance.file.pages import PAGE_FORMATS
+from spark_lance.file.base.columns import owned_columns
+from spark_lance.file.base.metadata import ColumnMetadata, Page
+from spark_lance.file.base.pages import PAGE_FORMATS
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader, read_field
-from spark_lance.file.schema import Field
-from spark_lance.file.source import PageSource
-from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 
 __all__ = ["JoinedFiles", "can_join", "open_whole"]

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import FormatError
-from spark_lance.file.footer import MAGIC
-from spark_lance.file.pages import FieldReader
+from spark_lance.file.base.footer import MAGIC
+from spark_lance.file.base.pages import FieldReader
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.source import PageSource
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
-from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 
 __all__ = ["DataFileReader", "open_file"]

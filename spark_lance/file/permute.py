@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.file.arrays import pick_rows
+from spark_lance.arrow.arrays import pick_rows
 
 __all__ = ["permuted"]
 

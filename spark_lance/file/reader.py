@@ -17,14 +17,14 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.columns import owned_columns
-from spark_lance.file.footer import FOOTER_SIZE, Footer
-from spark_lance.file.limits import decoding
-from spark_lance.file.metadata import ColumnMetadata, parse_column
-from spark_lance.file.pages import PAGE_FORMATS, FieldReader, RowReader
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.source import PageSource
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.columns import owned_columns
+from spark_lance.file.base.footer import FOOTER_SIZE, Footer
+from spark_lance.file.base.limits import decoding
+from spark_lance.file.base.metadata import ColumnMetadata, parse_column
+from spark_lance.file.base.pages import PAGE_FORMATS, FieldReader, RowReader
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store
 from spark_lance.proto import file_pb2

@@ -30,14 +30,13 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import join
+from spark_lance.arrow.buffers import as_bytes, padding
+from spark_lance.arrow.texts import check_texts
 from spark_lance.errors import SchemaError, UnsupportedFormatError
-from spark_lance.file.arrays import join
-from spark_lance.file.blob_references import ReferencedBlobs, is_reference
-from spark_lance.file.blob_writer import BlobWriter, check_blobs, has_blobs
-from spark_lance.file.buffers import as_bytes, padding
-from spark_lance.file.columns import owned_columns
-from spark_lance.file.footer import Footer
-from spark_lance.file.metadata import (
+from spark_lance.file.base.columns import owned_columns
+from spark_lance.file.base.footer import Footer
+from spark_lance.file.base.metadata import (
     ARRAY_ENCODING_URL,
     BUFFER_ALIGNMENT,
     BytesLike,
@@ -45,12 +44,13 @@ from spark_lance.file.metadata import (
     Page,
     pack_column,
 )
-from spark_lance.file.pages import PAGE_FORMATS, FieldWriter
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.pages import PAGE_FORMATS, FieldWriter
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
+from spark_lance.file.blob_references import ReferencedBlobs, is_reference
+from spark_lance.file.blob_writer import BlobWriter, check_blobs, has_blobs
 from spark_lance.file.sidecars import Sidecars
-from spark_lance.file.texts import check_texts
 from spark_lance.file.threads import spare_threads
-from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import encodings20_pb2, file_pb2
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.store import Store
 
 __all__ = ["Numbers", "Rows", "SegmentTarget"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 
 __all__ = ["column_values", "leaf_field", "top_column"]
 

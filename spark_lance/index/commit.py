@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from spark_lance.file.limits import decoding
+from spark_lance.file.base.limits import decoding
 from spark_lance.index.entries import index_directory
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pyroaring import BitMap
 
 from spark_lance.errors import IndexExistsError, OptionError, UnsupportedFormatError
-from spark_lance.file.limits import decoding
+from spark_lance.file.base.limits import decoding
 from spark_lance.index.files import IndexFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2

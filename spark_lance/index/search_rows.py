@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from spark_lance.expressions.predicate import Condition
 from spark_lance.index.entries import Segment
 from spark_lance.proto import table_pb2
-from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 

@@ -24,8 +24,8 @@ from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import join as join_arrays
 from spark_lance.errors import FormatError, IncompatibleConflictError, OptionError
-from spark_lance.file.arrays import join as join_arrays
 from spark_lance.io.local import sync_files
 from spark_lance.io.progress import report
 from spark_lance.io.store import Store, StoredObject, join

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import join
 from spark_lance.errors import FormatError, WalEntryError, WalHoleError
-from spark_lance.file.arrays import join
-from spark_lance.file.limits import check_arrow_stream
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.limits import check_arrow_stream
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.store import Store
 from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.shard_manifest import load_shard

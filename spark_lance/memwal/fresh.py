@@ -25,9 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import kept_rows, pick_rows
 from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
-from spark_lance.file.arrays import kept_rows, pick_rows
-from spark_lance.file.schema import Field
+from spark_lance.expressions.predicate import Condition
+from spark_lance.file.base.schema import Field
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import Store
 from spark_lance.memwal.entries import TailMovedError, by_generation, read_tail, rows_of, wal_fields
@@ -39,7 +40,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import ShardManifest
 from spark_lance.table.addresses import offsets_of, runs_by_fragment
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
-from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.scan import Filter, Scan, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS

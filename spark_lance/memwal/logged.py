@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import join
+from spark_lance.arrow.texts import check_texts
 from spark_lance.errors import OptionError, SchemaError
-from spark_lance.file.arrays import join
-from spark_lance.file.schema import Schema
-from spark_lance.file.texts import check_texts
+from spark_lance.file.base.schema import Schema
 from spark_lance.memwal.entries import TOMBSTONE, log_schema, wal_fields
 from spark_lance.table.writing.align import Aligner
 

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.file.arrays import pick_rows
+from spark_lance.arrow.arrays import pick_rows
+from spark_lance.expressions.predicate import Condition
 from spark_lance.index.columns import column_values, top_column
 from spark_lance.index.search_rows import contains
 from spark_lance.index.vector.kinds import is_multi
@@ -23,7 +24,6 @@ from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.memwal.fresh import FreshRows, FreshScan
 from spark_lance.memwal.newest import Chosen
-from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.reading.take import take_addresses

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import FormatError
-from spark_lance.file.arrays import pick_rows
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.store import Store
 from spark_lance.memwal.entries import TOMBSTONE, read_entry, rows_of, wal_fields
 from spark_lance.memwal.names import ShardPaths

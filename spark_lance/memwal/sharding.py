@@ -30,9 +30,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import one_array, pick_rows
 from spark_lance.errors import OptionError, SchemaError, UnsupportedFormatError
-from spark_lance.file.arrays import one_array, pick_rows
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import Store
 from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import create_shard, load_shard

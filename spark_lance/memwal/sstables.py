@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import one_array
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.io.local import sync_files

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, WriterFencedError
-from spark_lance.file.limits import check_arrow_stream, decoding
+from spark_lance.file.base.limits import check_arrow_stream, decoding
 from spark_lance.io.store import OutputFile, Store, StoredObject, join
 from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.sharding import Router

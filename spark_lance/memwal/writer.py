@@ -29,13 +29,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import join
 from spark_lance.errors import (
     CommitError,
     OptionError,
     UnsupportedFormatError,
     WriterFencedError,
 )
-from spark_lance.file.arrays import join
 from spark_lance.memwal.entries import (
     WalEntry,
     by_generation,

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.limits import check_arrow_file
+from spark_lance.file.base.limits import check_arrow_file
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases

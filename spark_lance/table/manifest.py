@@ -32,8 +32,8 @@ from functools import cached_property
 from google.protobuf.message import DecodeError
 
 from spark_lance.errors import FormatError, OptionError, TornManifestError, UnsupportedFormatError
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import numpy_type
 
 __all__ = ["KeyIndex", "check_key_type"]
 

@@ -22,9 +22,9 @@ import pyarrow as pa
 from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
-from spark_lance.file.extensions import known_table
+from spark_lance.expressions.predicate import Predicate
+from spark_lance.file.base.extensions import known_table
 from spark_lance.file.permute import permuted
-from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.scan import ROW_ADDRESS, ScanTask
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_lance.file.v2_0 import ARRAY_ENCODINGS
 from spark_lance.file.v2_1 import ENCODINGS, LAYOUTS
-from spark_lance.file.v2_1.codec import Codec
+from spark_lance.file.v2_1.base.codec import Codec
 from tests.conftest import ROOT
 
 TEXT = (ROOT / "docs" / "encodings.md").read_text()

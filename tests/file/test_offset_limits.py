@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
+from spark_lance.arrow.arrays import join
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.file.arrays import join
-from spark_lance.file.pages import RowReader
+from spark_lance.file.base.pages import RowReader
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import Store, open_store
 

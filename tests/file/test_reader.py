@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
-from spark_lance.file.footer import FOOTER_SIZE, Footer
+from spark_lance.file.base.footer import FOOTER_SIZE, Footer
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import WRITABLE_VERSIONS, FileVersion
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import WRITABLE_VERSIONS, FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.memory import MemoryStore
 from spark_lance.io.store import open_store

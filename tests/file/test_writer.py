@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance.file.footer import FOOTER_SIZE, Footer
-from spark_lance.file.metadata import ColumnMetadata, parse_column
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.footer import FOOTER_SIZE, Footer
+from spark_lance.file.base.metadata import ColumnMetadata, parse_column
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import open_store
 from spark_lance.proto import file_pb2

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import spark_lance.file.writer
 from spark_lance.errors import SchemaError
-from spark_lance.file.metadata import EncodedPage
+from spark_lance.file.base.metadata import EncodedPage
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter, PageQueue
 from spark_lance.io.store import open_store
 from spark_lance.proto import encodings21_pb2 as pb

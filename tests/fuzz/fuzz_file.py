@@ -28,8 +28,8 @@ if atheris is not None and __name__ == "__main__":
         import spark_lance.file.reader  # noqa: F401
 
 from spark_lance.errors import LanceError
+from spark_lance.file.base.pages import RowReader
 from spark_lance.file.opening import open_file
-from spark_lance.file.pages import RowReader
 from spark_lance.file.reader import read_field, take_field
 from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore

@@ -20,9 +20,9 @@ from google.protobuf.message import DecodeError, Message
 from pyroaring import BitMap, BitMap64
 
 from spark_lance.errors import LanceError
-from spark_lance.file.metadata import ARRAY_ENCODING_URL, COLUMN_ENCODING_URL, PAGE_LAYOUT_URL
+from spark_lance.file.base.metadata import ARRAY_ENCODING_URL, COLUMN_ENCODING_URL, PAGE_LAYOUT_URL
+from spark_lance.file.base.schema import Schema
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Schema
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.memory import MemoryStore
 from spark_lance.proto import (

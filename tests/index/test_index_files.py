@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.scalar import btree
 from spark_lance.io.cache import CACHE

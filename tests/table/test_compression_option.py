@@ -11,7 +11,7 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import OptionError
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.table.writing.compression import compressed
 
 RNG = np.random.default_rng(4)

@@ -12,8 +12,8 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.file.version import FileVersion
-from spark_lance.table.predicates.predicate import compile_predicate
+from spark_lance.expressions.predicate import compile_predicate
+from spark_lance.file.base.version import FileVersion
 from spark_lance.table.reading.fragment_rows import Columns, FragmentRows
 
 ROWS = pa.table({"id": range(3000), "name": [f"n{i}" for i in range(3000)]})

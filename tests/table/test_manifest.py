@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
-from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.errors import CommitError
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import WRITABLE_VERSIONS, FileVersion
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import WRITABLE_VERSIONS, FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import numpy_type
 from spark_lance.compat.lance.images import (
     EncodedImageArray,
     EncodedImageType,
@@ -21,7 +22,6 @@ from spark_lance.compat.lance.images import (
     ImageURIArray,
     ImageURIType,
 )
-from spark_lance.file.arrays import numpy_type
 
 __all__ = [
     "BFloat16",

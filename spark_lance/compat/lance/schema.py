@@ -18,7 +18,7 @@ import pyarrow.types as kinds
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.errors import SchemaError
-from spark_lance.file.logical import from_logical, is_nested_logical, to_logical
+from spark_lance.file.base.logical import from_logical, is_nested_logical, to_logical
 
 __all__ = ["LanceSchema", "json_to_schema", "schema_to_json"]
 

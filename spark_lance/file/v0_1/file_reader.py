@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
-from spark_lance.file.pages import FieldReader
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.source import PageSource
+from spark_lance.file.base.pages import FieldReader
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v0_1.metadata import PageTable, batch_offsets, read_metadata, read_schema
 from spark_lance.file.v0_1.nodes import LegacyPages, Node, open_node
-from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
 
 __all__ = [

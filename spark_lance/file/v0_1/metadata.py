@@ -22,8 +22,8 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from spark_lance.errors import FormatError
-from spark_lance.file.footer import MAGIC
-from spark_lance.file.source import PageSource
+from spark_lance.file.base.footer import MAGIC
+from spark_lance.file.base.source import PageSource
 from spark_lance.proto import file_pb2, table_pb2
 
 __all__ = ["FOOTER_SIZE", "PageTable", "batch_offsets", "footer_position", "read_metadata", "read_schema"]

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.buffers import bitmap_buffer, check_offsets
+from spark_lance.arrow.texts import check_stored_text
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import bitmap_buffer, check_offsets
-from spark_lance.file.schema import Field
-from spark_lance.file.source import PageSource
-from spark_lance.file.texts import check_stored_text
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.source import PageSource
 from spark_lance.file.v0_1.metadata import PageTable
 
 __all__ = ["LegacyPages", "Node", "open_node"]

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.limits import check_claim, most_bytes
+from spark_lance.file.base.limits import check_claim, most_bytes
 from spark_lance.file.v2_0.decoder import PageBuffer, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 

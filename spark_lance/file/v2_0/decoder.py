@@ -15,7 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.source import PageSource
+from spark_lance.file.base.source import PageSource
 from spark_lance.proto import encodings20_pb2 as pb
 
 __all__ = ["Decoder", "Items", "Open", "PageBuffer", "PageView", "Range"]

@@ -15,16 +15,16 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import CapacityError
+from spark_lance.arrow.texts import check_stored_text
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.arrays import CapacityError
-from spark_lance.file.metadata import ARRAY_ENCODING_URL, ColumnMetadata
-from spark_lance.file.schema import Field
-from spark_lance.file.source import PageSource
-from spark_lance.file.texts import check_stored_text
+from spark_lance.file.base.metadata import ARRAY_ENCODING_URL, ColumnMetadata
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_0 import ARRAY_ENCODINGS
 from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.file.v2_0.variable import is_variable
-from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings20_pb2 as pb
 
 __all__ = ["FieldReader"]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError
-from spark_lance.file.limits import check_fixed_size
+from spark_lance.file.base.limits import check_fixed_size
 from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 

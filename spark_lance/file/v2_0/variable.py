@@ -5,7 +5,7 @@
                      num_items  items of all lists of the page
     Binary           indices    u64 end offset per value, with nulls folded in
                      bytes      Flat of 8 bits: the values back to back, as a whole maybe compressed
-    Fsst             a Binary whose values are FSST codes (file/fsst.py), and the symbol table
+    Fsst             a Binary whose values are FSST codes (file/base/fsst.py), and the symbol table
     FixedSizeBinary  bytes      Flat of 8 bits, byte_width per value; there are no nulls
 
 Entry i of the end offsets is the end of value i, counted from the start of the page's bytes (or items). Value
@@ -30,11 +30,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import CapacityError
+from spark_lance.arrow.buffers import as_bytes, is_ascii
+from spark_lance.arrow.texts import check_stored_text
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.arrays import CapacityError
-from spark_lance.file.buffers import as_bytes, is_ascii
-from spark_lance.file.fsst import decode_fsst
-from spark_lance.file.texts import check_stored_text
+from spark_lance.file.base.fsst import decode_fsst
 from spark_lance.file.v2_0.compression import ByteRun, compress, open_bytes
 from spark_lance.file.v2_0.decoder import Decoder, Items, PageView, Range
 from spark_lance.file.v2_0.flat import encode_flat

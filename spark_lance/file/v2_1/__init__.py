@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_lance.file.v2_1.codec import Codec, Resolver
+from spark_lance.file.v2_1.base.codec import Codec, Resolver
 from spark_lance.file.v2_1.encodings import (
     bitpacking,
     byte_stream_split,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment

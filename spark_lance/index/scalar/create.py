@@ -24,7 +24,9 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from spark_lance.errors import ColumnTypeError, FormatError, IndexNotFoundError, OptionError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.expressions.geometries import extension_of
+from spark_lance.expressions.values import plain
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.commit import commit_segments, new_segment
@@ -44,8 +46,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.index_kinds import INDEX_KINDS, label_of
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.geometries import extension_of
-from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 

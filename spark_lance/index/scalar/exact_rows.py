@@ -16,13 +16,13 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError
+from spark_lance.expressions.expressions import Call, Column, Expression
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.covering import LONGEST_RUN, Covering, coverings
 from spark_lance.index.scalar.probe import Probe, conjuncts, probe_of
 from spark_lance.table.addresses import Addresses, fragments_of, offsets_of, row_addresses, rows_by_fragment
-from spark_lance.table.predicates.expressions import Call, Column, Expression
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["RowsOfVersion", "can_tell", "exact_rows", "rows_without"]

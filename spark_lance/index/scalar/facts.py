@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.file.arrays import one_array
+from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.exact_rows import RowsOfVersion
 from spark_lance.table.addresses import Addresses

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment

@@ -21,10 +21,11 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from spark_lance.errors import ColumnTypeError, FormatError, OptionError, UnsupportedFormatError
-from spark_lance.file.json_binary import strings_of
-from spark_lance.file.json_numbers import numbers_of
-from spark_lance.file.json_values import CONTAINER, FALSE, NULL, NUMBER, STRING, TRUE, JsonValues
-from spark_lance.file.schema import Field
+from spark_lance.expressions.expressions import Call, Column, Expression, Literal, replaced, walk
+from spark_lance.expressions.json_candidates import CANDIDATE
+from spark_lance.expressions.json_functions import is_item_key
+from spark_lance.expressions.json_path import find, names_of_path, parse_path
+from spark_lance.file.base.schema import Field
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
@@ -36,12 +37,11 @@ from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.ngram import NGram
 from spark_lance.index.scalar.probe import Probe, turned
 from spark_lance.index.scalar.zone_map import ZoneMap
+from spark_lance.jsonb.binary import strings_of
+from spark_lance.jsonb.numbers import numbers_of
+from spark_lance.jsonb.values import CONTAINER, FALSE, NULL, NUMBER, STRING, TRUE, JsonValues
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.index_kinds import INDEX_KINDS, label_of_url
-from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal, replaced, walk
-from spark_lance.table.predicates.json_candidates import CANDIDATE
-from spark_lance.table.predicates.json_functions import is_item_key
-from spark_lance.table.predicates.json_path import find, names_of_path, parse_path
 
 __all__ = ["JsonIndex"]
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from spark_lance.expressions.expressions import Call, Column, Literal
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers
@@ -26,7 +27,6 @@ from spark_lance.index.scalar.base import moved_sets, united
 from spark_lance.index.scalar.bitmap import FILE, Bitmap, SetsByKey, move_sets, read_sets, write_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.predicates.expressions import Call, Column, Literal
 
 __all__ = ["LabelList"]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.table.predicates.expressions import (
+from spark_lance.expressions.expressions import (
     Call,
     Column,
     Expression,

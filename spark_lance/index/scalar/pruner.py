@@ -16,7 +16,10 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError
-from spark_lance.file.schema import Field
+from spark_lance.expressions.expressions import Call, Expression
+from spark_lance.expressions.predicate import Condition
+from spark_lance.expressions.texts import expression_text
+from spark_lance.file.base.schema import Field
 from spark_lance.index.entries import by_age, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.row_sets import RowSet
@@ -26,9 +29,6 @@ from spark_lance.index.scalar.probe import Probe, conjuncts, probe_of
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import row_addresses, rows_by_fragment
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.expressions import Call, Expression
-from spark_lance.table.predicates.predicate import Condition
-from spark_lance.table.predicates.texts import expression_text
 from spark_lance.table.reading.pruning import RowSelection
 from spark_lance.table.reading.snapshot import Snapshot
 

@@ -27,9 +27,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
-from spark_lance.file.arrays import one_array
-from spark_lance.file.schema import Field
+from spark_lance.expressions.expressions import Call, Column, Expression, compute, walk
+from spark_lance.expressions.geo_functions import BOXES_MEET
+from spark_lance.expressions.geometries import (
+    bounds_of,
+    boxes_of,
+    extension_of,
+    geometries_of,
+    is_geometry,
+)
+from spark_lance.file.base.schema import Field
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
@@ -40,15 +49,6 @@ from spark_lance.index.scalar.probe import Probe
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.predicates.expressions import Call, Column, Expression, compute, walk
-from spark_lance.table.predicates.geo_functions import BOXES_MEET
-from spark_lance.table.predicates.geometries import (
-    bounds_of,
-    boxes_of,
-    extension_of,
-    geometries_of,
-    is_geometry,
-)
 
 __all__ = ["RTree"]
 

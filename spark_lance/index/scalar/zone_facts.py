@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from spark_lance.file.arrays import one_array
+from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.covering import Covering
 from spark_lance.index.scalar.facts import MOST_SHARE, Bounds, Order, bounds_between, has_nan

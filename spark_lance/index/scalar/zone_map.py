@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import OptionError
-from spark_lance.file.arrays import numpy_type
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import RowSet

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
-from spark_lance.file.arrays import one_array
 from spark_lance.index.building import Rows
 from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ColumnTypeError, OptionError
-from spark_lance.file.limits import decoding
+from spark_lance.expressions.values import plain
+from spark_lance.file.base.limits import decoding
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.entries import first_index, segments_of
 from spark_lance.index.resolve import RowResolver
@@ -33,7 +34,6 @@ from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
 from spark_lance.table.index_kinds import label_of
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses

@@ -36,11 +36,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
-from spark_lance.file.json_binary import strings_of, texts_of
-from spark_lance.file.json_values import CONTAINER, FALSE, MISSING, NULL, NUMBER, STRING, TRUE, JsonValues
 from spark_lance.index.text.lists import is_text, joined_texts
 from spark_lance.index.text.segmenters import SEGMENTERS, ngrams
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
+from spark_lance.jsonb.binary import strings_of, texts_of
+from spark_lance.jsonb.values import CONTAINER, FALSE, MISSING, NULL, NUMBER, STRING, TRUE, JsonValues
 from spark_lance.proto import index_pb2
 
 __all__ = [

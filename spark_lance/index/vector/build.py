@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import numpy_type, one_array
 from spark_lance.errors import ColumnTypeError, IndexKindError, OptionError
-from spark_lance.file.arrays import numpy_type, one_array
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.ivf import Ivf, prepared
 from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind

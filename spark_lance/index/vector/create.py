@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError
-from spark_lance.file.arrays import numpy_type
 from spark_lance.index.columns import column_values, leaf_field, top_column
 from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import (

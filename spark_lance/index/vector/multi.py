@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.file.arrays import one_array
+from spark_lance.arrow.arrays import one_array
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.kinds import is_multi
 from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances

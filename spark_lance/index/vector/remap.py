@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.index.copies import RowAddressMap, copy_file, copy_renumbered
 from spark_lance.index.entries import Segment
 from spark_lance.index.vector.create import open_segment

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.index.vector.metrics import Vectors
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import SearchTask, VectorSearch
 from spark_lance.index.vector.top_k import TopK
-from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.reading.system_columns import nameable
 

@@ -40,7 +40,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.vector.graph import Graph, GraphParams, Level
 from spark_lance.index.vector.ivf import Ivf, pack_tensor, partition_ranges, unpack_tensor

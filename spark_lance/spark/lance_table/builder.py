@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import Store, open_store
 from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from spark_lance.errors import OptionError
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.spark.jobs import gather, scatter
 from spark_lance.spark.lance_table.expressions import functions_of

@@ -27,7 +27,7 @@ from spark_lance.errors import (
     LanceError,
     UnsupportedFormatError,
 )
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.failures import from_tasks

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError, SchemaError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.spark.jobs import gather, spread
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import (

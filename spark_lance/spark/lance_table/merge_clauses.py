@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.expressions import quoted
 from spark_lance.spark.lance_table.merge_keys import column_path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.types as st
 
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.expressions import analysed, functions_of, is_ansi, quoted, types_of
 from spark_lance.spark.lance_table.merge_clauses import MATCHED, MISSING, NEW, Clause, Clauses

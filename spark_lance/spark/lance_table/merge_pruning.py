@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.lance_table.expressions import functions_of, quoted
 from spark_lance.spark.scan.predicates import is_same_in_spark
 from spark_lance.spark.schema.types import field_type

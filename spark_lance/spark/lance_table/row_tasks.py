@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from spark_lance.file.arrays import pick_rows
-from spark_lance.file.schema import Schema
+from spark_lance.arrow.arrays import pick_rows
+from spark_lance.file.base.schema import Schema
 from spark_lance.table.addresses import Addresses, address_of, offsets_of, runs_by_fragment
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef

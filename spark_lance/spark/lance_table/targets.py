@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.json_columns import text_field
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.jsonb.columns import text_field
 from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.expressions import quoted, stored
 from spark_lance.spark.schema.blobs import BlobValue, is_description

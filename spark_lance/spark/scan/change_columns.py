@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.expressions.predicate import Condition, compile_predicate
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.blob_writer import has_blobs
-from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.read_schema import find_column, narrow, resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import spark_type
-from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.change_task import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,

@@ -16,7 +16,8 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import InputPartition
 
 from spark_lance.errors import SchemaError, VersionNotFoundError
-from spark_lance.file.schema import Field
+from spark_lance.expressions.predicate import Condition
+from spark_lance.file.base.schema import Field
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.change_columns import ChangeColumns
 from spark_lance.spark.scan.partitions import pack, row_bytes
@@ -25,7 +26,6 @@ from spark_lance.spark.schema.convert import BatchConverter, rows_without_column
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.change_task import ChangeTask
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.pieces import in_batches

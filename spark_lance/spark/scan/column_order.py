@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.spark.schema.string_types import has_collation
 
 __all__ = ["is_ordered_alike", "is_same_value", "spark_type_of"]

@@ -22,10 +22,10 @@ from typing import Any
 
 import pyspark.sql.types as st
 
-from spark_lance.file.schema import Schema
+from spark_lance.expressions.expressions import Call, Column, Expression, Literal
+from spark_lance.expressions.json_candidates import CANDIDATE
+from spark_lance.file.base.schema import Schema
 from spark_lance.spark.scan.literals import NoValueError, literal_of
-from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
-from spark_lance.table.predicates.json_candidates import CANDIDATE
 
 __all__ = ["condition_of"]
 

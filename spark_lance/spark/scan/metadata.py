@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_lance.file.schema import Schema
+from spark_lance.expressions.expressions import Call, Expression
+from spark_lance.expressions.predicate import Condition, compile_predicate, compile_tree
+from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import open_store
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
@@ -22,8 +24,6 @@ from spark_lance.spark.schema.read_schema import resolve_projection, spark_schem
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import MetadataTable
-from spark_lance.table.predicates.expressions import Call, Expression
-from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version

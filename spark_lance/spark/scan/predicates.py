@@ -23,11 +23,11 @@ from typing import Any
 import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.file.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.expressions.expressions import Call, Column, Expression, Literal
+from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.spark.scan.json_conditions import condition_of
 from spark_lance.spark.scan.literals import NoValueError, literal_of, literals_of
 from spark_lance.spark.schema.string_types import has_collation
-from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
 __all__ = ["expression_of", "is_same_in_spark"]

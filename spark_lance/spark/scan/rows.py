@@ -18,6 +18,9 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.errors import SchemaError
+from spark_lance.expressions.expressions import Call, Expression
+from spark_lance.expressions.predicate import Condition, compile_predicate, compile_tree
+from spark_lance.expressions.texts import condition_text
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import open_store
@@ -36,9 +39,6 @@ from spark_lance.spark.scan.task_rows import LancePartition, Piece, TaskRows, li
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.expressions import Call, Expression
-from spark_lance.table.predicates.predicate import Condition, compile_predicate, compile_tree
-from spark_lance.table.predicates.texts import condition_text
 from spark_lance.table.reading.planned_pages import planned_pages
 from spark_lance.table.reading.pruning import RowSelection, uses_of
 from spark_lance.table.reading.scan_task import ScanTask

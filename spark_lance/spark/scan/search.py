@@ -19,6 +19,7 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.hybrid import RELEVANCE, HybridQuery
 from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.index.columns import leaf_field, top_column
 from spark_lance.index.pruners import indexed_snapshot
@@ -36,7 +37,6 @@ from spark_lance.spark.schema.read_schema import resolve_projection, spark_schem
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.versions.resolve import VersionRef

@@ -15,14 +15,14 @@ import pyspark.sql.types as st
 from pyroaring import BitMap
 from pyspark.sql.datasource import InputPartition
 
-from spark_lance.file.schema import Field
+from spark_lance.expressions.predicate import Condition
+from spark_lance.file.base.schema import Field
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.workers import forget_archives, keep_worker_ready
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import physical_rows
-from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.scan_task import ScanTask
 
 __all__ = ["LancePartition", "Piece", "TaskRows", "live_rows", "without_first"]

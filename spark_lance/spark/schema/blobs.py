@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.base.schema import Field
 from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, REFERENCE, runs_of
 from spark_lance.file.blob_writer import has_blobs
-from spark_lance.file.schema import Field
 from spark_lance.proto import table_pb2
 from spark_lance.spark.schema.types import field_type, spark_field, spark_type
 from spark_lance.table.addresses import fragments_of

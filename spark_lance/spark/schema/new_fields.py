@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.extensions import EXTENSION_METADATA, EXTENSION_NAME
+from spark_lance.expressions.geometries import is_geometry, stored_type
+from spark_lance.file.base.extensions import EXTENSION_METADATA, EXTENSION_NAME
 from spark_lance.spark.options.column_options import (
     AS_GEOMETRY,
     AS_JSON,
@@ -40,7 +41,6 @@ from spark_lance.spark.schema.precise_types import precise_metadata
 from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
 from spark_lance.spark.schema.string_types import declared_type, string_metadata
 from spark_lance.spark.schema.types import arrow_type, is_shared
-from spark_lance.table.predicates.geometries import is_geometry, stored_type
 
 __all__ = ["ColumnSettings", "new_field"]
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.spark.compat import TimeType
 
 __all__ = [

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.blob_writer import has_blobs
-from spark_lance.file.schema import Field, Schema
 from spark_lance.spark.options.option_values import BlobHandling
 from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.blobs import DESCRIPTIONS, LEFT_OUT, blob_column_type

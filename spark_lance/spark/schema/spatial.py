@@ -19,10 +19,10 @@ import pyspark.sql.types as st
 from pyspark.errors import IllegalArgumentException
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.extensions import EXTENSION_METADATA
-from spark_lance.file.geometry_names import WELL_KNOWN_BINARY
+from spark_lance.expressions.geometries import extension_of
+from spark_lance.file.base.extensions import EXTENSION_METADATA
+from spark_lance.file.base.geometry_names import WELL_KNOWN_BINARY
 from spark_lance.spark.compat import GeographyType, GeometryType
-from spark_lance.table.predicates.geometries import extension_of
 
 __all__ = [
     "carried",

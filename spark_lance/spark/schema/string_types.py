@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.schema.precise_types import PRECISE_TYPE, plan_precision
 
 __all__ = [

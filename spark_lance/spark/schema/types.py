@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.extensions import EXTENSION_METADATA
-from spark_lance.file.geometry_names import GEOMETRY_TYPES, WELL_KNOWN_BINARY
-from spark_lance.file.json_columns import is_json_text
+from spark_lance.expressions.geometries import extension_of
+from spark_lance.file.base.extensions import EXTENSION_METADATA
+from spark_lance.file.base.geometry_names import GEOMETRY_TYPES, WELL_KNOWN_BINARY
+from spark_lance.jsonb.columns import is_json_text
 from spark_lance.spark.compat import TimeType
 from spark_lance.spark.options.column_options import (
     AS_GEOMETRY,
@@ -35,7 +36,6 @@ from spark_lance.spark.schema.string_types import (
     readable_type,
 )
 from spark_lance.spark.schema.variants import is_variant
-from spark_lance.table.predicates.geometries import extension_of
 
 __all__ = [
     "VECTOR_SIZE",

@@ -14,7 +14,8 @@ from typing import Any
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.expressions.geometries import extension_of
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.options.column_options import (
     AS_GEOMETRY,
     AS_JSON,
@@ -27,7 +28,6 @@ from spark_lance.spark.options.column_options import (
     VECTOR_SIZE,
 )
 from spark_lance.spark.schema.new_fields import ColumnSettings
-from spark_lance.table.predicates.geometries import extension_of
 
 __all__ = ["check_columns", "check_known", "named_children", "with_page_settings"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.string_types import DeclaredTypeChecks

@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.file.base.pages import PAGE_FORMATS
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.blob_writer import BLOB_KEY
-from spark_lance.file.json_columns import is_json_field, is_json_text
-from spark_lance.file.pages import PAGE_FORMATS
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.version import FileVersion
 from spark_lance.io.store import Store
+from spark_lance.jsonb.columns import is_json_field, is_json_text
 from spark_lance.spark.options.column_options import ENCODINGS
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.blobs import is_description

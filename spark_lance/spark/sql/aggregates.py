@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.types as st
 
-from spark_lance.file.arrays import one_array
+from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.column_facts import bounds_of, null_count, value_counts
 from spark_lance.index.scalar.exact_rows import RowsOfVersion, rows_without
 from spark_lance.spark.options.options import check_batch

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.schema.keys import primary_key

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.file.extensions import EXTENSION_NAME
-from spark_lance.file.version import DEFAULT_VERSION
+from spark_lance.file.base.extensions import EXTENSION_NAME
+from spark_lance.file.base.version import DEFAULT_VERSION
 from spark_lance.spark.options.column_options import (
     AS_JSON,
     BLOB,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.types as st
 
-from spark_lance.file.arrays import one_array
+from spark_lance.arrow.arrays import one_array
 from spark_lance.spark.schema.types import arrow_schema
 
 __all__ = ["Running", "least_or_greatest", "running"]

@@ -21,7 +21,9 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 
 from spark_lance.errors import OptionError
-from spark_lance.file.schema import Schema
+from spark_lance.expressions.expressions import Expression
+from spark_lance.expressions.predicate import Condition
+from spark_lance.file.base.schema import Schema
 from spark_lance.index.scalar.column_facts import leading_rows
 from spark_lance.index.scalar.exact_rows import RowsOfVersion, can_tell, exact_rows
 from spark_lance.io.cache import CACHE, CacheSection
@@ -37,8 +39,6 @@ from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import Question
-from spark_lance.table.predicates.expressions import Expression
-from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.pruning import RowSelection
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef

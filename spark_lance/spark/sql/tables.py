@@ -26,7 +26,7 @@ from spark_lance.errors import (
     TableNotFoundError,
     UnsupportedFormatError,
 )
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import OPTIONS, check_by_name, check_known, read_options
 from spark_lance.spark.options.table_properties import PRIMARY_KEY, check_setting, is_fixed

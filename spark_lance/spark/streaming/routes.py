@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as st
 
+from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import CommitError
-from spark_lance.file.arrays import one_array
 from spark_lance.memwal.sharding import Router, hashes
 from spark_lance.table.reading.snapshot import Snapshot
 

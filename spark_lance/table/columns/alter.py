@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_lance.errors import CommitError, SchemaError, UnsupportedFormatError
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2
 from spark_lance.table.columns.evolve import (

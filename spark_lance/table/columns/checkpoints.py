@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, OptionError
-from spark_lance.file.limits import check_arrow_stream, decoding
+from spark_lance.file.base.limits import check_arrow_stream, decoding
 from spark_lance.table.columns.new_columns import Computation
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 

@@ -18,9 +18,9 @@ from spark_lance.errors import (
     SchemaError,
     UnsupportedFormatError,
 )
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.write.storable import check_storable
-from spark_lance.file.version import FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import join as join_arrays
+from spark_lance.arrow.arrays import movable
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import join as join_arrays
-from spark_lance.file.arrays import movable
 
 __all__ = ["Run", "overlaid", "with_nulls"]
 

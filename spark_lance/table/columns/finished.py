@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, OptionError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.io.store import Store, StoredObject, join
 from spark_lance.io.stored_names import check_message, check_path
 from spark_lance.proto import table_pb2

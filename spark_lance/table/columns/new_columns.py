@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import join, movable
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import join, movable
-from spark_lance.table.predicates.predicate import compile_expression
+from spark_lance.expressions.predicate import compile_expression
 
 __all__ = [
     "BatchUDF",

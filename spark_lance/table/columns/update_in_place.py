@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import join as join_arrays
+from spark_lance.arrow.arrays import movable
 from spark_lance.errors import ColumnNotFoundError, SchemaError
-from spark_lance.file.arrays import join as join_arrays
-from spark_lance.file.arrays import movable
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.columns.evolve import BATCH_BYTES, BATCH_ROWS, ColumnFiles, with_files

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import movable
 from spark_lance.errors import MergeError, SchemaError
-from spark_lance.file.arrays import movable
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import Addresses, offsets_of, runs_by_fragment

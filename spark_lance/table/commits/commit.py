@@ -34,8 +34,8 @@ from spark_lance.errors import (
     StoreError,
     VersionNotFoundError,
 )
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import DEFAULT_VERSION, FileVersion
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2

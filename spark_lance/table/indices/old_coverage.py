@@ -17,8 +17,8 @@ from dataclasses import replace
 import numpy as np
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
-from spark_lance.file.arrays import one_array
 from spark_lance.file.opening import open_file
 from spark_lance.file.reader import read_field
 from spark_lance.io.store import Store, join

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_lance.errors import IncompatibleConflictError, SchemaError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.retry_operation import retry_operation, retry_policy

@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import ExpressionError
-from spark_lance.file.arrays import pick_rows
-from spark_lance.file.schema import Schema
+from spark_lance.expressions.expressions import Call, Cast, Column, Expression, walk
+from spark_lance.expressions.predicate import Condition, compile_tree
+from spark_lance.expressions.sql import as_condition, parse_sql
+from spark_lance.expressions.values import plain
+from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import Offsets, offsets_of
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.predicates.expressions import Call, Cast, Column, Expression, walk
-from spark_lance.table.predicates.predicate import Condition, compile_tree
-from spark_lance.table.predicates.sql import as_condition, parse_sql
-from spark_lance.table.predicates.values import plain
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_keys import KeyIndex

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, OptionError, SchemaError
-from spark_lance.file.schema import Schema
+from spark_lance.expressions.predicate import Condition, compile_predicate
+from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import Offsets, offsets_of
 from spark_lance.table.commits.commit_rows import commit_row_changes
@@ -26,7 +27,6 @@ from spark_lance.table.inserts.merge_schema import renumbered
 from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
-from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_keys import KeyIndex, check_key_type

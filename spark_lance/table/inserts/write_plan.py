@@ -12,10 +12,10 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.file.blob_references import references_as_blobs
 from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import BasePath, Bases, numbered

@@ -23,8 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.addresses import row_addresses

@@ -24,7 +24,7 @@ from spark_lance.errors import (
     RetryableConflictError,
     UnsupportedFormatError,
 )
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.progress import part_of, report
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2

@@ -15,7 +15,7 @@ from typing import Any
 from pyroaring import BitMap
 
 from spark_lance.errors import OptionError
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.table.coverage import covered_fragments
 from spark_lance.table.indices.fragment_reuse import with_present_coverage

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.io.store import join
 from spark_lance.proto import table_pb2
 from spark_lance.table.coverage import covered_fragments

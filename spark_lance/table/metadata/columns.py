@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, SchemaError
-from spark_lance.table.predicates.predicate import Condition
+from spark_lance.expressions.predicate import Condition
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["TEXTS", "TEXT_MAP", "TIME", "Column", "MetadataTable", "history_version"]

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import address_of

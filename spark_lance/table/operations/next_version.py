@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spark_lance.errors import FormatError
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import file_pb2, table_pb2
 from spark_lance.table.features import SPILLED_LINEAGE, STABLE_ROW_IDS, recompute
 from spark_lance.table.fragment_facts import FragmentFacts

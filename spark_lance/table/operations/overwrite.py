@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_lance.errors import OptionError
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.next_version import (

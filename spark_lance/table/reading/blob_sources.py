@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import BaseNotAllowedError, BlobSourceError, FormatError, StoreError
+from spark_lance.file.base.footer import MAGIC
+from spark_lance.file.base.schema import Field
 from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL
-from spark_lance.file.footer import MAGIC
-from spark_lance.file.schema import Field
 from spark_lance.file.sidecars import sidecar_path
 from spark_lance.io.base_options import Location
 from spark_lance.io.store import STORES, Store, join, open_store

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.sidecars import sidecar_path
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
-from spark_lance.table.predicates.predicate import Condition
+from spark_lance.expressions.predicate import Condition
 from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.version_changes import ChangedRows

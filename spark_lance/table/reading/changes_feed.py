@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
-from spark_lance.file.extensions import known_schema, known_table
+from spark_lance.file.base.extensions import known_schema, known_table
 from spark_lance.proto import table_pb2
 from spark_lance.table.operations.row_effects import effect_of
 from spark_lance.table.paths import manifest_path

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.file.arrays import pick_rows
+from spark_lance.arrow.arrays import pick_rows
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.equal_values import equal_values
-from spark_lance.file.schema import Field, Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import Addresses, Offsets, offsets_of, row_addresses, runs_by_fragment
 from spark_lance.table.reading.compare import ComparedRows, IdentifiedRows, Rows, compare_rows

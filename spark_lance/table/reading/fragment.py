@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import join as join_arrays
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import ExpressionError, FormatError, UnsupportedFormatError
-from spark_lance.file.arrays import join as join_arrays
-from spark_lance.file.arrays import pick_rows
-from spark_lance.file.limits import check_fixed_size
-from spark_lance.file.nested import has_lists, merge_paths
+from spark_lance.expressions.values import common
+from spark_lance.file.base.limits import check_fixed_size
+from spark_lance.file.base.nested import has_lists, merge_paths
+from spark_lance.file.base.pages import FieldReader, RowReader
+from spark_lance.file.base.schema import Field
 from spark_lance.file.opening import DataFileReader
-from spark_lance.file.pages import FieldReader, RowReader
 from spark_lance.file.reader import read_field, take_field
-from spark_lance.file.schema import Field
 from spark_lance.file.threads import spare_threads
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.io.store import Store
@@ -33,7 +34,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import open_data_file, physical_rows
 from spark_lance.table.deletion import read_deletions
-from spark_lance.table.predicates.values import common
 from spark_lance.table.reading.page_marks import PageMarks
 
 __all__ = ["FragmentReader", "fixed_width", "physical_rows"]

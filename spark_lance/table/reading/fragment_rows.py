@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import row_addresses

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.file.arrays import join, kept_rows
+from spark_lance.arrow.arrays import join, kept_rows
 from spark_lance.table.reading.fragment_rows import (
     Columns,
     FragmentRows,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pyroaring import BitMap
 
 from spark_lance.errors import LanceError
-from spark_lance.table.predicates.predicate import Condition
+from spark_lance.expressions.predicate import Condition
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import ScanTask
 

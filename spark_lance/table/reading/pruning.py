@@ -19,10 +19,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from pyroaring import BitMap
 
+from spark_lance.expressions.expressions import Call, Column, Expression, Literal
+from spark_lance.expressions.predicate import Condition
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import rows_by_fragment, split_address
-from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
-from spark_lance.table.predicates.predicate import Condition
 from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
 from spark_lance.table.rowids import locate_row_ids
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.file.arrays import pick_rows
-from spark_lance.file.schema import Field
+from spark_lance.arrow.arrays import pick_rows
+from spark_lance.file.base.schema import Field
 from spark_lance.table.addresses import Offsets
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading import system_columns

@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field
+from spark_lance.expressions.predicate import Condition, compile_predicate
+from spark_lance.file.base.schema import Field
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.pruning import Pruner, RowSelection, prune

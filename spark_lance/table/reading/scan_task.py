@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError, RowNotFoundError
-from spark_lance.file.schema import Field
-from spark_lance.file.version import FileVersion
+from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.held import HeldOpen
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask, read_deletions
-from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.reading.fragment_rows import (
     Columns,
     FragmentRows,

@@ -14,12 +14,12 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import kept_rows
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.arrays import kept_rows
-from spark_lance.file.columns import owned_columns
+from spark_lance.file.base.columns import owned_columns
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.joined import JoinedFiles, can_join, open_whole
-from spark_lance.file.schema import Field
-from spark_lance.file.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.table.data_files import column_numbers
 from spark_lance.table.deletion import keep_mask, read_deletions

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT
 
 __all__ = [

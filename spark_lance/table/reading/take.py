@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import OptionError, RowNotFoundError
-from spark_lance.file.arrays import pick_rows
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import Addresses, offsets_of, row_addresses, runs_by_fragment
 from spark_lance.table.deletion import read_deletions

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from spark_lance.expressions.predicate import Predicate
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from spark_lance.expressions.predicate import Predicate
 from spark_lance.table.addresses import Offsets, offsets_of
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.predicates.predicate import Predicate
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.file.schema import Field
-from spark_lance.table.predicates.expressions import Call, Column, Expression, Literal
-from spark_lance.table.predicates.predicate import Condition, compile_tree
+from spark_lance.expressions.expressions import Call, Column, Expression, Literal
+from spark_lance.expressions.predicate import Condition, compile_tree
+from spark_lance.file.base.schema import Field
 from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan, ScanTask
 

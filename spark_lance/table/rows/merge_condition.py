@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import ExpressionError
-from spark_lance.file.arrays import pick_rows
-from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
-from spark_lance.table.predicates.values import plain
+from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
+from spark_lance.expressions.values import plain
 
 __all__ = ["MergeCondition"]
 

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import MergeError, SchemaError
-from spark_lance.file.arrays import pick_rows
-from spark_lance.file.schema import Field, Schema
+from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
 from spark_lance.table.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
@@ -26,7 +27,6 @@ from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Condition, Predicate, compile_predicate
 from spark_lance.table.reading.row_lookup import nameable, read_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.file.arrays import join, pick_rows
+from spark_lance.arrow.arrays import join, pick_rows
 from spark_lance.table.writing.align import Aligner
 
 __all__ = ["SPILL_BYTES", "AlignedSource", "SourceRows", "source_rows"]

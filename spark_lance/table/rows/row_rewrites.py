@@ -16,7 +16,7 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, OptionError, SchemaError
-from spark_lance.file.json_columns import documents_of
-from spark_lance.file.schema import Field
+from spark_lance.expressions.predicate import Predicate, compile_expression, compute_native
+from spark_lance.expressions.values import cast
+from spark_lance.file.base.schema import Field
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.jsonb.columns import documents_of
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.predicates.predicate import Predicate, compile_expression, compute_native
-from spark_lance.table.predicates.values import cast
 from spark_lance.table.reading.row_lookup import columns_of, read_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 
 __all__ = ["cast_column", "check_cast"]
 

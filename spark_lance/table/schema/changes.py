@@ -14,10 +14,10 @@ from itertools import count
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.blob_references import is_descriptor
 from spark_lance.file.blob_writer import blobs_as_stored
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.version import FileVersion
 from spark_lance.proto import file_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.schema.casts import check_cast

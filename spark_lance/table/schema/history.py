@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.transaction import Transaction
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import file_pb2
 
 __all__ = ["check_droppable", "check_keys", "check_same_keys", "forget_key", "in_key_order", "primary_key"]

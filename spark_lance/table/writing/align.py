@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import sound
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import sound
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 from spark_lance.table.writing.casts import ADD_IT, Cast, WrongLengthError, cast_field, with_references
 from spark_lance.table.writing.differences import Differences, rows_do_not_fit

@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import movable
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import movable
+from spark_lance.file.base.extensions import known_schema
+from spark_lance.file.base.schema import EXTENSION_NAME
 from spark_lance.file.blob_references import (
     REFERENCE,
     describes_blobs,
@@ -23,9 +25,7 @@ from spark_lance.file.blob_references import (
     is_blob_field,
     is_reference,
 )
-from spark_lance.file.extensions import known_schema
-from spark_lance.file.json_columns import documents_of, is_json_field
-from spark_lance.file.schema import EXTENSION_NAME
+from spark_lance.jsonb.columns import documents_of, is_json_field
 from spark_lance.table.writing.differences import Differences, TypeDifference, row_text
 
 __all__ = ["ADD_IT", "Cast", "WrongLengthError", "cast_field", "with_references"]

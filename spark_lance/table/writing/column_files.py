@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import movable
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import movable
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2

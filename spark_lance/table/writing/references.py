@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.base.schema import Schema
 from spark_lance.file.blob_references import (
     ReferencedBlobs,
     holds_references,
@@ -22,7 +23,6 @@ from spark_lance.file.blob_references import (
     map_references,
     runs_of,
 )
-from spark_lance.file.schema import Schema
 
 __all__ = ["bounded"]
 

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError
-from spark_lance.file import fsst
-from spark_lance.file.fsst import SYMBOL_TABLE_SIZE, decode_fsst
+from spark_lance.file.base import fsst
+from spark_lance.file.base.fsst import SYMBOL_TABLE_SIZE, decode_fsst
 from spark_lance.file.kernels import FSST_MISSING, FSST_ROOM, accelerate
 from spark_lance.file.kernels.accelerate import SAVED, Accelerator
 from spark_lance.file.v2_1.encodings import bitpacking

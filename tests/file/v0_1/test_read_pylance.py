@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import spark_lance
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.opening import open_file
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Schema
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
-from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import open_store
 from spark_lance.proto import file_pb2

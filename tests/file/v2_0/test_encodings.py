@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from spark_lance import write_dataset
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.metadata import ARRAY_ENCODING_URL, ColumnMetadata, Page
+from spark_lance.file.base.metadata import ARRAY_ENCODING_URL, ColumnMetadata, Page
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Field, Schema
-from spark_lance.file.source import PageSource
 from spark_lance.file.v2_0 import ARRAY_ENCODINGS
 from spark_lance.file.v2_0.field_reader import FieldReader
 from spark_lance.file.v2_0.flat import encode_flat
 from spark_lance.file.v2_0.nullable import ALL_NULLS, encode_nullable
-from spark_lance.file.version import FileVersion
 from spark_lance.io.store import open_store
 from spark_lance.proto import encodings20_pb2 as pb
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.metadata import ARRAY_ENCODING_URL
+from spark_lance.file.base.metadata import ARRAY_ENCODING_URL
+from spark_lance.file.base.source import PageSource
 from spark_lance.file.reader import FileReader
-from spark_lance.file.source import PageSource
 from spark_lance.io.store import open_store
 from spark_lance.proto import encodings20_pb2 as pb
 from tests.file.v2_0.pylance_file import one_column, pylance_file, written_by_pylance

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_0.field_writer import FieldWriter
-from spark_lance.file.version import FileVersion
 from tests.file.v2_0.pylance_file import one_column, open_file
 from tests.file.v2_0.test_read_pylance import CASES, PACKED, PACKED_ROWS, TEXT, has_hidden_nulls
 from tests.file.v2_1.pylance_table import open_in_pylance, write_file

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from spark_lance.file.v2_1 import ENCODINGS
-from spark_lance.file.v2_1.blocks import FixedWidth, Variable
-from spark_lance.file.v2_1.chunks import Chunks, Ranges
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.base.blocks import FixedWidth, Variable
+from spark_lance.file.v2_1.base.chunks import Chunks, Ranges
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["RESOLVER", "chunks", "flat", "numbers", "pieces", "strings", "variable"]

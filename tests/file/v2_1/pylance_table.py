@@ -11,8 +11,8 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import open_store
 

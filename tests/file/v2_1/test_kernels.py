@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1 import ENCODINGS
-from spark_lance.file.v2_1.blocks import (
+from spark_lance.file.v2_1.base.blocks import (
     AllNull,
     FixedSizeList,
     FixedWidth,

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import open_store
 from tests.file.v2_1.pylance_table import open_in_pylance, write_file

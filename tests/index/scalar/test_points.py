@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pytest
 
 import spark_lance
+from spark_lance.expressions.expressions import Call, Column, Literal
 from spark_lance.index.scalar import btree
 from spark_lance.index.scalar.probe import Probe
-from spark_lance.table.predicates.expressions import Call, Column, Literal
 
 ROWS = 30_000
 

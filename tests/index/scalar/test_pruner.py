@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
+from spark_lance.expressions.predicate import Condition, compile_predicate
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.pruner import ScalarPruner
-from spark_lance.table.predicates.predicate import Condition, compile_predicate
 from spark_lance.table.reading.system_columns import nameable
 
 ROWS = 10

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance import dataset
+from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.scalar.pruner import ScalarPruner
-from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import nameable
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.spark.lance_table.column_references import columns_option, needed_columns, text_of
 from spark_lance.spark.lance_table.merge_keys import column_path, equal_columns
 from spark_lance.spark.lance_table.targets import Assignments

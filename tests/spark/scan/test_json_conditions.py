@@ -14,9 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, datasource
 
 import spark_lance
+from spark_lance.expressions.json_path import names_of_path
 from spark_lance.spark.scan import json_conditions, predicates
 from spark_lance.spark.scan.json_conditions import path_of
-from spark_lance.table.predicates.json_path import names_of_path
 from tests.conftest import interpreted
 
 PLANS, ANSI = "spark.lance.planInDriver", "spark.sql.ansi.enabled"

@@ -13,11 +13,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import spark_lance
+from spark_lance.expressions.expressions import Call, Column, Literal
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.table.metadata import METADATA_TABLES
-from spark_lance.table.predicates.expressions import Call, Column, Literal
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS, pyspark_schema
 from tests.table.histories import rows
 

@@ -12,8 +12,8 @@ import pyspark.sql.types as st
 import pytest
 
 import spark_lance
+from spark_lance.expressions.predicate import compile_tree
 from spark_lance.spark.scan.predicates import expression_of
-from spark_lance.table.predicates.predicate import compile_tree
 
 NEGATIVE = np.array([0xFFF8000000000000], np.uint64).view(np.float64)[0]
 VALUES = np.array([1.5, np.nan, NEGATIVE, -np.inf, np.inf, 0.0, -0.0, -2.0])

@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_lance
-from spark_lance.file.schema import Schema
+from spark_lance.expressions.expressions import Call, Column, Literal
+from spark_lance.file.base.schema import Schema
 from spark_lance.spark.scan.predicates import expression_of
 from spark_lance.spark.sql import scans
-from spark_lance.table.predicates.expressions import Call, Column, Literal
 
 ROWS = 3000
 

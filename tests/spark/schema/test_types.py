@@ -7,7 +7,7 @@ import pyspark.sql.types as t
 import pytest
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import spark_schema_of

@@ -27,8 +27,8 @@ from spark_lance.errors import (
     UnsupportedFormatError,
     VersionNotFoundError,
 )
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore
 from spark_lance.io.retry import RetryPolicy

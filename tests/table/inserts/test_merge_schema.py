@@ -18,8 +18,8 @@ from spark_lance.errors import (
     IncompatibleConflictError,
     SchemaError,
 )
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.merge_schema import missing_columns

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 import spark_lance.datasets.dataset as ours
+from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.io.store import open_store
-from spark_lance.table.predicates.predicate import compile_predicate
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.pruning import _Allowed, prune
 from spark_lance.table.reading.scan import Scan

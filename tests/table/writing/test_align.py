@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.table.writing.align import Aligner
 from tests.strategies import canonical, tables
 

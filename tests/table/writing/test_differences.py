@@ -9,7 +9,7 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Schema
+from spark_lance.file.base.schema import Schema
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.differences import TypeDifference, row_text
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import SchemaError
-from spark_lance.file.extensions import known_table
+from spark_lance.file.base.extensions import known_table
 
 VERSIONS = ["2.0", "2.1", "2.2"]
 

@@ -35,12 +35,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.buffers import as_bytes
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import as_bytes
 from spark_lance.file.kernels.accelerate import Kernel, compiled
-from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, gather
-from spark_lance.file.v2_1.codec import Resolver, compression_name
+from spark_lance.file.v2_1.base.blocks import FixedWidth
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, gather
+from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, Indices
 from spark_lance.proto import encodings21_pb2 as pb
 

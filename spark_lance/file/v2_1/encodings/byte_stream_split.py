@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import Bytes, Chunks
-from spark_lance.file.v2_1.codec import Resolver, compression_name
+from spark_lance.file.v2_1.base.blocks import FixedWidth
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks
+from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, Indices, flat
 from spark_lance.proto import encodings21_pb2 as pb

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from spark_lance.arrow.buffers import as_bytes
 from spark_lance.errors import FormatError
-from spark_lance.file.buffers import as_bytes
-from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import Chunks
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.base.blocks import FixedWidth
+from spark_lance.file.v2_1.base.chunks import Chunks
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["decode_constant", "decode_dictionary"]

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from spark_lance.arrow.buffers import pack_bits
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import pack_bits
-from spark_lance.file.v2_1.blocks import AllNull, Block, FixedSizeList, FixedWidth
-from spark_lance.file.v2_1.chunks import Bytes, Chunks
-from spark_lance.file.v2_1.codec import Resolver, compression_name
+from spark_lance.file.v2_1.base.blocks import AllNull, Block, FixedSizeList, FixedWidth
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks
+from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings import flat
 from spark_lance.proto import encodings21_pb2 as pb
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import Bytes, Chunks
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.base.blocks import FixedWidth
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["decode", "decode_zipped", "flat_bits"]

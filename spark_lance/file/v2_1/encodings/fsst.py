@@ -3,16 +3,16 @@
     Fsst { symbol_table, values: Variable }
 
 The inner encoding yields strings of codes, one byte each; null and empty strings have no codes. Symbol table
-and codes are those of `spark_lance.file.fsst`. (Lance file format, encodings: fsst.)
+and codes are those of `spark_lance.file.base.fsst`. (Lance file format, encodings: fsst.)
 """
 
 from __future__ import annotations
 
 from spark_lance.errors import FormatError
-from spark_lance.file.fsst import decode_fsst
-from spark_lance.file.v2_1.blocks import Block, Variable
-from spark_lance.file.v2_1.chunks import Chunks
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.base.fsst import decode_fsst
+from spark_lance.file.v2_1.base.blocks import Block, Variable
+from spark_lance.file.v2_1.base.chunks import Chunks
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["decode_mini_block", "decode_zipped"]

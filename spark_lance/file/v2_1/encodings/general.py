@@ -39,12 +39,12 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from spark_lance.arrow.buffers import as_bytes
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import as_bytes
-from spark_lance.file.limits import check_claim, most_bytes
-from spark_lance.file.v2_1.blocks import Block, Variable
-from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.base.limits import check_claim, most_bytes
+from spark_lance.file.v2_1.base.blocks import Block, Variable
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.encodings.plain_writer import (
     U8,
     ChunkBuffer,

@@ -33,12 +33,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import flags_of
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
-from spark_lance.file.arrays import flags_of
-from spark_lance.file.schema import Field
-from spark_lance.file.v2_1.blocks import AllNull, Block, FixedWidth, PackedStruct, Variable
-from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, exclusive_sum, gather, gather_integers
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.version import FileVersion
+from spark_lance.file.v2_1.base.blocks import AllNull, Block, FixedWidth, PackedStruct, Variable
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, exclusive_sum, gather, gather_integers
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.encodings.plain_writer import (
     U8,
     Bools,
@@ -52,7 +53,6 @@ from spark_lance.file.v2_1.encodings.plain_writer import (
     zip_variable,
 )
 from spark_lance.file.v2_1.levels.ravel import Leaf
-from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.buffers import pack_bits
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import pack_bits
-from spark_lance.file.fsst import decode_fsst
-from spark_lance.file.v2_1.blocks import Block, FixedWidth, Variable
-from spark_lance.file.v2_1.chunks import (
+from spark_lance.file.base.fsst import decode_fsst
+from spark_lance.file.v2_1.base.blocks import Block, FixedWidth, Variable
+from spark_lance.file.v2_1.base.chunks import (
     Bytes,
     Ints,
     Ranges,
@@ -29,7 +29,7 @@ from spark_lance.file.v2_1.chunks import (
     gather_integers,
     run_starts,
 )
-from spark_lance.file.v2_1.codec import compression_name
+from spark_lance.file.v2_1.base.codec import compression_name
 from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, GROUPS
 from spark_lance.file.v2_1.encodings.byte_stream_split import split_width
 from spark_lance.file.v2_1.encodings.flat import flat_bits

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.file.arrays import empty_text, flags_of, of_flags
+from spark_lance.arrow.arrays import empty_text, flags_of, of_flags
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [

@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import (
+from spark_lance.file.v2_1.base.blocks import FixedWidth
+from spark_lance.file.v2_1.base.chunks import (
     Bytes,
     Chunks,
     Ints,
@@ -39,7 +39,7 @@ from spark_lance.file.v2_1.chunks import (
     gather_integers,
     run_starts,
 )
-from spark_lance.file.v2_1.codec import Resolver, compression_name, has_buffer
+from spark_lance.file.v2_1.base.codec import Resolver, compression_name, has_buffer
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, Indices, flat
 from spark_lance.proto import encodings21_pb2 as pb

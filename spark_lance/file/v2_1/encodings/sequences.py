@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import FormatError
-from spark_lance.file.v2_1.blocks import FixedWidth
-from spark_lance.file.v2_1.chunks import Chunks, exclusive_sum
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.base.blocks import FixedWidth
+from spark_lance.file.v2_1.base.chunks import Chunks, exclusive_sum
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["decode_delta", "decode_range"]

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.buffers import check_offsets
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import check_offsets
-from spark_lance.file.v2_1.blocks import FixedWidth, Variable
-from spark_lance.file.v2_1.chunks import Chunks, Ints, exclusive_sum
-from spark_lance.file.v2_1.codec import Resolver, compression_name
+from spark_lance.file.v2_1.base.blocks import FixedWidth, Variable
+from spark_lance.file.v2_1.base.chunks import Chunks, Ints, exclusive_sum
+from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.proto import encodings21_pb2 as pb
 

@@ -19,18 +19,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from spark_lance.arrow.buffers import view_as
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import view_as
-from spark_lance.file.v2_1.blocks import Block, FixedWidth, PackedStruct
-from spark_lance.file.v2_1.chunks import Ints
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.base.version import FileVersion
+from spark_lance.file.v2_1.base.blocks import Block, FixedWidth, PackedStruct
+from spark_lance.file.v2_1.base.chunks import Ints
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.encodings.packed_struct import StructChunks
 from spark_lance.file.v2_1.layouts import mini_block
 from spark_lance.file.v2_1.layouts.mini_block import ChunkPolicy, PageParts, mini_block_page
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
-from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [

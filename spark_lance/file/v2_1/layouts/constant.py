@@ -34,12 +34,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.buffers import as_bytes
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import as_bytes
-from spark_lance.file.limits import check_fixed_size
-from spark_lance.file.v2_1.blocks import AllNull, Block, FixedWidth, Variable
-from spark_lance.file.v2_1.chunks import Bytes, Chunks
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.base.limits import check_fixed_size
+from spark_lance.file.v2_1.base.blocks import AllNull, Block, FixedWidth, Variable
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.encodings.plain_writer import is_variable
 from spark_lance.file.v2_1.layouts.mini_block import PageParts
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes

@@ -36,11 +36,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import of_numbers
 from spark_lance.errors import FormatError
-from spark_lance.file.arrays import of_numbers
-from spark_lance.file.v2_1.blocks import Block, Variable
-from spark_lance.file.v2_1.chunks import Bytes, Ints, exclusive_sum, gather, gather_integers, integer_column
-from spark_lance.file.v2_1.codec import Resolver
+from spark_lance.file.v2_1.base.blocks import Block, Variable
+from spark_lance.file.v2_1.base.chunks import (
+    Bytes,
+    Ints,
+    exclusive_sum,
+    gather,
+    gather_integers,
+    integer_column,
+)
+from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.encodings.plain_writer import ZipFixed, ZipVariable
 from spark_lance.file.v2_1.layouts.mini_block import PageParts
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes

@@ -19,10 +19,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
 from spark_lance.file.v2_1.encodings.rle import RunChunks, describe_runs, find_runs
 from spark_lance.file.v2_1.levels.ravel import Leaf
-from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["LevelBuffers", "LevelChunks", "pack_levels"]

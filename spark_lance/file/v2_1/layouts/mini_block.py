@@ -48,9 +48,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.errors import FormatError
-from spark_lance.file.v2_1.blocks import Block, DictionaryBlock, FixedWidth
-from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, words_of
-from spark_lance.file.v2_1.codec import Resolver, compression_name
+from spark_lance.file.base.version import FileVersion
+from spark_lance.file.v2_1.base.blocks import Block, DictionaryBlock, FixedWidth
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, words_of
+from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.picking import Unpack, levels_pickable, pick, pick_levels, pickable
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, ChunkValues, EncodedBlock
@@ -59,7 +60,6 @@ from spark_lance.file.v2_1.layouts.levels_writer import LevelBuffers, LevelChunk
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
-from spark_lance.file.version import FileVersion
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_lance.arrow.buffers import as_bytes
 from spark_lance.errors import FormatError
-from spark_lance.file.buffers import as_bytes
-from spark_lance.file.v2_1.blocks import Block
-from spark_lance.file.v2_1.chunks import Bytes
+from spark_lance.file.v2_1.base.blocks import Block
+from spark_lance.file.v2_1.base.chunks import Bytes
 from spark_lance.file.v2_1.levels.sparse import SparseLevels
 from spark_lance.file.v2_1.levels.unravel import Levels
 

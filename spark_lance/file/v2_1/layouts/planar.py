@@ -16,7 +16,7 @@ The grammar of 2.3 is not declared stable by its makers: it is read, and never w
 from __future__ import annotations
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.metadata import PLANAR_LAYOUT_URL, Page
+from spark_lance.file.base.metadata import PLANAR_LAYOUT_URL, Page
 from spark_lance.proto import encodings21_pb2 as pb
 from spark_lance.proto import encodings23_pb2 as pb23
 

@@ -18,11 +18,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from spark_lance.arrow.buffers import pack_bits, unpack_bits
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import pack_bits, unpack_bits
-from spark_lance.file.v2_1.blocks import AllNull, Block, FixedSizeList, FixedWidth, PackedStruct, Variable
-from spark_lance.file.v2_1.chunks import Bytes, Chunks, Ints, exclusive_sum
-from spark_lance.file.v2_1.codec import Resolver, has_buffer
+from spark_lance.file.v2_1.base.blocks import (
+    AllNull,
+    Block,
+    FixedSizeList,
+    FixedWidth,
+    PackedStruct,
+    Variable,
+)
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, exclusive_sum
+from spark_lance.file.v2_1.base.codec import Resolver, has_buffer
 from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.layouts.planar import as_constant, dense_layout

@@ -27,10 +27,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.arrays import flags_of, movable, numbers_of, of_numbers
+from spark_lance.arrow.buffers import expand_ranges
 from spark_lance.errors import SchemaError
-from spark_lance.file.arrays import flags_of, movable, numbers_of, of_numbers
-from spark_lance.file.buffers import expand_ranges
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["Leaf", "ravel"]

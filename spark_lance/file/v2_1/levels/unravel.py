@@ -31,9 +31,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.buffers import pack_bits
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.buffers import pack_bits
-from spark_lance.file.v2_1.chunks import Bytes
+from spark_lance.file.v2_1.base.chunks import Bytes
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = ["Layer", "Levels", "Unraveler", "number_layers"]

@@ -11,14 +11,15 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import CapacityError, join, movable
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.arrays import CapacityError, join, movable
-from spark_lance.file.columns import paths
-from spark_lance.file.metadata import ColumnMetadata
-from spark_lance.file.nested import merge_paths
-from spark_lance.file.schema import Field
-from spark_lance.file.source import PageSource
-from spark_lance.file.v2_1.chunks import Ints, run_starts
+from spark_lance.file.base.columns import paths
+from spark_lance.file.base.metadata import ColumnMetadata
+from spark_lance.file.base.nested import merge_paths
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.version import FileVersion
+from spark_lance.file.v2_1.base.chunks import Ints, run_starts
 from spark_lance.file.v2_1.layouts import full_zip
 from spark_lance.file.v2_1.read.page import (
     RUN_ITEMS,
@@ -30,7 +31,6 @@ from spark_lance.file.v2_1.read.page import (
     run_key,
 )
 from spark_lance.file.v2_1.read.row_page import RowPage
-from spark_lance.file.version import FileVersion
 
 __all__ = ["FieldReader"]
 

@@ -28,14 +28,14 @@ from functools import cached_property, partial
 import numpy as np
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import movable
+from spark_lance.arrow.buffers import as_bytes
 from spark_lance.errors import FormatError
-from spark_lance.file.arrays import movable
-from spark_lance.file.buffers import as_bytes
-from spark_lance.file.metadata import Page
-from spark_lance.file.schema import Field
-from spark_lance.file.source import PageSource
-from spark_lance.file.v2_1.blocks import Block, nbytes
-from spark_lance.file.v2_1.chunks import (
+from spark_lance.file.base.metadata import Page
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.source import PageSource
+from spark_lance.file.v2_1.base.blocks import Block, nbytes
+from spark_lance.file.v2_1.base.chunks import (
     Bytes,
     Ints,
     Ranges,

@@ -40,6 +40,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import SchemaError
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, PackedChunks
 from spark_lance.file.v2_1.encodings.byte_stream_split import SplitChunks
 from spark_lance.file.v2_1.encodings.dictionary_writer import (
@@ -77,7 +78,6 @@ from spark_lance.file.v2_1.layouts.constant import MAX_INLINE_BYTES
 from spark_lance.file.v2_1.layouts.mini_block import ChunkPolicy
 from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.write.settings import Settings
-from spark_lance.file.version import FileVersion
 
 __all__ = [
     "LOOKUP_NS",

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.file.metadata import EncodedPage
-from spark_lance.file.schema import Field
+from spark_lance.file.base.metadata import EncodedPage
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.layouts.blob import blob_page
 from spark_lance.file.v2_1.layouts.constant import null_page, scalar_page
 from spark_lance.file.v2_1.layouts.full_zip import full_zip_page
@@ -16,7 +17,6 @@ from spark_lance.file.v2_1.layouts.mini_block import PageParts, mini_block_page
 from spark_lance.file.v2_1.levels.ravel import Leaf, ravel
 from spark_lance.file.v2_1.write.choose import BlobPage, FullZip, NullPage, ScalarPage, choose, full_zip
 from spark_lance.file.v2_1.write.storable import check_storable
-from spark_lance.file.version import FileVersion
 
 __all__ = ["FieldWriter"]
 

@@ -21,7 +21,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
 from spark_lance.file.v2_1.encodings.general import Compression
 
 __all__ = ["Settings"]

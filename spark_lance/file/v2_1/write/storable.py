@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.encodings.packed_struct import check_packed
 from spark_lance.file.v2_1.write.settings import Settings
-from spark_lance.file.version import FileVersion
 
 __all__ = ["check_storable"]
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import FormatError
-from spark_lance.file.arrays import numpy_type
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance.file.schema import Schema
-from spark_lance.file.v2_1.chunks import Ranges
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
+from spark_lance.file.v2_1.base.chunks import Ranges
 from spark_lance.file.v2_1.encodings.general import CompressedText, Compression, _with_literals, decompress
 from spark_lance.file.v2_1.encodings.plain_writer import VariableChunks
 from spark_lance.file.v2_1.levels.ravel import ravel
 from spark_lance.file.v2_1.write.choose import MiniBlock, choose
-from spark_lance.file.version import FileVersion
 
 RNG = np.random.default_rng(5)
 TEXTS: dict[str, list[str] | list[bytes]] = {

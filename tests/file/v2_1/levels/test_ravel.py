@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.file.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.v2_1.levels.ravel import Leaf, ravel
 from spark_lance.proto import encodings21_pb2 as pb
 from tests.strategies import arrow_types, canonical, random_array

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.metadata import PAGE_LAYOUT_URL, Page
-from spark_lance.file.schema import Field
-from spark_lance.file.source import PageSource
+from spark_lance.file.base.metadata import PAGE_LAYOUT_URL, Page
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.source import PageSource
 from spark_lance.file.v2_1 import LAYOUTS
 from spark_lance.file.v2_1.read.page import decode_page, page_ranges, path_type
 from spark_lance.proto import encodings21_pb2 as pb

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader
-from spark_lance.file.schema import Schema
-from spark_lance.file.version import FileVersion
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import open_store
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
-from spark_lance.file.arrays import pick_rows
-from spark_lance.file.pages import RowReader
+from spark_lance.file.base.pages import RowReader
 from spark_lance.file.reader import FileReader, take_field
 from spark_lance.file.v2_1.encodings.picking import pickable
 from spark_lance.file.v2_1.read import field_reader, row_page

@@ -12,7 +12,7 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import SchemaError
-from spark_lance.file.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL
+from spark_lance.file.base.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL
 from spark_lance.proto import encodings20_pb2, encodings21_pb2
 from tests.file.v2_1.pylance_file import one_column, open_file
 from tests.strategies import canonical

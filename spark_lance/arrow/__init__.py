@@ -1,0 +1,1 @@
+"""Operations on Arrow arrays and their buffers that every reader and writer shares."""

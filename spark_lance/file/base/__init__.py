@@ -1,0 +1,1 @@
+"""Schema, types, metadata, limits and versions of data files: every reader and writer rests on them."""

@@ -1,0 +1,164 @@
+"""Extension types: how a schema keeps them, and how they come back.
+
+Lance stores values of an extension type as those of its storage type. Name and parameters stand in the
+field's metadata, under the names that Arrow has for them:
+
+    ARROW:extension:name        such as "arrow.fixed_shape_tensor"
+    ARROW:extension:metadata    parameters of the type, as text
+
+Arrow itself tells them of any type, through its C data interface; `ArrowSchema.metadata` is, in the byte
+order of the machine,
+
+    int32 pairs   { int32 bytes, key   int32 bytes, value } * pairs
+
+(Lance table format, schema encoding; Arrow C data interface, metadata.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.jsonb.columns import text_array, text_field
+
+__all__ = [
+    "EXTENSION_METADATA",
+    "EXTENSION_NAME",
+    "extension_metadata",
+    "known_batch",
+    "known_schema",
+    "known_table",
+]
+
+EXTENSION_NAME = "ARROW:extension:name"
+EXTENSION_METADATA = "ARROW:extension:metadata"
+_KEYS = (EXTENSION_NAME.encode(), EXTENSION_METADATA.encode())
+# Types of the format itself are described by fields here, whatever else the process has registered.
+_OWN_PREFIX = b"lance."
+# These are not: what their arrays are is known to programs only.
+_PROGRAMS_PREFIXES = (b"lance.arrow.", b"lance.bfloat16")
+
+
+class _CSchema(ctypes.Structure):
+    """The beginning of a struct ArrowSchema."""
+
+    _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
+
+
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def extension_metadata(kind: pa.BaseExtensionType) -> dict[str, str]:
+    """Return what a field's metadata says of an extension type.
+
+    Raises:
+        SchemaError: the parameters of the type are not text, so a Lance schema cannot keep them.
+    """
+    capsule = pa.field("", kind).__arrow_c_schema__()
+    address = _CSchema.from_address(_pointer_of(capsule, b"arrow_schema")).metadata
+    pairs = _pairs(address)
+    try:
+        return {key.decode(): pairs[key].decode() for key in _KEYS if key in pairs}
+    except UnicodeDecodeError:
+        raise SchemaError(
+            f"the parameters of the extension type {kind.extension_name!r} are bytes that are not text, and "
+            f"Lance keeps text: store the column as {kind.storage_type}"
+        ) from None
+
+
+def _pairs(address: int | None) -> dict[bytes, bytes]:
+    if not address:
+        return {}
+    (count,) = struct.unpack("=i", ctypes.string_at(address, 4))
+    position = address + 4
+    parts = []
+    for _ in range(2 * count):
+        (size,) = struct.unpack("=i", ctypes.string_at(position, 4))
+        parts.append(ctypes.string_at(position + 4, size))
+        position += 4 + size
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+class _Exported:
+    """A schema, or an array with its schema, as Arrow's C data interface hands it over."""
+
+    def __init__(self, schema: object, array: object = None) -> None:
+        self._schema, self._array = schema, array
+
+    def __arrow_c_schema__(self) -> object:
+        return self._schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._schema, self._array
+
+
+def known_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in which fields have the extension types that their metadata names.
+
+    Only those that pyarrow knows, built in or registered. A field whose metadata does not fit its type stays
+    as it is. Stored JSON becomes Arrow's type of JSON text.
+    """
+    return pa.schema([_known_field(field) for field in schema], schema.metadata)
+
+
+def _known_field(field: pa.Field) -> pa.Field:
+    field = text_field(field)
+    if not _names_type(field):
+        return field
+    try:
+        return pa.schema(_Exported(pa.schema([field]).__arrow_c_schema__())).field(0)
+    except (pa.ArrowException, ValueError, TypeError, KeyError):
+        # Types raise this for invalid parameters; types of users may be written in Python.
+        return field
+
+
+def _names_type(field: pa.Field) -> bool:
+    """Whether a field, here or inside, names an extension type that may be known."""
+    name = (field.metadata or {}).get(_KEYS[0], _OWN_PREFIX)
+    kind = field.type
+    if not name.startswith(_OWN_PREFIX) or name.startswith(_PROGRAMS_PREFIXES):
+        return True
+    if pa.types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
+        return False
+    return any(_names_type(kind.field(i)) for i in range(kind.num_fields))
+
+
+def known_table(table: pa.Table) -> pa.Table:
+    """Return a table with the types of `known_schema`; nothing is copied but JSON, which becomes text."""
+    schema = known_schema(table.schema)
+    return _retyped(table, schema)
+
+
+def known_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with the types of `known_schema`; nothing is copied but JSON, which becomes text."""
+    schema = known_schema(batch.schema)
+    if schema.equals(batch.schema, check_metadata=True):
+        return batch
+    arrays = [
+        _array_as(text_array(array, stored), field)
+        for array, stored, field in zip(batch.columns, batch.schema, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _retyped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if schema.equals(table.schema, check_metadata=True):
+        return table
+    columns = [
+        pa.chunked_array([_array_as(text_array(chunk, stored), field) for chunk in column.chunks], field.type)
+        for column, stored, field in zip(table.columns, table.schema, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _array_as(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Return an array with a type that is the same in memory."""
+    if array.type.equals(field.type):
+        return array
+    _, data = array.__arrow_c_array__()
+    return pa.array(_Exported(field.__arrow_c_schema__(), data))

@@ -1,0 +1,111 @@
+"""The module family that decodes and encodes the pages of each file version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, cast, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_lance.file.base.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, ColumnMetadata, EncodedPage
+from spark_lance.file.base.schema import Field
+from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.version import FileVersion
+
+__all__ = ["PAGE_FORMATS", "FieldReader", "FieldWriter", "PageFormat", "RowReader"]
+
+
+class FieldReader(Protocol):
+    """Decodes one top-level field of one file; `field` may be pruned to some of its leaves."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the field, as its pages say."""
+
+    def ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the (offset, size) byte ranges that rows [start, stop) surely need."""
+
+    def read(self, start: int, stop: int) -> pa.ChunkedArray:
+        """Return rows [start, stop) as the field's Arrow type.
+
+        Raises:
+            FormatError: the pages are damaged.
+            UnsupportedFormatError: an encoding is not supported.
+        """
+
+
+@runtime_checkable
+class RowReader(Protocol):
+    """The other methods of a field reader if its file version lets single rows be decoded."""
+
+    def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
+        """Return rows by ascending number, without repeats; raises as `FieldReader.read`."""
+
+    def lies_flat(self) -> bool:
+        """Tell whether reads are slices of the file, without a copy."""
+
+    def is_light(self) -> bool:
+        """Tell whether no page that was decoded is held for the next read."""
+
+
+class FieldWriter(Protocol):
+    """Encodes runs of rows of one top-level field into pages."""
+
+    def encode(self, array: pa.Array, row_start: int) -> list[EncodedPage]:
+        """Return the pages, one or more per owned column, of the rows in `array`."""
+
+
+class OpenFieldReader(Protocol):
+    """Makes a FieldReader; `columns` maps the id of each owning field to its column."""
+
+    def __call__(
+        self, field: Field, columns: Mapping[int, ColumnMetadata], source: PageSource, version: FileVersion
+    ) -> FieldReader: ...
+
+
+class OpenFieldWriter(Protocol):
+    """Makes a FieldWriter whose owned columns are numbered from `column_base`."""
+
+    def __call__(self, field: Field, column_base: int, version: FileVersion) -> FieldWriter: ...
+
+
+class PageFormat(NamedTuple):
+    """Reader, writer and the type url of the page encodings of one family of file versions.
+
+    The modules are named, and imported when they are first used: a process that reads loads no writer.
+    """
+
+    reader_module: str
+    writer_module: str
+    type_url: str
+
+    @property
+    def reader(self) -> OpenFieldReader:
+        """Makes readers."""
+        return cast("OpenFieldReader", import_module(self.reader_module).FieldReader)
+
+    @property
+    def writer(self) -> OpenFieldWriter:
+        """Makes writers."""
+        return cast("OpenFieldWriter", import_module(self.writer_module).FieldWriter)
+
+
+_V2_0 = PageFormat(
+    "spark_lance.file.v2_0.field_reader", "spark_lance.file.v2_0.field_writer", ARRAY_ENCODING_URL
+)
+_V2_1 = PageFormat(
+    "spark_lance.file.v2_1.read.field_reader", "spark_lance.file.v2_1.write.field_writer", PAGE_LAYOUT_URL
+)
+
+PAGE_FORMATS: Mapping[FileVersion, PageFormat] = MappingProxyType(
+    {
+        FileVersion.V2_0: _V2_0,
+        FileVersion.V2_1: _V2_1,
+        FileVersion.V2_2: _V2_1,
+        FileVersion.V2_3: _V2_1,
+    }
+)

@@ -1,0 +1,459 @@
+"""Fields and schemas of Lance tables and files.
+
+A schema is a list of field trees. On disk it is flattened depth first, parents before children, each
+field naming its parent by id (-1 for the top level). Ids identify columns for the life of a table;
+names do not. (Lance table format, schema encoding.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError
+from spark_lance.file.base.extensions import EXTENSION_METADATA, EXTENSION_NAME, extension_metadata
+from spark_lance.file.base.logical import (
+    LIST_TYPES,
+    STRUCT_FSL_PREFIX,
+    from_logical,
+    is_nested_logical,
+    to_logical,
+)
+from spark_lance.jsonb.binary import JSON_EXTENSION
+from spark_lance.jsonb.columns import is_json_field, stored_field, text_field
+from spark_lance.proto import file_pb2
+
+__all__ = ["EXTENSION_METADATA", "EXTENSION_NAME", "Field", "Schema"]
+
+_TRUE = frozenset({"true", "1", "yes"})
+_MAX_DEPTH = 64
+_PRIMARY_KEY = "lance-schema:unenforced-primary-key"
+_CLUSTERING_KEY = "lance-schema:unenforced-clustering-key"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a table: a top-level column or a part of one.
+
+    `kind` says how it is stored. The children of "list", "map", "struct" and "fsl_struct" (fixed-size list of
+    structs) are stored on their own. "packed_struct" and "blob" are one column whatever their children;
+    everything else is a "leaf".
+    """
+
+    id: int
+    name: str
+    logical_type: str
+    nullable: bool = True
+    children: tuple[Field, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @cached_property
+    def kind(self) -> str:
+        """How the field is stored; see the class."""
+        logical = self.logical_type
+        if self.is_blob:
+            return "blob"
+        if logical in LIST_TYPES:
+            return "list"
+        if logical == "map":
+            return "map"
+        if logical.startswith(STRUCT_FSL_PREFIX):
+            return "fsl_struct"
+        if logical == "struct":
+            return "packed_struct" if self.is_packed else "struct" if self.children else "leaf"
+        return "leaf"
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the field metadata asks for one row-major column for all children."""
+        return any(self.metadata.get(key, "").lower() in _TRUE for key in ("lance-encoding:packed", "packed"))
+
+    @property
+    def key_position(self) -> int | None:
+        """The place in the primary key, from 1 on; 0: after those that have one; None: not in the key."""
+        position = self.metadata.get(_PRIMARY_KEY + ":position", "")
+        if position.isdecimal():
+            return int(position)
+        return 0 if self.metadata.get(_PRIMARY_KEY, "").lower() in _TRUE else None
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether values are kept outside the column, with a descriptor in it."""
+        return (
+            self.metadata.get("lance-encoding:blob", "").lower() in _TRUE
+            or self.metadata.get(EXTENSION_NAME) == "lance.blob.v2"
+        )
+
+    @property
+    def is_json(self) -> bool:
+        """Whether values are JSON documents."""
+        return self.metadata.get(EXTENSION_NAME) == JSON_EXTENSION
+
+    def described(self) -> Field:
+        """Return the field as scans yield it: blobs, here or further down, as structs that describe them.
+
+        Version 1 blobs (logical type large_binary) become struct<position, size>, version 2 blobs (struct)
+        become struct<kind, position, size, blob_id, blob_uri>. (Lance file format, blobs.)
+        """
+        if self.kind == "blob":
+            descriptor = _DESCRIPTORS.get(self.logical_type)
+            if descriptor is None or self.is_descriptor:
+                return self
+            children, metadata = descriptor
+            return replace(self, logical_type="struct", children=children, metadata=metadata)
+        if not self.children:
+            return self
+        children = tuple(child.described() for child in self.children)
+        return self if children == self.children else replace(self, children=children)
+
+    @property
+    def is_descriptor(self) -> bool:
+        """Whether this is a blob as `described`; its children are not fields of the table and have id -1."""
+        return self.kind == "blob" and bool(self.children) and all(c.id == -1 for c in self.children)
+
+    @property
+    def list_size(self) -> int:
+        """Length of a fixed-size list of structs.
+
+        Raises:
+            FormatError: the logical type names no length.
+        """
+        length = self.logical_type.removeprefix(STRUCT_FSL_PREFIX)
+        if not (length.isdecimal() and len(length) <= 10 and 0 < int(length) < 2**31):
+            raise FormatError(f"field {self.name!r} has the malformed logical type {self.logical_type!r}")
+        return int(length)
+
+    def arrow_type(self) -> pa.DataType:
+        """Return the Arrow type, built from this field and the children it still has.
+
+        Raises:
+            UnsupportedFormatError: the logical type is not known.
+        """
+        logical = self.logical_type
+        if not is_nested_logical(logical):
+            return from_logical(logical)
+        fields = [child.arrow_field() for child in self.children]
+        if logical == "struct":
+            return pa.struct(fields)
+        if len(fields) != 1:
+            raise FormatError(f"field {self.name!r} of type {logical} must have one child, not {len(fields)}")
+        if logical == "map":
+            entries = self.children[0].children
+            if len(entries) != 2:
+                raise FormatError(f"map field {self.name!r} must have a key and a value")
+            return pa.map_(entries[0].arrow_field().with_nullable(False), entries[1].arrow_field())
+        if logical.startswith(STRUCT_FSL_PREFIX):
+            return pa.list_(fields[0], self.list_size)
+        return pa.large_list(fields[0]) if logical.startswith("large_") else pa.list_(fields[0])
+
+    def arrow_field(self) -> pa.Field:
+        """Return the Arrow field: name, type, nullability and metadata."""
+        arrow = self.arrow_type()
+        # Arrow has no null column that must not be null; the nulls are what there is.
+        return pa.field(
+            self.name, arrow, self.nullable or pa.types.is_null(arrow), dict(self.metadata) or None
+        )
+
+    def read_field(self) -> pa.Field:
+        """Return the Arrow field as users read it: blobs described, JSON as text."""
+        return text_field(self.described().arrow_field())
+
+    def walk(self) -> Iterator[Field]:
+        """Yield this field and everything below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
+        """Return this field and those that names lead to from it, through structs; None if one is missing."""
+        fields = [self]
+        for name in names:
+            children = fields[-1].children if fields[-1].kind == "struct" else ()
+            child = next((child for child in children if child.name == name), None)
+            if child is None:
+                return None
+            fields.append(child)
+        return tuple(fields)
+
+    def prune(self, keep: Callable[[Field], bool]) -> Field | None:
+        """Return the field with only those leaves below it (or itself) for which `keep` is true.
+
+        Lists, maps and structs that lose all their children vanish; None if nothing is left.
+        """
+        if self.kind not in ("list", "map", "struct", "fsl_struct"):
+            return self if keep(self) else None
+        children = tuple(pruned for child in self.children if (pruned := child.prune(keep)) is not None)
+        return replace(self, children=children) if children else None
+
+
+_DESCRIPTORS: dict[str, tuple[tuple[Field, ...], dict[str, str]]] = {
+    "large_binary": (
+        (Field(-1, "position", "uint64"), Field(-1, "size", "uint64")),
+        {"lance-encoding:blob": "true"},
+    ),
+    "struct": (
+        (
+            Field(-1, "kind", "uint8", nullable=False),
+            Field(-1, "position", "uint64", nullable=False),
+            Field(-1, "size", "uint64", nullable=False),
+            Field(-1, "blob_id", "uint32", nullable=False),
+            Field(-1, "blob_uri", "string", nullable=False),
+        ),
+        {"lance-encoding:blob": "true", "lance-encoding:packed": "true"},
+    ),
+}
+
+
+def _from_arrow(arrow: pa.Field, ids: Iterator[int], depth: int = 0) -> Field:
+    """Build a field tree, taking ids depth first, parents before children."""
+    if depth > _MAX_DEPTH:
+        raise SchemaError(f"column {arrow.name!r} is nested more than {_MAX_DEPTH} levels deep")
+    own_id = next(ids)
+    arrow = stored_field(arrow)
+    metadata = _texts(arrow.metadata, f"column {arrow.name!r}")
+    if is_json_field(arrow):
+        return Field(own_id, arrow.name, "json", arrow.nullable, (), metadata)
+    kind = arrow.type
+    if isinstance(kind, pa.BaseExtensionType):
+        try:
+            metadata.update(extension_metadata(kind))
+        except SchemaError as error:
+            raise SchemaError(f"column {arrow.name!r}: {error}") from None
+        kind = kind.storage_type
+    try:
+        logical = to_logical(kind)
+    except SchemaError as error:
+        raise SchemaError(f"column {arrow.name!r}: {error}") from None
+    parts: list[pa.Field] = []
+    if pa.types.is_map(kind):
+        entries = pa.struct([kind.key_field.with_nullable(False), kind.item_field])
+        parts = [pa.field("entries", entries, nullable=False)]
+    elif pa.types.is_struct(kind):
+        parts = [kind.field(i) for i in range(kind.num_fields)]
+    elif is_nested_logical(logical):
+        parts = [kind.value_field]
+    children = tuple(_from_arrow(part, ids, depth + 1) for part in parts)
+    return Field(own_id, arrow.name, logical, arrow.nullable, children, metadata)
+
+
+def _texts(metadata: Mapping[bytes, bytes] | None, where: str) -> dict[str, str]:
+    try:
+        return {key.decode(): value.decode() for key, value in (metadata or {}).items()}
+    except UnicodeDecodeError:
+        raise SchemaError(f"{where} has metadata that is not text, and Lance keeps text: remove it") from None
+
+
+def _encoding_hint(logical: str) -> int:
+    """Return the 0.1-era encoding number, which writers still fill in and readers of 2.x ignore."""
+    if logical in ("struct", "null", "map"):
+        return 0
+    if logical.removeprefix("large_") in ("string", "binary") or logical == "json":
+        return 2
+    return 3 if logical.startswith("dict:") else 1
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The top-level fields of a table or file, and the schema's own metadata."""
+
+    fields: tuple[Field, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema, first_id: int = 0, *, reserved: bool = False) -> Schema:
+        """Build a schema with new ids, depth first from `first_id`.
+
+        Args:
+            reserved: whether columns may have the names of system columns, as those of index files do.
+
+        Raises:
+            SchemaError: a type that Lance lacks, or a column name that it reserves or that occurs twice.
+        """
+        ids = iter(range(first_id, 2**31))
+        fields = tuple(_from_arrow(arrow, ids) for arrow in schema)
+        if not reserved:
+            _check_names(fields)
+        return cls(fields, _texts(schema.metadata, "the schema"))
+
+    def to_arrow(self) -> pa.Schema:
+        """Return the Arrow schema, metadata included."""
+        return pa.schema([f.arrow_field() for f in self.fields], dict(self.metadata) or None)
+
+    @classmethod
+    def from_protos(
+        cls, messages: Iterable[file_pb2.Field], metadata: Mapping[str, bytes] | None = None
+    ) -> Schema:
+        """Rebuild the trees from the flattened list.
+
+        Raises:
+            FormatError: an id twice, or a parent that is missing or stands after its child.
+        """
+        flat = list(messages)
+        children: dict[int, list[file_pb2.Field]] = {-1: []}
+        described = -1
+        for message in flat:
+            if message.parent_id not in children:
+                raise FormatError(
+                    f"field {message.name!r} names a parent {message.parent_id} that is not before it"
+                )
+            if message.id < 0:
+                # In file schemas the children of blob descriptors have neither an id nor a parent; they
+                # follow their field, and are not parents of anything.
+                parent = described if message.parent_id == -1 else message.parent_id
+                children[parent].append(message)
+                continue
+            if message.id in children:
+                raise FormatError(f"field id {message.id} occurs twice")
+            children[message.id] = []
+            children[message.parent_id].append(message)
+            described = message.id if "lance-encoding:blob" in message.metadata else -1
+
+        def build(message: file_pb2.Field, depth: int) -> Field:
+            if depth > _MAX_DEPTH:
+                raise FormatError(f"field {message.name!r} is nested more than {_MAX_DEPTH} levels deep")
+            below = children.get(message.id, []) if message.id >= 0 else []
+            parts = tuple(build(child, depth + 1) for child in below)
+            return _from_proto(message, parts)
+
+        decoded = {k: v.decode("utf-8", "replace") for k, v in (metadata or {}).items()}
+        return cls(tuple(build(message, 0) for message in children[-1]), decoded)
+
+    def to_protos(self) -> list[file_pb2.Field]:
+        """Return the flattened list, parents before children."""
+        out: list[file_pb2.Field] = []
+
+        def emit(node: Field, parent: int) -> None:
+            message = file_pb2.Field(
+                name=node.name,
+                id=node.id,
+                parent_id=parent,
+                logical_type=node.logical_type,
+                nullable=node.nullable,
+                encoding=_encoding_hint(node.logical_type),  # type: ignore[arg-type]
+            )
+            if EXTENSION_NAME in node.metadata:
+                message.extension_name = node.metadata[EXTENSION_NAME]
+            for key, value in node.metadata.items():
+                message.metadata[key] = value.encode()
+            if node.key_position is not None:
+                message.unenforced_primary_key = True
+                message.unenforced_primary_key_position = node.key_position
+            if (position := node.metadata.get(_CLUSTERING_KEY + ":position", "")).isdecimal():
+                message.unenforced_clustering_key_position = int(position)
+            out.append(message)
+            for child in node.children:
+                # The children of blob descriptors name no parent in files; see `from_protos`.
+                emit(child, node.id if child.id >= 0 else -1)
+
+        for top in self.fields:
+            emit(top, -1)
+        return out
+
+    def field(self, name: str) -> Field:
+        """Return the top-level field called `name`.
+
+        Raises:
+            SchemaError: there is none; the message lists those that exist.
+        """
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
+        names = ", ".join(field.name for field in self.fields)
+        raise ColumnNotFoundError(f"no column {name!r}; the table has {names}")
+
+    def find(self, path: str, *, only_structs: bool = False) -> tuple[Field, ...]:
+        """Return the field that a path with dots names, after the fields that it is in.
+
+        A top-level column of the whole name, dots included, goes first.
+
+        Args:
+            path: a column, or a field in it: `d.e`.
+            only_structs: find no parts of lists, maps and blobs, of which a row has other than one.
+
+        Raises:
+            ColumnNotFoundError: there is no such field; the message lists those beside it.
+        """
+        steps = [path] if any(top.name == path for top in self.fields) else path.split(".")
+        result = [self.field(steps[0])]
+        for step in steps[1:]:
+            here = result[-1]
+            children = {child.name: child for child in here.children}
+            if only_structs and here.kind != "struct":
+                children = {}
+            if step not in children:
+                raise ColumnNotFoundError(
+                    f"there is no field {path!r}: {here.name!r} has {', '.join(children) or 'no fields'}"
+                )
+            result.append(children[step])
+        return tuple(result)
+
+    def along(self, names: Sequence[str]) -> tuple[Field, ...] | None:
+        """Return the fields that names lead to, through structs; None if one is missing."""
+        top = next((top for top in self.fields if top.name == names[0]), None)
+        return None if top is None else top.along(names[1:])
+
+    def path_of(self, field_id: int) -> str:
+        """Return the path of a field, as in `find`.
+
+        Raises:
+            ColumnNotFoundError: the schema does not have the field.
+        """
+        try:
+            return self.paths[field_id]
+        except KeyError:
+            raise ColumnNotFoundError(f"the table has no field with the id {field_id}") from None
+
+    @cached_property
+    def paths(self) -> dict[int, str]:
+        """Field ids -> paths, as in `find`."""
+        paths: dict[int, str] = {}
+        for node in self.walk():
+            path = paths.setdefault(node.id, node.name)
+            paths.update((child.id, f"{path}.{child.name}") for child in node.children)
+        return paths
+
+    def select(self, names: Sequence[str]) -> Schema:
+        """Return the schema of the named top-level columns, in the order of `names`."""
+        return Schema(tuple(self.field(name) for name in names), self.metadata)
+
+    def walk(self) -> Iterator[Field]:
+        """Yield every field, depth first, parents first."""
+        for top in self.fields:
+            yield from top.walk()
+
+    def prune(self, ids: Collection[int]) -> Schema:
+        """Return the schema with only those leaves whose id is in `ids`."""
+        pruned = (top.prune(lambda leaf: leaf.id in ids) for top in self.fields)
+        return Schema(tuple(top for top in pruned if top is not None), self.metadata)
+
+
+def _from_proto(message: file_pb2.Field, parts: tuple[Field, ...]) -> Field:
+    metadata = {k: v.decode("utf-8", "replace") for k, v in message.metadata.items()}
+    if message.extension_name and EXTENSION_NAME not in metadata:
+        metadata[EXTENSION_NAME] = message.extension_name
+    return Field(message.id, message.name, message.logical_type, message.nullable, parts, metadata)
+
+
+_RESERVED = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
+)
+
+
+def _check_names(fields: Sequence[Field]) -> None:
+    seen: set[str] = set()
+    for top in fields:
+        if not top.name:
+            raise SchemaError("a column has no name, and Lance finds columns by name: rename the column")
+        if top.name in _RESERVED:
+            raise SchemaError(
+                f"column name {top.name!r} is reserved by Lance for what a read adds; leave the column out, "
+                "or rename it"
+            )
+        if "." in top.name:
+            raise SchemaError(f"column name {top.name!r} has a dot, which Lance reserves; rename the column")
+        if top.name in seen:
+            raise SchemaError(f"column name {top.name!r} occurs twice")
+        seen.add(top.name)

@@ -1,0 +1,1 @@
+"""Chunks, blocks of values and codecs: the parts that encodings, layouts and pages share."""

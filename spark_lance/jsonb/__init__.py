@@ -1,0 +1,1 @@
+"""JSON documents in their binary form (JSONB): values, numbers, texts and columns of them."""
