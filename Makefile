@@ -9,7 +9,7 @@ SPARK_VERSIONS ?= 4.0.2 4.1.2 4.2.0
 PYTHON_VERSIONS ?= 3.10 3.11 3.12 3.13
 PYLANCE_VERSIONS ?= 0.38.3 1.0.4 4.0.2 8.0.1 14.0.2
 # Folders of tests that need no Spark; comparisons with whole tables of pylance are left to make test.
-FAST_TESTS ?= tests/file tests/io tests/table tests/index tests/cli
+FAST_TESTS ?= tests/arrow tests/jsonb tests/file tests/expressions tests/io tests/table tests/index tests/cli
 # The marks of tests that make test runs, as in pyproject.toml.
 QUICK := not slow and not s3 and not reference_full and not benchmark and not cluster and not stores and not site and not tpc and not spark_sql and not peers
 # The time budget of make test-near, and the changed files, which git tells if none are given.
