@@ -163,7 +163,7 @@ def main() -> None:
         figures["visible"] = statistics.median(times)
         path = Path(folder) / "log 4"
         start = time.perf_counter()
-        compacted = spark_lance.dataset(path).compact_wal()
+        compacted = spark_lance.dataset(path).wal.compact()
         figures["compact"] = compacted.rows_upserted / (time.perf_counter() - start)
     show(results, figures)
 

@@ -14,7 +14,7 @@ __all__ = ["compact", "shards"]
 
 def shards(arguments: Arguments) -> int:
     """Show the shards of a table."""
-    shards_of_table = open_table(arguments).mem_wal_shards()
+    shards_of_table = open_table(arguments).wal.shards()
     rows = [
         {
             "shard": shard.shard_id,
@@ -41,11 +41,11 @@ def compact(arguments: Arguments) -> int:
     dataset = open_table(arguments)
     age = GRACE if arguments.older_than is None else parse_duration(arguments.older_than)
     if arguments.dry_run:
-        waiting = dataset.mem_wal_shards()
+        waiting = dataset.wal.shards()
         listed = sum(
             generation > shard.compacted_generation for shard in waiting for generation in shard.sstables
         )
-        gone = dataset.collect_wal(older_than=age, dry_run=True)
+        gone = dataset.wal.collect(older_than=age, dry_run=True)
         figures = {"sstables": listed, "logged_rows": sum(shard.logged_rows for shard in waiting)}
         figures["bytes_to_delete"] = gone.bytes_removed
         if arguments.json:
@@ -54,8 +54,8 @@ def compact(arguments: Arguments) -> int:
             print_pairs((name.replace("_", " "), value) for name, value in figures.items())
         return 0
     with Progress("compacting") as progress, reporting(progress):
-        done = dataset.compact_wal(flush=arguments.flush)
-        gone = dataset.collect_wal(older_than=age)
+        done = dataset.wal.compact(flush=arguments.flush)
+        gone = dataset.wal.collect(older_than=age)
     if arguments.json:
         say(as_json({**vars(done), "bytes_removed": gone.bytes_removed}))
         return 0

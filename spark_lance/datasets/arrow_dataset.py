@@ -7,14 +7,16 @@ defined below are refused, because they would use that object.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.dataset
 
-from spark_lance.datasets.read import ReadMixin
 from spark_lance.datasets.scanner import LanceScanner
 from spark_lance.errors import UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.lance_dataset import LanceDataset
 
 __all__ = ["ArrowDataset"]
 
@@ -22,7 +24,7 @@ __all__ = ["ArrowDataset"]
 class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
     """One version of a table in the shape of pyarrow's datasets. Made by `LanceDataset.to_pyarrow`."""
 
-    def __init__(self, table: ReadMixin) -> None:
+    def __init__(self, table: LanceDataset) -> None:
         self.table = table
 
     def __reduce__(self) -> tuple[Any, ...]:

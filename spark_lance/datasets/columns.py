@@ -3,59 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.base import DatasetBase, SameDataset
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError
-from spark_lance.late import late
+from spark_lance.table.columns.alter import alter_columns, drop_columns
+from spark_lance.table.columns.checkpoints import Checkpoints
+from spark_lance.table.columns.evolve import add_columns, add_null_columns
+from spark_lance.table.columns.new_columns import (
+    Computation,
+    Join,
+    Stream,
+    expressions,
+    function,
+    null_columns,
+)
+from spark_lance.table.columns.update_in_place import update_columns
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.schema.changes import Alteration
+from spark_lance.table.writing.inputs import as_reader
 
 if TYPE_CHECKING:
-    from spark_lance.table.columns.alter import alter_columns, drop_columns
-    from spark_lance.table.columns.checkpoints import Checkpoints
-    from spark_lance.table.columns.evolve import add_columns, add_null_columns
-    from spark_lance.table.columns.new_columns import (
-        Computation,
-        Join,
-        Stream,
-        expressions,
-        function,
-        null_columns,
-    )
-    from spark_lance.table.columns.update_in_place import update_columns
-    from spark_lance.table.schema.changes import Alteration
-    from spark_lance.table.writing.inputs import as_reader
-else:
-    alter_columns = late("spark_lance.table.columns.alter", "alter_columns")
-    drop_columns = late("spark_lance.table.columns.alter", "drop_columns")
-    Checkpoints = late("spark_lance.table.columns.checkpoints", "Checkpoints")
-    add_columns = late("spark_lance.table.columns.evolve", "add_columns")
-    add_null_columns = late("spark_lance.table.columns.evolve", "add_null_columns")
-    Join = late("spark_lance.table.columns.new_columns", "Join")
-    Stream = late("spark_lance.table.columns.new_columns", "Stream")
-    expressions = late("spark_lance.table.columns.new_columns", "expressions")
-    function = late("spark_lance.table.columns.new_columns", "function")
-    null_columns = late("spark_lance.table.columns.new_columns", "null_columns")
-    update_columns = late("spark_lance.table.columns.update_in_place", "update_columns")
-    Alteration = late("spark_lance.table.schema.changes", "Alteration")
-    as_reader = late("spark_lance.table.writing.inputs", "as_reader")
+    from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["ColumnsMixin", "read_alteration", "sample_row"]
+__all__ = ["DatasetColumns", "read_alteration", "sample_row"]
 
 _BATCH_ROWS = 1 << 20
 
 _SAMPLE_BYTES = 1 << 20
 
 
-class ColumnsMixin(DatasetBase):
+@dataclass(frozen=True)
+class DatasetColumns:
     """Changes of columns; each makes a new version."""
 
-    def add_columns(
-        self: SameDataset,
+    dataset: LanceDataset
+
+    def add(
+        self,
         transforms: Mapping[str, str]
         | Callable[[pa.RecordBatch], Any]
         | pa.Field
@@ -65,7 +54,7 @@ class ColumnsMixin(DatasetBase):
         read_columns: Sequence[str] | None = None,
         reader_schema: pa.Schema | None = None,
         batch_size: int | None = None,
-    ) -> SameDataset:
+    ) -> LanceDataset:
         """Add columns and return the new version; the files that are there are not touched.
 
         A struct that is there already takes new fields in: give a struct of the same name with just these
@@ -98,14 +87,18 @@ class ColumnsMixin(DatasetBase):
             raise OptionError("batch_size must be at least 1")
         if isinstance(transforms, Mapping) and transforms:
             # Columns that are null everywhere need no files.
-            transforms = null_columns(transforms, nameable(self.manifest.schema)) or transforms
+            transforms = null_columns(transforms, nameable(self.dataset.manifest.schema)) or transforms
         if isinstance(transforms, pa.Schema):
-            return self._at(add_null_columns(self.snapshot, transforms)) if len(transforms) else self
+            return (
+                self.dataset.at(add_null_columns(self.dataset.snapshot, transforms))
+                if len(transforms)
+                else self.dataset
+            )
         source: Computation | Stream
         if isinstance(transforms, Mapping):
-            source = expressions(transforms, nameable(self.manifest.schema))
+            source = expressions(transforms, nameable(self.dataset.manifest.schema))
             if not transforms:
-                return self
+                return self.dataset
         elif callable(transforms):
             if isinstance(read_columns, str):
                 raise OptionTypeError(
@@ -113,24 +106,26 @@ class ColumnsMixin(DatasetBase):
                 )
             names = read_columns
             if names is None:
-                names = [field.name for field in self.manifest.schema.fields]
-            source = function(transforms, names, lambda: sample_row(self.snapshot, names))
+                names = [field.name for field in self.dataset.manifest.schema.fields]
+            source = function(transforms, names, lambda: sample_row(self.dataset.snapshot, names))
             if (file := getattr(transforms, "checkpoint_file", None)) is not None:
                 checkpoints = Checkpoints(file)
-                result = self._at(add_columns(self.snapshot, checkpoints.around(source), batch_rows=rows))
+                result = self.dataset.at(
+                    add_columns(self.dataset.snapshot, checkpoints.around(source), batch_rows=rows)
+                )
                 checkpoints.remove()
                 return result
         else:
             source = Stream(as_reader(transforms, reader_schema))
-        return self._at(add_columns(self.snapshot, source, batch_rows=rows))
+        return self.dataset.at(add_columns(self.dataset.snapshot, source, batch_rows=rows))
 
     def merge(
-        self: SameDataset,
+        self,
         data_obj: Any,
         left_on: str,
         right_on: str | None = None,
         schema: pa.Schema | None = None,
-    ) -> SameDataset:
+    ) -> LanceDataset:
         """Add the columns of other data, row by row where a key is the same; return the new version.
 
         Rows that the data has no key for get null. If several rows of the data have the same key, the last
@@ -149,20 +144,20 @@ class ColumnsMixin(DatasetBase):
         """
         kind = pa.uint64()
         if left_on not in (ROW_ID, ROW_ADDRESS):
-            kind = self.manifest.schema.field(left_on).arrow_type()
+            kind = self.dataset.manifest.schema.field(left_on).arrow_type()
         join = Join(as_reader(data_obj, schema).read_all(), right_on or left_on, kind)
         if not len(join.schema):
             raise SchemaError("the data has no columns besides its key")
         source = join.computation(left_on)
-        return self._at(add_columns(self.snapshot, source))
+        return self.dataset.at(add_columns(self.dataset.snapshot, source))
 
-    def update_columns(
-        self: SameDataset,
+    def update(
+        self,
         data_obj: Any,
         left_on: str = ROW_ID,
         right_on: str | None = None,
         schema: pa.Schema | None = None,
-    ) -> SameDataset:
+    ) -> LanceDataset:
         """Replace values of columns where a key is the same as in other data; return the new version.
 
         Rows stay where they are, and the other columns are neither read nor written. For many rows and few
@@ -182,9 +177,9 @@ class ColumnsMixin(DatasetBase):
             CommitError: other writers were in the way; see its subclasses.
         """
         data = as_reader(data_obj, schema).read_all()
-        return self._at(update_columns(self.snapshot, data, left_on, right_on or left_on))
+        return self.dataset.at(update_columns(self.dataset.snapshot, data, left_on, right_on or left_on))
 
-    def alter_columns(self: SameDataset, *alterations: Mapping[str, Any]) -> SameDataset:
+    def alter(self, *alterations: Mapping[str, Any]) -> LanceDataset:
         """Rename columns, allow or forbid nulls, cast to other types; return the new version.
 
         Args:
@@ -204,10 +199,10 @@ class ColumnsMixin(DatasetBase):
         """
         parsed = [read_alteration(alteration) for alteration in alterations]
         if not parsed:
-            return self
-        return self._at(alter_columns(self.snapshot, parsed))
+            return self.dataset
+        return self.dataset.at(alter_columns(self.dataset.snapshot, parsed))
 
-    def drop_columns(self: SameDataset, columns: Iterable[str]) -> SameDataset:
+    def drop(self, columns: Iterable[str]) -> LanceDataset:
         """Drop columns, or fields of structs ("a.b"), and return the new version.
 
         The values stay in files that hold other columns too, until compaction, and in older versions.
@@ -221,8 +216,8 @@ class ColumnsMixin(DatasetBase):
             raise OptionTypeError(f"columns is a list, as in [{columns!r}], not the text {columns!r}")
         paths = list(columns)
         if not paths:
-            return self
-        return self._at(drop_columns(self.snapshot, paths))
+            return self.dataset
+        return self.dataset.at(drop_columns(self.dataset.snapshot, paths))
 
 
 def sample_row(snapshot: Snapshot, columns: Sequence[str]) -> pa.RecordBatch:
@@ -237,7 +232,7 @@ _KEYS = {"path", "name", "nullable", "data_type"}
 
 
 def read_alteration(alteration: Mapping[str, Any]) -> Alteration:
-    """Return what a dict says about a column; see `ColumnsMixin.alter_columns`.
+    """Return what a dict says about a column; see `DatasetColumns.alter`.
 
     Raises:
         OptionError: it has other keys, or says nothing.

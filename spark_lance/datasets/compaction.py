@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spark_lance.datasets.base import DatasetBase
 from spark_lance.errors import OptionError
-from spark_lance.late import late
+from spark_lance.index.remap import SegmentRemap
 from spark_lance.table.commits.commit import SYSTEM_ENV
+from spark_lance.table.maintenance.compact import (
+    CompactionMetrics,
+    CompactionPlan,
+    RewriteResult,
+    commit_compaction,
+    compact_table,
+    plan_compaction,
+)
+from spark_lance.table.maintenance.compact_plan import read_options
 
 if TYPE_CHECKING:
-    from spark_lance.table.maintenance.compact import (
-        CompactionMetrics,
-        CompactionPlan,
-        RewriteResult,
-        commit_compaction,
-        compact_table,
-        plan_compaction,
-    )
-    from spark_lance.table.maintenance.compact_plan import read_options
-else:
-    CompactionMetrics = late("spark_lance.table.maintenance.compact", "CompactionMetrics")
-    commit_compaction = late("spark_lance.table.maintenance.compact", "commit_compaction")
-    compact_table = late("spark_lance.table.maintenance.compact", "compact_table")
-    plan_compaction = late("spark_lance.table.maintenance.compact", "plan_compaction")
-    read_options = late("spark_lance.table.maintenance.compact_plan", "read_options")
+    from spark_lance.datasets.lance_dataset import LanceDataset
 
 __all__ = ["Compaction"]
 
@@ -34,7 +28,7 @@ class Compaction:
     """Compaction in steps that can run on different machines: plan, execute each task, commit the results."""
 
     @staticmethod
-    def plan(dataset: DatasetBase, options: Mapping[str, Any] | None = None) -> CompactionPlan:
+    def plan(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionPlan:
         """Return what there is to rewrite in a version.
 
         Args:
@@ -46,11 +40,11 @@ class Compaction:
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
         chosen = read_options(dataset.manifest.config, options or {})
-        return plan_compaction(dataset.snapshot, chosen, None, dataset._index_remap)
+        return plan_compaction(dataset.snapshot, chosen, None, SegmentRemap())
 
     @staticmethod
     def commit(
-        dataset: DatasetBase,
+        dataset: LanceDataset,
         rewrites: Sequence[RewriteResult],
         options: Mapping[str, Any] | None = None,  # noqa: ARG004 (pylance's signature)
     ) -> CompactionMetrics:
@@ -72,11 +66,11 @@ class Compaction:
         if len(versions) > 1:
             raise OptionError(f"results of several plans, made from the versions {sorted(versions)}")
         return commit_compaction(
-            dataset.store, dataset.root, versions.pop(), rewrites, SYSTEM_ENV, dataset._index_remap
+            dataset.store, dataset.root, versions.pop(), rewrites, SYSTEM_ENV, SegmentRemap()
         )
 
     @staticmethod
-    def execute(dataset: DatasetBase, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
+    def execute(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
         """Plan, rewrite and commit; the same as `compact_files`."""
         chosen = read_options(dataset.manifest.config, options or {})
-        return compact_table(dataset.snapshot, chosen, remap=dataset._index_remap)
+        return compact_table(dataset.snapshot, chosen, remap=SegmentRemap())

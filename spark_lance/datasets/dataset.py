@@ -1,26 +1,17 @@
-"""The table without Spark, with the names that users of pylance know; searching included."""
+"""Opening and writing tables without Spark."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.base import DatasetBase
-from spark_lance.datasets.columns import ColumnsMixin
-from spark_lance.datasets.config import ConfigMixin
-from spark_lance.datasets.hybrid import HybridMixin
-from spark_lance.datasets.mem_wal import MemWalMixin
+from spark_lance.datasets.lance_dataset import LanceDataset
 from spark_lance.datasets.read import LanceFragment
-from spark_lance.datasets.rows import RowsMixin
-from spark_lance.datasets.show import ShowMixin
-from spark_lance.datasets.sql import SqlMixin
-from spark_lance.datasets.stats import StatsMixin
-from spark_lance.datasets.versions import DatasetBasePath, VersionsMixin
 from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
@@ -32,9 +23,8 @@ from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
 if TYPE_CHECKING:
-    from spark_lance.datasets.building import Place, commit, merge_appends, place_of
-    from spark_lance.datasets.operations import Operation
-    from spark_lance.datasets.transaction import Transaction
+    from spark_lance.datasets.building import Place, place_of
+    from spark_lance.datasets.versions import DatasetBasePath
     from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard, find_latest, plan_write
     from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
     from spark_lance.table.versions.resolve import Reference, version_at
@@ -44,8 +34,6 @@ if TYPE_CHECKING:
     from spark_lance.table.writing.targets import choose_targets
     from spark_lance.table.writing.write import write_fragments
 else:
-    commit = late("spark_lance.datasets.building", "commit")
-    merge_appends = late("spark_lance.datasets.building", "merge_appends")
     place_of = late("spark_lance.datasets.building", "place_of")
     commit_or_discard = late("spark_lance.table.inserts.write_plan", "commit_or_discard")
     find_latest = late("spark_lance.table.inserts.write_plan", "find_latest")
@@ -105,102 +93,9 @@ def dataset(
     return result if version is None or isinstance(version, int) else result.checkout_version(version)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class LanceDataset(
-    ShowMixin,
-    SqlMixin,
-    StatsMixin,
-    HybridMixin,
-    MemWalMixin,
-    RowsMixin,
-    ColumnsMixin,
-    VersionsMixin,
-    ConfigMixin,
-):
-    """One version of a Lance table, without Spark. Made by `dataset` and `write_dataset`.
-
-    It never changes: methods that change the table return its new version, or a result with it.
-
-    Read with `to_table`, `to_batches`, `scanner`, `take`, `sample`, `sql`. Search with
-    `to_table(nearest=...)`, `to_table(full_text_query=...)` and `hybrid_search`. Change with `insert`,
-    `delete`, `update`, `merge_insert`, `add_columns`. Maintain it with `optimize`, `create_index`,
-    `cleanup_old_versions`. Go through its versions with `versions`, `checkout_version`, `tags`, `branches`.
-    """
-
-    def insert(self, data: Any, *, mode: str = "append", **options: Any) -> LanceDataset:
-        """Write data to the table and return the new version; see `write_dataset`."""
-        return write_dataset(data, self, mode, **options)
-
-    @staticmethod
-    def commit(
-        base_uri: str | os.PathLike[str] | DatasetBase,
-        operation: Operation | Transaction,
-        read_version: int | None = None,
-        commit_lock: CommitLock | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        *,
-        max_retries: int = 20,
-        commit_message: str | None = None,
-        enable_stable_row_ids: bool | None = None,
-        detached: bool = False,
-    ) -> LanceDataset:
-        """Commit an operation whose files are written, and return the version it became.
-
-        Args:
-            base_uri: the table, or where it is to be.
-            operation: what is done, or a Transaction that tells `read_version` and properties, too.
-            read_version: the version that it was computed from; needed but for Overwrite and Restore.
-            commit_lock, storage_options: as for `dataset`.
-            max_retries: how often to start over when other writers win; 0: at once or not at all.
-            commit_message: why, for readers of the history.
-            enable_stable_row_ids: of a table that this makes.
-            detached: make a version outside the history, which only those see who open it by its number. It
-                may follow another one of the kind; `restore` brings it into the history.
-
-        Raises:
-            OptionError: an argument cannot be used.
-            CommitError: other writers were in the way; see its subclasses.
-        """
-        place = place_of(base_uri, storage_options, commit_lock).for_operation(operation)
-        manifest = commit(
-            place,
-            operation,
-            read_version,
-            max_retries=max_retries,
-            commit_message=commit_message,
-            enable_stable_row_ids=enable_stable_row_ids,
-            detached=detached,
-        )
-        return LanceDataset(place.uri, place.store, place.root, manifest)
-
-    @staticmethod
-    def commit_batch(
-        dest: str | os.PathLike[str] | DatasetBase,
-        transactions: Sequence[Transaction],
-        commit_lock: CommitLock | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        *,
-        max_retries: int = 20,
-    ) -> dict[str, Any]:
-        """Commit appends together, as one version.
-
-        Returns:
-            `dataset`, the version, and `merged`, the Transaction.
-
-        Raises:
-            OptionError: a transaction is no append.
-            CommitError: other writers were in the way; see its subclasses.
-        """
-        merged = merge_appends(transactions)
-        committed = LanceDataset.commit(
-            dest, merged, None, commit_lock, storage_options, max_retries=max_retries
-        )
-        return {"dataset": committed, "merged": merged}
-
-
 def write_dataset(
     data: Any,
-    uri: str | os.PathLike[str] | DatasetBase,
+    uri: str | os.PathLike[str] | LanceDataset,
     mode: str = "create",
     *,
     schema: pa.Schema | None = None,
@@ -289,7 +184,7 @@ def _with_message(properties: Mapping[str, str], message: str | None) -> Mapping
 
 
 def _check_target(target: Any, mode: str) -> None:
-    if mode == "append" and isinstance(target, DatasetBase) and is_detached(target.version):
+    if mode == "append" and isinstance(target, LanceDataset) and is_detached(target.version):
         raise OptionError(
             f"version {target.version} is detached, and rows are appended to the newest version: restore it "
             "first, or commit fragments with detached=True"

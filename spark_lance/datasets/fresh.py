@@ -13,10 +13,10 @@ from spark_lance.arrow.arrays import pick_rows
 from spark_lance.datasets.projection import Columns, Projection
 from spark_lance.datasets.read import Readable
 from spark_lance.datasets.scan_request import ScanRequest
-from spark_lance.datasets.scanner import LanceScanner
+from spark_lance.datasets.scanner import LanceScanner, Searcher
 from spark_lance.datasets.searching import measured_schema
 from spark_lance.errors import OptionError
-from spark_lance.expressions.predicate import Predicate, compile_predicate
+from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.file.base.extensions import known_table
 from spark_lance.file.base.schema import Schema
 from spark_lance.late import late
@@ -72,9 +72,15 @@ class FreshDataset(Readable):
             f"logged_rows={waiting})"
         )
 
-    def _scan(
+    @property
+    def searcher(self) -> FreshSearcher:
+        """Searches by vector."""
+        return FreshSearcher(self.rows)
+
+    def plan_scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
     ) -> FreshScan:
+        """Plan to read columns of all rows."""
         return self.rows.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
 
     def _texts_as_binary(self) -> FreshDataset:
@@ -127,37 +133,27 @@ class FreshDataset(Readable):
         rows = self.rows.lookup(pa.Table.from_batches(batches, aligner.arrow_schema), reads)
         return known_table(chosen.apply(rows))
 
-    def to_table(
-        self,
-        columns: Columns = None,
-        filter: Predicate | None = None,
-        limit: int | None = None,
-        offset: int | None = None,
-        with_row_id: bool = False,
-        with_row_address: bool = False,
-        *,
-        nearest: Mapping[str, Any] | None = None,
-        prefilter: bool = False,
-        **options: Any,
-    ) -> pa.Table:
-        """Read rows into memory; arguments as of `LanceDataset.to_table`."""
-        options |= {"with_row_id": with_row_id, "with_row_address": with_row_address}
-        return self.scanner(
-            columns, filter, limit, offset, nearest, prefilter=prefilter, **options
-        ).to_table()
 
-    def _measured(self, request: ScanRequest) -> pa.Schema:
-        return measured_schema(request, self.snapshot.schema)
+@dataclass(frozen=True)
+class FreshSearcher(Searcher):
+    """Searches by vector over the newest state of every row."""
 
-    def _searched(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
+    rows: FreshRows
+
+    def added_columns(self, request: ScanRequest) -> pa.Schema:
+        """Return the columns that a search adds."""
+        return measured_schema(request, self.rows.base.schema)
+
+    def run(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
+        """Return the rows that a search finds, with the columns that it adds."""
         nearest = dict(request.nearest or {})
         if nearest.get("k") is None and request.limit is not None:
             nearest["k"] = max(request.limit, 1)
         query = VectorQuery.parse(nearest)
         condition = None
         if request.filter is not None:
-            condition = compile_predicate(request.filter, nameable(self.snapshot.schema))
-        measured = self._measured(request).names
+            condition = compile_predicate(request.filter, nameable(self.rows.base.schema))
+        measured = self.added_columns(request).names
         flags = [
             name
             for name, is_requested in ((ROW_ID, request.with_row_id), (ROW_ADDRESS, request.with_row_address))

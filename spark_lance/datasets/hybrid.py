@@ -10,32 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.datasets.index_parts import IndexPartsMixin
 from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.errors import OptionError
-from spark_lance.expressions.predicate import Predicate
-from spark_lance.index.fusion import RANK_CONSTANT
-from spark_lance.late import late
+from spark_lance.index.columns import leaf_field
+from spark_lance.index.fusion import RANK_CONSTANT, reciprocal_rank_fusion
+from spark_lance.index.search_rows import Addresses, allowed_rows
+from spark_lance.index.text.search import TextQuery, TextSearch, TextTopK, parse_text_query
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.top_k import TopK
 from spark_lance.table.manifest import Manifest
 
 if TYPE_CHECKING:
-    from spark_lance.index.columns import leaf_field
-    from spark_lance.index.fusion import reciprocal_rank_fusion
-    from spark_lance.index.search_rows import Addresses, allowed_rows
-    from spark_lance.index.text.search import TextQuery, TextSearch, TextTopK, parse_text_query
-    from spark_lance.index.vector.query import VectorQuery
-    from spark_lance.index.vector.search import VectorSearch
-    from spark_lance.index.vector.top_k import TopK
-else:
-    leaf_field = late("spark_lance.index.columns", "leaf_field")
-    reciprocal_rank_fusion = late("spark_lance.index.fusion", "reciprocal_rank_fusion")
-    allowed_rows = late("spark_lance.index.search_rows", "allowed_rows")
-    TextSearch = late("spark_lance.index.text.search", "TextSearch")
-    parse_text_query = late("spark_lance.index.text.search", "parse_text_query")
-    VectorQuery = late("spark_lance.index.vector.query", "VectorQuery")
-    VectorSearch = late("spark_lance.index.vector.search", "VectorSearch")
+    from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["CANDIDATES", "RELEVANCE", "HybridMixin", "HybridQuery", "HybridTopK", "fuse"]
+__all__ = ["CANDIDATES", "RELEVANCE", "HybridQuery", "HybridTopK", "fuse", "hybrid_search"]
 
 RELEVANCE = "_relevance_score"
 # Rows that each of the two searches ranks, unless more are wanted.
@@ -147,61 +135,47 @@ def fuse(query: HybridQuery, vector: TopK, text: TextTopK) -> HybridTopK:
     )
 
 
-class HybridMixin(IndexPartsMixin):
-    """The search by vector and words."""
+def hybrid_search(
+    dataset: LanceDataset,
+    request: Mapping[str, Any],
+    *,
+    columns: Sequence[str] | None,
+    filter: Predicate | None,
+    prefilter: bool,
+    with_row_id: bool,
+    with_row_address: bool,
+) -> pa.Table:
+    """Return the k rows that a vector search and a text search rank best together.
 
-    def hybrid_search(
-        self,
-        nearest: Mapping[str, Any],
-        full_text_query: str | Mapping[str, Any],
-        k: int = 10,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: Predicate | None = None,
-        prefilter: bool = True,
-        vector_weight: float = 1.0,
-        text_weight: float = 1.0,
-        rank_constant: float = RANK_CONSTANT,
-        candidates: int | None = None,
-        with_row_id: bool = False,
-        with_row_address: bool = False,
-    ) -> pa.Table:
-        """Return the k rows that a vector search and a text search rank best together.
+    A row's relevance is `vector_weight / (rank_constant + rank)` of the vector search plus `text_weight /
+    (rank_constant + rank)` of the text search. A search without the row among its candidates adds
+    nothing. The columns `_distance`, `_score` (null where there is none) and `_relevance_score` are
+    added, and the best row is the first.
 
-        A row's relevance is `vector_weight / (rank_constant + rank)` of the vector search plus `text_weight /
-        (rank_constant + rank)` of the text search. A search without the row among its candidates adds
-        nothing. The columns `_distance`, `_score` (null where there is none) and `_relevance_score` are
-        added, and the best row is the first.
+    Args:
+        nearest: the vector, as for `to_table`, without `k`.
+        full_text_query: the words, as for `to_table`.
+        k: rows.
+        columns: the columns in order; all by default.
+        filter: only rows that it keeps are found.
+        prefilter: whether the filter is applied before the searches, or to the k rows afterwards.
+        vector_weight, text_weight, rank_constant: of the formula; not negative, the constant above 0.
+        candidates: rows that each search ranks; by default 100, or k if that is more.
+        with_row_id, with_row_address: see `to_table`.
 
-        Args:
-            nearest: the vector, as for `to_table`, without `k`.
-            full_text_query: the words, as for `to_table`.
-            k: rows.
-            columns: the columns in order; all by default.
-            filter: only rows that it keeps are found.
-            prefilter: whether the filter is applied before the searches, or to the k rows afterwards.
-            vector_weight, text_weight, rank_constant: of the formula; not negative, the constant above 0.
-            candidates: rows that each search ranks; by default 100, or k if that is more.
-            with_row_id, with_row_address: see `to_table`.
-
-        Raises:
-            OptionError: an option cannot be used.
-            SchemaError, ExpressionError: a column does not exist, or the filter does not fit.
-        """
-        request: dict[str, Any] = {"nearest": nearest, "full_text_query": full_text_query, "k": k}
-        request |= {"vector_weight": vector_weight, "text_weight": text_weight}
-        request |= {"rank_constant": rank_constant, "candidates": candidates}
-        query = HybridQuery.parse(self.manifest, request)
-        condition = self._condition(filter)
-        allowed = allowed_rows(self.snapshot, condition if prefilter else None)
-        near = self._searches.setdefault(
-            query.vector.column, VectorSearch(self.snapshot, query.vector.column)
-        )
-        (by_vector,) = near.run(query.vector, allowed)
-        by_words = TextSearch(self.snapshot, query.text_column).run(query.text, allowed)
-        fused = fuse(query, by_vector, by_words)
-        later = None if prefilter else condition
-        return self._rows_of(fused.addresses, fused.measured(), columns, later, with_row_id, with_row_address)
+    Raises:
+        OptionError: an option cannot be used.
+        SchemaError, ExpressionError: a column does not exist, or the filter does not fit.
+    """
+    query = HybridQuery.parse(dataset.manifest, request)
+    searcher = dataset.searcher
+    condition = searcher.condition(filter)
+    allowed = allowed_rows(dataset.snapshot, condition if prefilter else None)
+    (by_vector,) = searcher.vector_search(query.vector.column).run(query.vector, allowed)
+    by_words = TextSearch(dataset.snapshot, query.text_column).run(query.text, allowed)
+    fused = fuse(query, by_vector, by_words)
+    later = None if prefilter else condition
+    return searcher.rows_of(fused.addresses, fused.measured(), columns, later, with_row_id, with_row_address)
 
 
 def _number(name: str, value: Any) -> Any:

@@ -1,49 +1,168 @@
-"""Building indices and their upkeep, without Spark."""
+"""Indices and their upkeep, without Spark."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import uuid as uuids
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_lance.datasets.base import SameDataset
-from spark_lance.datasets.maintain import MaintainMixin, Optimizer
-from spark_lance.datasets.searching import SearchMixin
-from spark_lance.errors import IndexNotFoundError, OptionTypeError
+from spark_lance.datasets.index_segment import Index
+from spark_lance.datasets.index_stats import segment_figures
+from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError
+from spark_lance.index.columns import leaf_field
+from spark_lance.index.entries import check_name
+from spark_lance.index.scalar.create import (
+    build_segment,
+    create_scalar_index,
+    extend_scalar_index,
+    merge_parts,
+    merge_segments,
+    write_part,
+)
+from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
+from spark_lance.index.vector.create import (
+    create_vector_index,
+    extend_vector_index,
+    merge_vector_segments,
+    recipe_with,
+    write_vector_segment,
+)
 from spark_lance.index.vector.kinds import VECTOR_LABEL
-from spark_lance.late import late
+from spark_lance.index.vector.storage import INDEX_TYPES
+from spark_lance.proto import table_pb2
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.index_kinds import label_of
+from spark_lance.table.indices.describe import IndexDescription, describe_indices, list_indices
+from spark_lance.table.maintenance.drop_index import drop_index
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.operations.create_index import create_index_message
 
 if TYPE_CHECKING:
-    from spark_lance.datasets.index_stats import segment_figures
-    from spark_lance.index.remap import SegmentRemap
-    from spark_lance.index.scalar.create import create_scalar_index, extend_scalar_index
-    from spark_lance.index.scalar.kinds import SCALAR_INDICES
-    from spark_lance.index.vector.create import create_vector_index, extend_vector_index, recipe_with
-    from spark_lance.table.indices.describe import describe_indices
-else:
-    SCALAR_INDICES = late("spark_lance.index.scalar.kinds", "SCALAR_INDICES")
-    segment_figures = late("spark_lance.datasets.index_stats", "segment_figures")
-    SegmentRemap = late("spark_lance.index.remap", "SegmentRemap")
-    create_scalar_index = late("spark_lance.index.scalar.create", "create_scalar_index")
-    extend_scalar_index = late("spark_lance.index.scalar.create", "extend_scalar_index")
-    create_vector_index = late("spark_lance.index.vector.create", "create_vector_index")
-    extend_vector_index = late("spark_lance.index.vector.create", "extend_vector_index")
-    recipe_with = late("spark_lance.index.vector.create", "recipe_with")
-    describe_indices = late("spark_lance.table.indices.describe", "describe_indices")
+    from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["IndexMixin", "IndexOptimizer", "known_indices"]
+__all__ = ["DatasetIndices", "known_indices"]
+
+_VECTOR_ARGUMENTS = ("num_partitions", "num_sub_vectors", "num_bits")
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class IndexOptimizer(Optimizer):
-    """The methods of `LanceDataset.optimize`."""
+class DatasetIndices:
+    """The indices of a version: built whole, or in parts by several processes.
 
-    def optimize_indices(
+    For parts, each process builds a segment of some fragments with `create_uncommitted` and sends the result
+    to one of them. This process can merge segments (`merge_segments`), and commits them (`commit_segments`).
+    """
+
+    dataset: LanceDataset
+
+    def create(
+        self,
+        column: str,
+        index_type: str,
+        name: str | None = None,
+        metric: str = "l2",
+        replace: bool = True,
+        num_partitions: int | None = None,
+        num_sub_vectors: int | None = None,
+        num_bits: int | None = None,
+        **options: Any,
+    ) -> LanceDataset:
+        """Build an index over a column of vectors and return the version that has it.
+
+        Args:
+            column: a fixed-size list of float16, float32 or float64, or of uint8 for hamming.
+            index_type: IVF_FLAT, IVF_PQ, IVF_SQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_SQ or IVF_HNSW_PQ.
+            name: of the index, `{column}_idx` by default.
+            metric: l2, cosine, dot or hamming.
+            replace: whether an index of the name may be replaced.
+            num_partitions: by default one per 4,096 rows, with HNSW one per million.
+            num_sub_vectors: of PQ; a 16th of the dimension by default.
+            num_bits: of PQ, 8 or 4; of RQ, 1 to 9.
+            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, of
+                HNSW `m` (20), `ef_construction` (150) and `max_level` (7); and what training would find:
+                `ivf_centroids` (partitions, dim), with them `pq_codebook` (sub-vectors, codewords, values).
+
+        Raises:
+            SchemaError: the column does not exist, or cannot be indexed so.
+            OptionError: an option is wrong, or the name is taken.
+            CommitError: the commit failed; see its subclasses.
+        """
+        recipe = recipe_with(index_type, metric, num_partitions, num_sub_vectors, num_bits, options)
+        manifest = create_vector_index(
+            self.dataset.snapshot, _only(column), recipe, name=name, replace=replace
+        )
+        return self.dataset.at(manifest)
+
+    def create_scalar(
+        self,
+        column: str,
+        index_type: str,
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        train: bool = True,
+        **options: Any,
+    ) -> LanceDataset:
+        """Build an index over the values of a column and return the version that has it.
+
+        Scans with a filter use it. Args and errors are those of `create_index`.
+
+        Args:
+            column: a column, or with dots a field in a struct column.
+            index_type: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
+                NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
+                values), JSON (values in documents), RTREE (geometries) or INVERTED (words, for
+                `full_text_query`).
+            name, replace: see `create_index`.
+            train: false makes an index of no rows, which `optimize.optimize_indices` fills.
+            options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
+                `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words` (True),
+                `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
+                phrases only in an index with positions).
+        """
+        manifest = create_scalar_index(
+            self.dataset.snapshot,
+            _only(column),
+            index_type,
+            name=name,
+            replace=replace,
+            options=options,
+            train=train,
+        )
+        return self.dataset.at(manifest)
+
+    def statistics(self, name: str) -> dict[str, Any]:
+        """Return what is known of an index: its kind, its segments, rows and fragments with and without it.
+
+        The key `indices` has figures of each segment, see `segment_figures`.
+
+        Raises:
+            IndexNotFoundError: there is no such index.
+        """
+        for index in describe_indices(self.dataset.snapshot):
+            if index.name == name:
+                rows = self.dataset.snapshot.live_rows()
+                indexed = index.num_rows_indexed or 0
+                covered = {number for segment in index.segments for number in segment.fragment_ids or ()}
+                return {
+                    "index_type": index.index_type,
+                    "name": name,
+                    "num_indices": len(index.segments),
+                    "num_segments": len(index.segments),
+                    "num_indexed_rows": indexed,
+                    "num_unindexed_rows": rows - indexed,
+                    "num_indexed_fragments": len(covered),
+                    "num_unindexed_fragments": len(self.dataset.manifest.fragments) - len(covered),
+                    "details": dict(index.details),
+                    "indices": segment_figures(self.dataset.snapshot, index),
+                }
+        raise IndexNotFoundError(f'Index "{name}" not found')
+
+    def optimize(
         self, *, num_indices_to_merge: int | None = None, index_names: Sequence[str] | None = None
     ) -> None:
         """Index the rows that indices do not cover yet.
@@ -73,120 +192,154 @@ class IndexOptimizer(Optimizer):
                     raise
                 logger.warning("not extended: %s", error)
 
-
-class IndexMixin(SearchMixin, MaintainMixin):
-    """Indices of vectors and of single values."""
-
-    @property
-    def optimize(self) -> IndexOptimizer:
-        """Compaction, and upkeep of indices."""
-        return IndexOptimizer(self)
-
-    @property
-    def _index_remap(self) -> SegmentRemap:
-        """The function that gives indices the new addresses of compacted rows."""
-        return SegmentRemap()
-
-    def create_index(
-        self: SameDataset,
-        column: str,
-        index_type: str,
-        name: str | None = None,
-        metric: str = "l2",
-        replace: bool = True,
-        num_partitions: int | None = None,
-        num_sub_vectors: int | None = None,
-        num_bits: int | None = None,
-        **options: Any,
-    ) -> SameDataset:
-        """Build an index over a column of vectors and return the version that has it.
-
-        Args:
-            column: a fixed-size list of float16, float32 or float64, or of uint8 for hamming.
-            index_type: IVF_FLAT, IVF_PQ, IVF_SQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_SQ or IVF_HNSW_PQ.
-            name: of the index, `{column}_idx` by default.
-            metric: l2, cosine, dot or hamming.
-            replace: whether an index of the name may be replaced.
-            num_partitions: by default one per 4,096 rows, with HNSW one per million.
-            num_sub_vectors: of PQ; a 16th of the dimension by default.
-            num_bits: of PQ, 8 or 4; of RQ, 1 to 9.
-            options: `sample_rate` (256), `max_iters` (50), `rotation_type` ("fast" or "matrix") of RQ, of
-                HNSW `m` (20), `ef_construction` (150) and `max_level` (7); and what training would find:
-                `ivf_centroids` (partitions, dim), with them `pq_codebook` (sub-vectors, codewords, values).
+    def describe(self) -> list[IndexDescription]:
+        """Return the indices of this version, by name, each with its segments.
 
         Raises:
-            SchemaError: the column does not exist, or cannot be indexed so.
-            OptionError: an option is wrong, or the name is taken.
-            CommitError: the commit failed; see its subclasses.
+            FormatError: index entries are damaged.
         """
-        recipe = recipe_with(index_type, metric, num_partitions, num_sub_vectors, num_bits, options)
-        manifest = create_vector_index(self.snapshot, _only(column), recipe, name=name, replace=replace)
-        return self._at(manifest)
+        return describe_indices(self.dataset.snapshot)
 
-    def create_scalar_index(
-        self: SameDataset,
+    def segments(self) -> list[dict[str, Any]]:
+        """Return one dict per index segment: name, type, uuid, fields, version, fragment_ids, base_id.
+
+        Raises:
+            FormatError: index entries are damaged.
+        """
+        return list_indices(self.dataset.snapshot)
+
+    def drop(self, name: str) -> LanceDataset:
+        """Take an index out of the table and return the version without it; older versions keep it.
+
+        Raises:
+            IndexNotFoundError: there is no index of this name.
+            CommitError: another writer was in the way; see its subclasses.
+        """
+        return self.dataset.at(drop_index(self.dataset.snapshot, name))
+
+    def create_uncommitted(
+        self,
         column: str,
         index_type: str,
         name: str | None = None,
         *,
-        replace: bool = True,
-        train: bool = True,
+        fragment_ids: Iterable[int],
+        index_uuid: str | None = None,
         **options: Any,
-    ) -> SameDataset:
-        """Build an index over the values of a column and return the version that has it.
-
-        Scans with a filter use it. Args and errors are those of `create_index`.
+    ) -> Index:
+        """Build a segment of some fragments, commit nothing, and return its entry.
 
         Args:
-            column: a column, or with dots a field in a struct column.
-            index_type: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
-                NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
-                values), JSON (values in documents), RTREE (geometries) or INVERTED (words, for
-                `full_text_query`).
-            name, replace: see `create_index`.
-            train: false makes an index of no rows, which `optimize.optimize_indices` fills.
-            options: of INVERTED: `base_tokenizer` ("simple", "whitespace" or "raw"), `language` ("English"),
-                `max_token_length` (40), `lower_case` (True), `stem` (True), `remove_stop_words` (True),
-                `ascii_folding` (True), `custom_stop_words`, `with_position` (False; other engines look for
-                phrases only in an index with positions).
-        """
-        manifest = create_scalar_index(
-            self.snapshot,
-            _only(column),
-            index_type,
-            name=name,
-            replace=replace,
-            options=options,
-            train=train,
-        )
-        return self._at(manifest)
-
-    def index_statistics(self, name: str) -> dict[str, Any]:
-        """Return what is known of an index: its kind, its segments, rows and fragments with and without it.
-
-        The key `indices` has figures of each segment, see `segment_figures`.
+            column, index_type, name, options: as for `create_index` or `create_scalar_index`. Segments of
+                vectors that are given the same `ivf_centroids`, and of PQ `pq_codebook`, can be merged.
+            fragment_ids: the fragments.
+            index_uuid: names the segment; a new one by default.
 
         Raises:
-            IndexNotFoundError: there is no such index.
+            SchemaError: the column does not exist, or cannot be indexed so.
+            OptionError: an option is wrong, or a fragment does not exist.
         """
-        for index in describe_indices(self.snapshot):
-            if index.name == name:
-                rows = self.snapshot.live_rows()
-                indexed = index.num_rows_indexed or 0
-                covered = {number for segment in index.segments for number in segment.fragment_ids or ()}
-                return {
-                    "index_type": index.index_type,
-                    "name": name,
-                    "num_indices": len(index.segments),
-                    "num_segments": len(index.segments),
-                    "num_indexed_rows": indexed,
-                    "num_unindexed_rows": rows - indexed,
-                    "num_indexed_fragments": len(covered),
-                    "num_unindexed_fragments": len(self.manifest.fragments) - len(covered),
-                    "details": dict(index.details),
-                    "indices": segment_figures(self.snapshot, index),
-                }
-        raise IndexNotFoundError(f'Index "{name}" not found')
+        fragments = self._fragments_named(fragment_ids)
+        name = name or f"{column}_idx"
+        number = None if index_uuid is None else _uuid(index_uuid)
+        if index_type.upper() in INDEX_TYPES:
+            metric = options.pop("metric", "l2")
+            partitions, sub_vectors, bits = (options.pop(argument, None) for argument in _VECTOR_ARGUMENTS)
+            recipe = recipe_with(index_type, metric, partitions, sub_vectors, bits, options)
+            entry = write_vector_segment(self.dataset.snapshot, column, recipe, name, fragments, number)
+        else:
+            kind = scalar_kind(index_type)
+            kind.check(options)
+            entry = build_segment(self.dataset.snapshot, column, kind, name, fragments, options, number)
+        return Index.of(entry)
+
+    def create_part(
+        self,
+        column: str,
+        index_type: str,
+        name: str | None = None,
+        *,
+        fragment_ids: Iterable[int],
+        index_uuid: str,
+        **options: Any,
+    ) -> None:
+        """Build a part of the segment `index_uuid`, which `merge_index_metadata` puts together.
+
+        Args:
+            column, index_type, name, options: as for `create_scalar_index`.
+            fragment_ids: the fragments.
+            index_uuid: what the parts have in common.
+
+        Raises:
+            SchemaError, OptionError: as `create_index_uncommitted`.
+        """
+        kind = scalar_kind(index_type)
+        kind.check(options)
+        fragments = self._fragments_named(fragment_ids)
+        number = _uuid(index_uuid)
+        write_part(self.dataset.snapshot, column, kind, name or f"{column}_idx", fragments, number, options)
+
+    def merge_parts(self, index_uuid: str, index_type: str) -> Index:
+        """Put the parts of a segment together, commit nothing, and return its entry.
+
+        Raises:
+            IndexNotFoundError: there are no parts.
+            OptionError: they are of another kind, or two of them cover one fragment.
+        """
+        kind = scalar_kind(index_type)
+        entry = merge_parts(self.dataset.snapshot, _uuid(index_uuid))
+        if label_of(entry) != kind.label:
+            raise OptionError(f"the parts of {index_uuid} are of another kind than {index_type}")
+        return Index.of(entry)
+
+    def merge_segments(self, segments: Sequence[Index]) -> Index:
+        """Put segments that are not committed together, commit nothing, and return the entry of a new one.
+
+        Raises:
+            OptionError: they are not of one index, or were trained apart, or two of them cover one fragment.
+        """
+        if not segments:
+            raise OptionError("there are no segments to merge")
+        entries = [segment.message() for segment in segments]
+        merge = merge_vector_segments if label_of(entries[0]) == VECTOR_LABEL else merge_segments
+        return Index.of(merge(self.dataset.snapshot, entries))
+
+    def commit_segments(self, index_name: str, column: str, segments: Sequence[Index]) -> LanceDataset:
+        """Make segments an index, in place of one of that name, and return the version that has it.
+
+        Raises:
+            OptionError: the name is taken by an index of another column, or two segments cover one fragment.
+            CommitError: the commit failed; see its subclasses. The files of the segments stay.
+        """
+        field = leaf_field(self.dataset.snapshot.schema, column)
+        check_name(self.dataset.manifest, index_name, field.id, replace=True)
+        entries = [segment.message() for segment in segments]
+        covered: set[int] = set()
+        for segment, entry in zip(segments, entries, strict=True):
+            if list(entry.fields) != [field.id]:
+                raise OptionError(f"segment {segment.uuid} is not one of column {column!r}")
+            twice = covered & set(segment.fragment_ids)
+            if twice:
+                raise OptionError(f"two segments cover fragment {min(twice)}: build one of them")
+            covered |= set(segment.fragment_ids)
+            entry.name = index_name
+        removed = [old for old in self.dataset.manifest.indices if old.name == index_name]
+        version = min([self.dataset.version, *(entry.dataset_version for entry in entries)])
+        operation = create_index_message(entries, removed)
+        return self.dataset.at(
+            commit_operation(self.dataset.store, self.dataset.root, operation, read_version=version)
+        )
+
+    def _fragments_named(self, ids: Iterable[int]) -> list[table_pb2.DataFragment]:
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise OptionTypeError(f"fragment_ids is a list of numbers, not {ids!r}")
+        fragments = {fragment.id: fragment for fragment in self.dataset.snapshot.fragments}
+        numbers = sorted(set(ids))
+        lacking = [number for number in numbers if number not in fragments]
+        if lacking or not numbers:
+            what = f"no fragment {lacking[0]}" if lacking else "no fragment named"
+            raise OptionError(f"there is {what}; the version has {len(fragments)} fragments")
+        return [fragments[number] for number in numbers]
 
 
 def known_indices(manifest: Manifest) -> list[str]:
@@ -228,3 +381,10 @@ def _only(column: Any) -> str:
     if not isinstance(column, str):
         raise OptionTypeError(f"an index is of one column, given by its name, not by {column!r}")
     return column
+
+
+def _uuid(text: str) -> uuids.UUID:
+    try:
+        return uuids.UUID(text)
+    except (ValueError, AttributeError, TypeError):
+        raise OptionError(f"{text!r} is not a uuid") from None

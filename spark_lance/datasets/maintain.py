@@ -7,35 +7,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from spark_lance.datasets.base import DatasetBase, SameDataset
 from spark_lance.errors import OptionTypeError
-from spark_lance.late import late
+from spark_lance.index.remap import SegmentRemap
+from spark_lance.table.maintenance.compact import CompactionMetrics, compact_table
+from spark_lance.table.maintenance.compact_plan import read_options
+from spark_lance.table.maintenance.repair import repair
+from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
 
 if TYPE_CHECKING:
-    from spark_lance.table.indices.describe import IndexDescription, describe_indices, list_indices
-    from spark_lance.table.maintenance.compact import CompactionMetrics, compact_table
-    from spark_lance.table.maintenance.compact_plan import read_options
-    from spark_lance.table.maintenance.drop_index import drop_index
-    from spark_lance.table.maintenance.repair import repair
-    from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
-else:
-    describe_indices = late("spark_lance.table.indices.describe", "describe_indices")
-    list_indices = late("spark_lance.table.indices.describe", "list_indices")
-    compact_table = late("spark_lance.table.maintenance.compact", "compact_table")
-    read_options = late("spark_lance.table.maintenance.compact_plan", "read_options")
-    drop_index = late("spark_lance.table.maintenance.drop_index", "drop_index")
-    repair = late("spark_lance.table.maintenance.repair", "repair")
-    CleanupPolicy = late("spark_lance.table.versions.cleanup", "CleanupPolicy")
-    cleanup = late("spark_lance.table.versions.cleanup", "cleanup")
+    from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["MaintainMixin", "Optimizer"]
+__all__ = ["DatasetOptimizer"]
 
 
 @dataclass(frozen=True)
-class Optimizer:
-    """The methods of `LanceDataset.optimize`."""
+class DatasetOptimizer:
+    """Compaction, upkeep of indices, clean-up and repair. Made by `LanceDataset.optimize`."""
 
-    dataset: DatasetBase
+    dataset: LanceDataset
 
     def compact_files(self, **options: Any) -> CompactionMetrics:
         """Rewrite small fragments, and those with many deleted rows, to few larger ones.
@@ -65,32 +54,26 @@ class Optimizer:
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
         chosen = read_options(self.dataset.manifest.config, options)
-        return compact_table(self.dataset.snapshot, chosen, remap=self.dataset._index_remap)
+        return compact_table(self.dataset.snapshot, chosen, remap=SegmentRemap())
 
+    def optimize_indices(
+        self, *, num_indices_to_merge: int | None = None, index_names: Sequence[str] | None = None
+    ) -> None:
+        """Index the rows that indices do not cover yet.
 
-class MaintainMixin(DatasetBase):
-    """Indices, compaction and clean-up."""
+        The new version is not the dataset's: open it with `checkout_version(latest_version)`.
 
-    @property
-    def optimize(self) -> Optimizer:
-        """Compaction."""
-        return Optimizer(self)
-
-    def compact_files(self, **options: Any) -> CompactionMetrics:
-        """Compact the table: `optimize.compact_files` by another name."""
-        return self.optimize.compact_files(**options)
-
-    def repair(self: SameDataset) -> SameDataset:
-        """Move manifests that are not whole aside, as after a power failure, and return the newest version.
-
-        If the newest manifest is torn, the newest whole version is restored under the next free number. The
-        torn files go to `_torn/`; nothing is deleted.
+        Args:
+            num_indices_to_merge: how many of the newest segments of an index become one with the new rows. 0
+                adds a segment; by default all are merged.
+            index_names: the indices; by default all that are known here; those whose form is too
+                old to be read are passed over with a warning in the log.
 
         Raises:
-            TornManifestError: no version is whole.
-            CommitError: the restore failed; see its subclasses. Nothing was moved.
+            IndexNotFoundError: there is no index of a name, or it is of a kind that is not built here.
+            CommitError: a commit failed; see its subclasses.
         """
-        return self._at(repair(self.store, self.root).manifest)
+        self.dataset.indices.optimize(num_indices_to_merge=num_indices_to_merge, index_names=index_names)
 
     def cleanup_old_versions(
         self,
@@ -133,35 +116,22 @@ class MaintainMixin(DatasetBase):
             older_than, retain_versions, versions, delete_unverified, error_if_tagged_old_versions
         )
         return cleanup(
-            self.store,
-            self.root,
-            self.manifest,
+            self.dataset.store,
+            self.dataset.root,
+            self.dataset.manifest,
             policy,
             dry_run=dry_run,
             delete_rate_limit=delete_rate_limit,
         )
 
-    def describe_indices(self) -> list[IndexDescription]:
-        """Return the indices of this version, by name, each with its segments.
+    def repair(self) -> LanceDataset:
+        """Move manifests that are not whole aside, as after a power failure, and return the newest version.
+
+        If the newest manifest is torn, the newest whole version is restored under the next free number. The
+        torn files go to `_torn/`; nothing is deleted.
 
         Raises:
-            FormatError: index entries are damaged.
+            TornManifestError: no version is whole.
+            CommitError: the restore failed; see its subclasses. Nothing was moved.
         """
-        return describe_indices(self.snapshot)
-
-    def list_indices(self) -> list[dict[str, Any]]:
-        """Return one dict per index segment: name, type, uuid, fields, version, fragment_ids, base_id.
-
-        Raises:
-            FormatError: index entries are damaged.
-        """
-        return list_indices(self.snapshot)
-
-    def drop_index(self: SameDataset, name: str) -> SameDataset:
-        """Take an index out of the table and return the version without it; older versions keep it.
-
-        Raises:
-            IndexNotFoundError: there is no index of this name.
-            CommitError: another writer was in the way; see its subclasses.
-        """
-        return self._at(drop_index(self.snapshot, name))
+        return self.dataset.at(repair(self.dataset.store, self.dataset.root).manifest)

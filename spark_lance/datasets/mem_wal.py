@@ -8,41 +8,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from spark_lance.datasets.base import DatasetBase, SameDataset
-from spark_lance.late import late
-from spark_lance.memwal.names import GRACE
+from spark_lance.datasets.fresh import FreshDataset
+from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal, compact_wal, shards_of
+from spark_lance.memwal.entries import read_tail
+from spark_lance.memwal.fresh import compacted_generations, open_fresh
+from spark_lance.memwal.names import GRACE, ShardPaths, parse_shard_id
+from spark_lance.memwal.routed import RoutedWriter
+from spark_lance.memwal.setup import drop_mem_wal, initialize_mem_wal
+from spark_lance.memwal.shard_manifest import load_shard
+from spark_lance.memwal.writer import ShardWriter
 from spark_lance.proto.index_pb2 import ShardManifest
+from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.versions.versions import load_latest
 
 if TYPE_CHECKING:
-    from spark_lance.datasets.fresh import FreshDataset
-    from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal, compact_wal, shards_of
-    from spark_lance.memwal.entries import read_tail
-    from spark_lance.memwal.fresh import compacted_generations, open_fresh
-    from spark_lance.memwal.names import ShardPaths, parse_shard_id
-    from spark_lance.memwal.routed import RoutedWriter
-    from spark_lance.memwal.setup import drop_mem_wal, initialize_mem_wal
-    from spark_lance.memwal.shard_manifest import load_shard
-    from spark_lance.memwal.writer import ShardWriter
-    from spark_lance.table.operations.mem_wal_marks import mem_wal_details
-else:
-    FreshDataset = late("spark_lance.datasets.fresh", "FreshDataset")
-    collect_wal = late("spark_lance.memwal.compact", "collect_wal")
-    compact_wal = late("spark_lance.memwal.compact", "compact_wal")
-    shards_of = late("spark_lance.memwal.compact", "shards_of")
-    read_tail = late("spark_lance.memwal.entries", "read_tail")
-    compacted_generations = late("spark_lance.memwal.fresh", "compacted_generations")
-    open_fresh = late("spark_lance.memwal.fresh", "open_fresh")
-    ShardPaths = late("spark_lance.memwal.names", "ShardPaths")
-    parse_shard_id = late("spark_lance.memwal.names", "parse_shard_id")
-    RoutedWriter = late("spark_lance.memwal.routed", "RoutedWriter")
-    drop_mem_wal = late("spark_lance.memwal.setup", "drop_mem_wal")
-    initialize_mem_wal = late("spark_lance.memwal.setup", "initialize_mem_wal")
-    load_shard = late("spark_lance.memwal.shard_manifest", "load_shard")
-    ShardWriter = late("spark_lance.memwal.writer", "ShardWriter")
-    mem_wal_details = late("spark_lance.table.operations.mem_wal_marks", "mem_wal_details")
+    from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["MemWalMixin", "ShardInfo"]
+__all__ = ["DatasetWal", "ShardInfo"]
 
 
 @dataclass(frozen=True)
@@ -70,12 +52,17 @@ class ShardInfo:
     logged_rows: int
 
 
-class MemWalMixin(DatasetBase):
-    """Rows go to the log of a shard, are seen by `fresh()` at once, and come into the table by
-    `compact_wal`."""
+@dataclass(frozen=True)
+class DatasetWal:
+    """The logs of rows that are not in the table yet (MemWAL).
 
-    def initialize_mem_wal(
-        self: SameDataset,
+    Rows go to the log of a shard. `fresh` reads them at once, and `compact` moves them into the table.
+    """
+
+    dataset: LanceDataset
+
+    def initialize(
+        self,
         *,
         maintained_indexes: Sequence[str] | None = None,
         bucket_column: str | None = None,
@@ -83,7 +70,7 @@ class MemWalMixin(DatasetBase):
         identity_column: str | None = None,
         unsharded: bool = False,
         **writer_defaults: Any,
-    ) -> SameDataset:
+    ) -> LanceDataset:
         """Give the table a MemWAL and return the version that has it.
 
         With a primary key (field metadata `lance-schema:unenforced-primary-key`) rows are upserted, without
@@ -103,9 +90,9 @@ class MemWalMixin(DatasetBase):
             SchemaError: the key, or the column that tells the shard, cannot be used so.
             CommitError: the commit failed; see its subclasses.
         """
-        return self._at(
+        return self.dataset.at(
             initialize_mem_wal(
-                self.snapshot,
+                self.dataset.snapshot,
                 maintained_indexes=maintained_indexes,
                 bucket_column=bucket_column,
                 num_buckets=num_buckets,
@@ -115,7 +102,7 @@ class MemWalMixin(DatasetBase):
             )
         )
 
-    def drop_mem_wal(self: SameDataset, *, delete_shards: bool = False) -> SameDataset:
+    def drop(self, *, delete_shards: bool = False) -> LanceDataset:
         """Take the MemWAL away and return the version without it.
 
         Args:
@@ -125,11 +112,11 @@ class MemWalMixin(DatasetBase):
             OptionError: there is none; or there are shards, and they may not be deleted.
             CommitError: the commit failed; see its subclasses.
         """
-        return self._at(drop_mem_wal(self.snapshot, delete_shards=delete_shards))
+        return self.dataset.at(drop_mem_wal(self.dataset.snapshot, delete_shards=delete_shards))
 
-    def mem_wal_index_details(self) -> dict[str, Any] | None:
+    def details(self) -> dict[str, Any] | None:
         """Return how the table's MemWAL spreads rows and what its writers begin with; None without one."""
-        details = mem_wal_details(self.manifest.indices)
+        details = mem_wal_details(self.dataset.manifest.indices)
         if details is None:
             return None
         return {
@@ -156,14 +143,14 @@ class MemWalMixin(DatasetBase):
             ],
         }
 
-    def mem_wal_shards(self) -> list[ShardInfo]:
+    def shards(self) -> list[ShardInfo]:
         """Return what is known of each shard.
 
         Raises:
             OptionError: the table has no MemWAL.
             WalHoleError, WalEntryError: a log is damaged.
         """
-        at = self.snapshot.at(load_latest(self.store, self.root))
+        at = self.dataset.snapshot.at(load_latest(self.dataset.store, self.dataset.root))
         compacted = compacted_generations(at) or {}
         result = []
         for shard in shards_of(at):
@@ -184,7 +171,7 @@ class MemWalMixin(DatasetBase):
             )
         return result
 
-    def mem_wal_writer(self, shard_id: str | uuid.UUID, **settings: Any) -> ShardWriter:
+    def writer(self, shard_id: str | uuid.UUID, **settings: Any) -> ShardWriter:
         """Claim a shard and return its writer, see `ShardWriter`; a writer that it had is fenced.
 
         Args:
@@ -198,7 +185,7 @@ class MemWalMixin(DatasetBase):
             ShardSealedError: the shard takes no more rows.
             WalHoleError, WalEntryError: its log is damaged; `accept_loss=True` opens it without what is lost.
         """
-        return ShardWriter(self.snapshot, parse_shard_id(shard_id), settings)
+        return ShardWriter(self.dataset.snapshot, parse_shard_id(shard_id), settings)
 
     def upsert_log(self, **settings: Any) -> RoutedWriter:
         """Return a writer that spreads rows over the shards as the MemWAL says; see `RoutedWriter`.
@@ -209,7 +196,7 @@ class MemWalMixin(DatasetBase):
         Raises:
             OptionError: the table has no MemWAL, or one whose shards are chosen by hand.
         """
-        return RoutedWriter(self.snapshot, settings)
+        return RoutedWriter(self.dataset.snapshot, settings)
 
     def fresh(self, *, accept_loss: bool = False) -> FreshDataset:
         """Return the newest version of the table together with all rows that are logged, to be read.
@@ -224,9 +211,11 @@ class MemWalMixin(DatasetBase):
             WalHoleError, WalEntryError: entries of a log are missing or damaged.
             UnsupportedFormatError: the table has blobs, and logged rows.
         """
-        return FreshDataset(self.uri, open_fresh(self.store, self.root, accept_loss=accept_loss))
+        return FreshDataset(
+            self.dataset.uri, open_fresh(self.dataset.store, self.dataset.root, accept_loss=accept_loss)
+        )
 
-    def compact_wal(
+    def compact(
         self, shards: Iterable[str | uuid.UUID] | None = None, *, flush: bool = False
     ) -> WalCompaction:
         """Move rows of SSTables into the table; return the counts.
@@ -242,9 +231,9 @@ class MemWalMixin(DatasetBase):
             CommitError: other writers were in the way; see its subclasses. What was brought in stays.
         """
         chosen = None if shards is None else [parse_shard_id(shard) for shard in shards]
-        return compact_wal(self.snapshot, chosen, flush=flush)
+        return compact_wal(self.dataset.snapshot, chosen, flush=flush)
 
-    def collect_wal(
+    def collect(
         self,
         shards: Iterable[str | uuid.UUID] | None = None,
         *,
@@ -262,4 +251,4 @@ class MemWalMixin(DatasetBase):
             OptionError: the table has no MemWAL, or no such shard.
         """
         chosen = None if shards is None else [parse_shard_id(shard) for shard in shards]
-        return collect_wal(self.snapshot, chosen, older_than=older_than, dry_run=dry_run)
+        return collect_wal(self.dataset.snapshot, chosen, older_than=older_than, dry_run=dry_run)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.base import SameDataset
 from spark_lance.datasets.merge_plan import analyzed_merge, explained_merge
 from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.datasets.transaction import Transaction
@@ -21,11 +20,14 @@ from spark_lance.table.rows.merge_insert import MergeRules, merge_rows, prepare_
 from spark_lance.table.rows.merge_source import SPILL_BYTES, source_rows
 from spark_lance.table.writing.inputs import as_reader
 
+if TYPE_CHECKING:
+    from spark_lance.datasets.lance_dataset import LanceDataset
+
 __all__ = ["MergeInsertBuilder", "MergeResult"]
 
 
 @dataclass(frozen=True)
-class MergeResult(Generic[SameDataset]):
+class MergeResult:
     """The result of a merge.
 
     Attributes:
@@ -33,27 +35,27 @@ class MergeResult(Generic[SameDataset]):
         num_inserted_rows, num_updated_rows, num_deleted_rows: how many rows.
     """
 
-    dataset: SameDataset
+    dataset: LanceDataset
     num_inserted_rows: int
     num_updated_rows: int
     num_deleted_rows: int
 
 
-class MergeInsertBuilder(OneSpelling, Generic[SameDataset]):
+class MergeInsertBuilder(OneSpelling):
     """A merge in the making. Its methods change it and return it, so that calls can be chained.
 
     A row of the table and a row of the source match if their keys are equal. A key with a null in it matches
     nothing. Floats match by their bits: NaN matches NaN, 0.0 does not match -0.0.
     """
 
-    def __init__(self, dataset: SameDataset, on: tuple[str, ...]) -> None:
+    def __init__(self, dataset: LanceDataset, on: tuple[str, ...]) -> None:
         self._dataset = dataset
         self._rules = MergeRules(on)
         self._retries = 10
         self._timeout = timedelta(seconds=30)
         self._limit = SPILL_BYTES
 
-    def when_matched_update_all(self, condition: Predicate | None = None) -> MergeInsertBuilder[SameDataset]:
+    def when_matched_update_all(self, condition: Predicate | None = None) -> MergeInsertBuilder:
         """Replace rows of the table by the source's rows of the same key.
 
         Args:
@@ -63,24 +65,22 @@ class MergeInsertBuilder(OneSpelling, Generic[SameDataset]):
         self._rules = replace(self._rules, matched="update", condition=condition)
         return self
 
-    def when_matched_delete(self) -> MergeInsertBuilder[SameDataset]:
+    def when_matched_delete(self) -> MergeInsertBuilder:
         """Delete rows of the table whose key the source has."""
         self._rules = replace(self._rules, matched="delete", condition=None)
         return self
 
-    def when_matched_fail(self) -> MergeInsertBuilder[SameDataset]:
+    def when_matched_fail(self) -> MergeInsertBuilder:
         """Fail with a MergeError if the table has any key of the source."""
         self._rules = replace(self._rules, matched="fail", condition=None)
         return self
 
-    def when_not_matched_insert_all(self) -> MergeInsertBuilder[SameDataset]:
+    def when_not_matched_insert_all(self) -> MergeInsertBuilder:
         """Insert rows of the source whose key the table does not have."""
         self._rules = replace(self._rules, insert=True)
         return self
 
-    def when_not_matched_by_source_delete(
-        self, expr: Predicate | None = None
-    ) -> MergeInsertBuilder[SameDataset]:
+    def when_not_matched_by_source_delete(self, expr: Predicate | None = None) -> MergeInsertBuilder:
         """Delete rows of the table whose key the source does not have.
 
         Args:
@@ -89,17 +89,17 @@ class MergeInsertBuilder(OneSpelling, Generic[SameDataset]):
         self._rules = replace(self._rules, delete_missing=True, missing=expr)
         return self
 
-    def conflict_retries(self, max_retries: int) -> MergeInsertBuilder[SameDataset]:
+    def conflict_retries(self, max_retries: int) -> MergeInsertBuilder:
         """Set how often to start again because of other writers; 10 by default."""
         self._retries = max_retries
         return self
 
-    def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder[SameDataset]:
+    def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder:
         """Set the time after which no new attempt is begun; 30 seconds by default."""
         self._timeout = timeout
         return self
 
-    def memory_limit(self, num_bytes: int) -> MergeInsertBuilder[SameDataset]:
+    def memory_limit(self, num_bytes: int) -> MergeInsertBuilder:
         """Set up to which size the data is held in memory; 256 MB by default.
 
         More goes to a file in the system's folder for temporary files. The keys are always held.
@@ -107,17 +107,17 @@ class MergeInsertBuilder(OneSpelling, Generic[SameDataset]):
         self._limit = num_bytes
         return self
 
-    def target_bases(self, bases: Iterable[str]) -> MergeInsertBuilder[SameDataset]:
+    def target_bases(self, bases: Iterable[str]) -> MergeInsertBuilder:
         """Set the places that take new files, by name or path, as for `write_dataset`."""
         self._rules = replace(self._rules, target_bases=tuple(bases), target_all_bases=None)
         return self
 
-    def target_all_bases(self, include_primary: bool = True) -> MergeInsertBuilder[SameDataset]:
+    def target_all_bases(self, include_primary: bool = True) -> MergeInsertBuilder:
         """Let all places take new files, with the table's own root or without."""
         self._rules = replace(self._rules, target_bases=(), target_all_bases=include_primary)
         return self
 
-    def use_index(self, use_index: bool) -> MergeInsertBuilder[SameDataset]:
+    def use_index(self, use_index: bool) -> MergeInsertBuilder:
         """Set whether indices of the key columns may tell where keys are, where that is less work: they may.
 
         The result is the same; without them the key columns are read.
@@ -157,7 +157,7 @@ class MergeInsertBuilder(OneSpelling, Generic[SameDataset]):
         with source_rows(self._reader(data, schema), self._limit) as rows:
             return analyzed_merge(self._dataset.snapshot, rows, rules)
 
-    def execute(self, data: Any, schema: pa.Schema | None = None) -> MergeResult[SameDataset]:
+    def execute(self, data: Any, schema: pa.Schema | None = None) -> MergeResult:
         """Merge the data and return the new version. One is made even if nothing changes.
 
         The data is drawn once, and held up to `memory_limit`; the table is streamed. Updated rows move to the
@@ -185,7 +185,7 @@ class MergeInsertBuilder(OneSpelling, Generic[SameDataset]):
         with source_rows(self._reader(data, schema), self._limit) as rows:
             done = merge_rows(dataset.snapshot, rows, rules, reruns=reruns)
         return MergeResult(
-            dataset._at(done.manifest), done.num_inserted_rows, done.num_updated_rows, done.num_deleted_rows
+            dataset.at(done.manifest), done.num_inserted_rows, done.num_updated_rows, done.num_deleted_rows
         )
 
     def execute_uncommitted(

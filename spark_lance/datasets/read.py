@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.base import DatasetBase
 from spark_lance.datasets.fragment_changes import FragmentChanges
 from spark_lance.datasets.ordering import OrderBy, orderings
 from spark_lance.datasets.projection import Columns, Projection
@@ -23,26 +20,22 @@ from spark_lance.datasets.scan_request import (
     check_hints,
 )
 from spark_lance.datasets.scanner import LanceScanner, ScanSource
-from spark_lance.errors import OptionError, OptionTypeError, RowNotFoundError
+from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.predicate import Predicate
 from spark_lance.file.base.extensions import known_schema, known_table
-from spark_lance.file.base.schema import Schema
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
-from spark_lance.table.addresses import fragments_of
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.texts import texts_as_binary
-from spark_lance.table.versions.versions import load_version
 
 if TYPE_CHECKING:
     from spark_lance.datasets.building import write_fragments
     from spark_lance.datasets.fragment_metadata import FragmentMetadata
-    from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
-    from spark_lance.table.reading.changes_feed import Changes, changes_between
+    from spark_lance.datasets.lance_dataset import LanceDataset
+    from spark_lance.table.reading.blobs import blob_path, descriptors, open_blobs
+    from spark_lance.table.reading.changes_feed import changes_between
     from spark_lance.table.reading.take import RowNumbers, take_addresses, take_positions, take_row_ids
-    from spark_lance.table.versions.resolve import Reference, resolve
+    from spark_lance.table.versions.resolve import resolve
 else:
     write_fragments = late("spark_lance.datasets.building", "write_fragments")
     blob_path = late("spark_lance.table.reading.blobs", "blob_path")
@@ -54,7 +47,7 @@ else:
     take_row_ids = late("spark_lance.table.reading.take", "take_row_ids")
     resolve = late("spark_lance.table.versions.resolve", "resolve")
 
-__all__ = ["LanceFragment", "ReadMixin", "Readable"]
+__all__ = ["LanceFragment", "Readable"]
 
 
 class Readable(ScanSource):
@@ -161,22 +154,40 @@ class Readable(ScanSource):
         offset: int | None = None,
         with_row_id: bool = False,
         with_row_address: bool = False,
+        *,
+        nearest: Mapping[str, Any] | None = None,
+        full_text_query: Any = None,
+        prefilter: bool = False,
         **options: Any,
     ) -> pa.Table:
-        """Read rows into memory.
-
-        Columns have the extension types that pyarrow knows, built in or registered.
+        """Return rows as a table, see `scanner`; with `nearest` the rows nearest to a vector.
 
         Args:
-            columns, filter, limit, offset, with_row_id, with_row_address, options: see `scanner`.
-
-        Raises:
-            SchemaError: a column does not exist.
-            ExpressionError: the filter does not fit.
-            FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+            columns: what to read, see `scanner`; all columns by default.
+            nearest: what is searched, with pylance's keys: `column`, `q` (a vector, or a list of them), `k`
+                (`limit`, or 10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`,
+                `refine_factor`, `ef`, `use_index`, `fast_search`, `distance_range`. The column `_distance` is
+                added; with several vectors also `query_index`, the first column.
+            full_text_query: words, a phrase in double quotes, or a dict of `query`, `column` (the one that
+                has an index by default), `operator` ("or" or "and"), `phrase` (False) and `fast_search`; or a
+                query of `spark_lance.query`. The rows that have them come with the column `_score`, best
+                first; `limit` says how many.
+            prefilter: whether the filter is applied before the search, so that k of its rows come, or to the
+                k nearest rows afterwards.
+            filter, limit, offset, with_row_id, with_row_address, options: see `scanner`.
         """
-        options |= {"with_row_id": with_row_id, "with_row_address": with_row_address}
-        return self.scanner(columns, filter, limit, offset, **options).to_table()
+        return self.scanner(
+            columns,
+            filter,
+            limit,
+            offset,
+            nearest,
+            full_text_query=full_text_query,
+            prefilter=prefilter,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            **options,
+        ).to_table()
 
     def to_batches(
         self,
@@ -214,7 +225,7 @@ class Readable(ScanSource):
             SchemaError: a column does not exist.
         """
         chosen = Projection.of(columns, self.snapshot.schema)
-        return known_table(chosen.apply(take_positions(self._scan(chosen.reads), indices)))
+        return known_table(chosen.apply(take_positions(self.plan_scan(chosen.reads), indices)))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export all rows by Arrow's C stream interface: `pa.table(ds)`, `pl.DataFrame(ds)`, and the like."""
@@ -240,156 +251,11 @@ def _message(fragment: Any) -> table_pb2.DataFragment:
     return message
 
 
-class ReadMixin(DatasetBase, Readable):
-    """The methods that read one version."""
-
-    @property
-    def lance_schema(self) -> Schema:
-        """The schema with field ids."""
-        return self.manifest.schema
-
-    @property
-    def has_stable_row_ids(self) -> bool:
-        """Whether rows keep their `_rowid` when they are moved or changed."""
-        return self.manifest.uses_stable_row_ids
-
-    def _texts_as_binary(self) -> ReadMixin:
-        return self._at(texts_as_binary(self.manifest))
-
-    def get_fragments(self) -> list[LanceFragment]:
-        """Return the fragments in scan order."""
-        return [LanceFragment(self, fragment) for fragment in self.manifest.fragments]
-
-    def get_fragment(self, fragment_id: int) -> LanceFragment | None:
-        """Return the fragment of an id, None if there is none."""
-        fragments = [fragment for fragment in self.manifest.fragments if fragment.id == fragment_id]
-        return LanceFragment(self, fragments[0]) if fragments else None
-
-    def _scan(
-        self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
-    ) -> Scan:
-        return self.snapshot.scan(columns, with_row_id=with_row_id, with_row_address=with_row_address)
-
-    def take_rows(self, row_ids: RowNumbers, columns: Columns = None) -> pa.Table:
-        """Return the rows with the given `_rowid`s, in that order; ids without a live row are passed over.
-
-        Raises:
-            IndexError: row ids are addresses here, and an existing fragment has no such physical row.
-            SchemaError: a column does not exist.
-        """
-        chosen = Projection.of(columns, self.lance_schema)
-        return known_table(chosen.apply(take_row_ids(self._scan(chosen.reads), row_ids)))
-
-    def sample(
-        self, num_rows: int, columns: Columns = None, randomize_order: bool = True, *, seed: int | None = None
-    ) -> pa.Table:
-        """Return rows chosen at random, each at most once; all if there are fewer.
-
-        Args:
-            num_rows: how many.
-            columns: as for `scanner`.
-            randomize_order: whether they come in random order, or in the table's.
-            seed: the same number chooses the same rows of a version.
-
-        Raises:
-            OptionError: the number is negative, or no whole one.
-        """
-        if not isinstance(num_rows, Integral) or num_rows < 0:
-            raise OptionError(f"the rows of a sample must be a whole number from 0 on, not {num_rows!r}")
-        total = self.count_rows()
-        chosen = random.Random(seed).sample(range(total), min(num_rows, total))
-        return self.take(chosen if randomize_order else sorted(chosen), columns)
-
-    def diff(self, from_version: Reference, to_version: Reference | None = None) -> Changes:
-        """Return what changed from one version, exclusive, to another, inclusive.
-
-        `diff(3).inserted()`, `.updated()` and `.deleted()` are streams of rows; see `Changes`. Without stable
-        row ids, rows are matched by the primary key, and are updated if a value differs. Without a primary
-        key only appends, deletes and overwrites may lie between the versions.
-
-        Args:
-            from_version: a version of this line, by number or tag; 0 for the empty table before the first.
-            to_version: a later one; this version by default.
-
-        Raises:
-            VersionNotFoundError: there is no such version.
-            OptionError: the versions are in the wrong order, or on another branch.
-        """
-        at = self.snapshot
-        end = at if to_version is None else at.at(self._on_this_line(to_version))
-        begin = None if from_version == 0 else at.at(self._on_this_line(from_version))
-        return changes_between(begin, end)
-
-    def delta(
-        self,
-        compared_against: int | None = None,
-        *,
-        begin_version: int | None = None,
-        end_version: int | None = None,
-    ) -> Changes:
-        """Return `diff(compared_against)` or `diff(begin_version, end_version)`, by pylance's name.
-
-        Raises:
-            OptionError: neither the one nor both of the others are given; or as `diff`.
-        """
-        if compared_against is not None and begin_version is None and end_version is None:
-            return self.diff(compared_against)
-        if compared_against is None and begin_version is not None and end_version is not None:
-            return self.diff(begin_version, end_version)
-        raise OptionError("delta needs compared_against, or begin_version and end_version")
-
-    def _on_this_line(self, version: Reference) -> Manifest:
-        place = resolve(self.store, self.main_root, version, self.branch)
-        if place.root != self.root:
-            raise OptionError(f"version {version!r} is on another branch: row ids mean other rows there")
-        return load_version(self.store, self.root, place.version)
-
-    def take_blobs(
-        self,
-        blob_column: str,
-        indices: RowNumbers | None = None,
-        *,
-        ids: RowNumbers | None = None,
-        addresses: RowNumbers | None = None,
-    ) -> list[BlobFile | None]:
-        """Return the blobs of rows as binary files, None for nulls.
-
-        Args:
-            blob_column: a blob column; dots lead into structs.
-            indices: positions, 0-based, in scan order. (pylance's second argument is `ids`.)
-            ids: `_rowid`s instead.
-            addresses: `_rowaddr`s instead.
-
-        Raises:
-            IndexError: a position is outside the table, or an id or address has no live row.
-            OptionError: not exactly one of the three is given.
-            SchemaError: there is no such column, or it is not a blob column.
-            FormatError, UnsupportedFormatError: a descriptor is damaged or of an unknown kind.
-            FileNotFoundError: an object outside the table, to which a descriptor points, does not exist.
-        """
-        numberings = [numbers for numbers in (indices, ids, addresses) if numbers is not None]
-        if len(numberings) != 1:
-            raise OptionError("take_blobs needs one of indices, ids and addresses")
-        path = blob_path(self.lance_schema, blob_column)
-        scan = self._scan([path[0].name, ROW_ADDRESS])
-        if indices is not None:
-            rows = take_positions(scan, indices)
-        elif ids is not None:
-            rows = take_row_ids(scan, ids)
-        else:
-            rows = take_addresses(scan, numberings[0])
-        if rows.num_rows != len(numberings[0]):
-            raise RowNotFoundError(f"only {rows.num_rows} of {len(numberings[0])} rows exist")
-        by_id = {fragment.id: fragment for fragment in self.manifest.fragments}
-        fragments = [by_id[number] for number in fragments_of(rows[ROW_ADDRESS].to_numpy()).tolist()]
-        return open_blobs(self.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
-
-
 @dataclass(frozen=True, repr=False)
 class LanceFragment(FragmentChanges, Readable):
     """One fragment of a version. `_rowoffset` counts the rows of the whole table."""
 
-    parent: ReadMixin
+    parent: LanceDataset
     message: table_pb2.DataFragment
 
     @staticmethod
@@ -454,9 +320,10 @@ class LanceFragment(FragmentChanges, Readable):
     def __repr__(self) -> str:
         return f"LanceFragment(id={self.fragment_id}, rows={self.count_rows()}, of={self.parent.uri!r})"
 
-    def _scan(
+    def plan_scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
     ) -> Scan:
+        """Plan to read columns of the fragment."""
         return self.parent.snapshot.scan(
             columns,
             with_row_id=with_row_id,

@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
-from spark_lance.datasets.base import DatasetBase, SameDataset
+from spark_lance.datasets.merge import MergeInsertBuilder
 from spark_lance.errors import OptionTypeError
 from spark_lance.expressions.predicate import Predicate
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.late import late
+from spark_lance.table.rows.delete import delete_rows
+from spark_lance.table.rows.update import update_rows
 
 if TYPE_CHECKING:
-    from spark_lance.datasets.merge import MergeInsertBuilder
-    from spark_lance.table.rows.delete import delete_rows
-    from spark_lance.table.rows.update import update_rows
-else:
-    MergeInsertBuilder = late("spark_lance.datasets.merge", "MergeInsertBuilder")
-    delete_rows = late("spark_lance.table.rows.delete", "delete_rows")
-    update_rows = late("spark_lance.table.rows.update", "update_rows")
+    from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["RowsMixin", "UpdateResult"]
+__all__ = ["DatasetRows", "UpdateResult"]
 
 _TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
-class UpdateResult(Generic[SameDataset]):
+class UpdateResult:
     """The result of an update.
 
     Attributes:
@@ -36,20 +31,23 @@ class UpdateResult(Generic[SameDataset]):
         num_rows_updated: how many rows were changed.
     """
 
-    dataset: SameDataset
+    dataset: LanceDataset
     num_rows_updated: int
 
 
-class RowsMixin(DatasetBase):
+@dataclass(frozen=True)
+class DatasetRows:
     """Changes of rows; each makes a new version."""
 
+    dataset: LanceDataset
+
     def delete(
-        self: SameDataset,
+        self,
         predicate: Predicate,
         *,
         conflict_retries: int = 10,
         retry_timeout: timedelta = _TIMEOUT,
-    ) -> SameDataset:
+    ) -> LanceDataset:
         """Delete the rows for which a predicate is true; return the version without them.
 
         Rows are looked for in this version. If another writer changed the same rows meanwhile, or moved them,
@@ -69,15 +67,15 @@ class RowsMixin(DatasetBase):
         if predicate is None:
             raise OptionTypeError("delete needs a condition, not None; delete('true') deletes every row")
         reruns = _reruns(conflict_retries, retry_timeout)
-        return self._at(delete_rows(self.snapshot, predicate, reruns=reruns))
+        return self.dataset.at(delete_rows(self.dataset.snapshot, predicate, reruns=reruns))
 
     def update(
-        self: SameDataset,
+        self,
         updates: Mapping[str, Any],
         where: Predicate | None = None,
         conflict_retries: int = 10,
         retry_timeout: timedelta = _TIMEOUT,
-    ) -> UpdateResult[SameDataset]:
+    ) -> UpdateResult:
         """Set columns of the rows for which a predicate is true, of all rows without one.
 
         All new values are computed from the old row, so {"a": "b", "b": "a"} swaps two columns. Values are
@@ -105,12 +103,10 @@ class RowsMixin(DatasetBase):
             UnsupportedFormatError: the table uses what is not written here, or has blobs in structs.
         """
         reruns = _reruns(conflict_retries, retry_timeout)
-        done = update_rows(self.snapshot, updates, where, reruns=reruns)
-        return UpdateResult(self._at(done.manifest), done.num_rows_updated)
+        done = update_rows(self.dataset.snapshot, updates, where, reruns=reruns)
+        return UpdateResult(self.dataset.at(done.manifest), done.num_rows_updated)
 
-    def merge_insert(
-        self: SameDataset, on: str | Iterable[str] | None = None
-    ) -> MergeInsertBuilder[SameDataset]:
+    def merge(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
         """Return a builder of a merge: update, insert and delete rows by comparing keys with a source.
 
             dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(table)
@@ -119,7 +115,7 @@ class RowsMixin(DatasetBase):
             on: the key column or columns; by default the table's primary key.
         """
         names = (on,) if isinstance(on, str) else tuple(on or ())
-        return MergeInsertBuilder(self, names)
+        return MergeInsertBuilder(self.dataset, names)
 
 
 def _reruns(retries: int, timeout: timedelta) -> RetryPolicy:

@@ -68,7 +68,7 @@ def check_hints(hints: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """A read, see `ReadMixin.scanner`.
+    """A read, see `Readable.scanner`.
 
     Raises:
         OptionError: a value cannot be used.

@@ -35,9 +35,25 @@ else:
     explained = late("spark_lance.datasets.plan_text", "explained")
     scanned_rows = late("spark_lance.datasets.plan_text", "scanned_rows")
 
-__all__ = ["LanceScanner", "ScanSource"]
+__all__ = ["LanceScanner", "ScanSource", "Searcher"]
 
 _TABLE_BYTES = 64 << 20
+
+
+class Searcher(ABC):
+    """The searches of a source."""
+
+    @abstractmethod
+    def run(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
+        """Return the rows that a search finds, with the columns that it adds."""
+
+    @abstractmethod
+    def added_columns(self, request: ScanRequest) -> pa.Schema:
+        """Return the columns that a search adds."""
+
+    def steps(self, request: ScanRequest) -> Sequence[str]:  # noqa: ARG002
+        """Return how a search by vector compares rows, for the plan."""
+        return ("KNNVectorDistance",)
 
 
 class ScanSource(ABC):
@@ -49,26 +65,19 @@ class ScanSource(ABC):
         """The version."""
 
     @abstractmethod
-    def _scan(
+    def plan_scan(
         self, columns: Sequence[str] | None, with_row_id: bool = False, with_row_address: bool = False
     ) -> Scan:
         """Plan to read columns of the rows that this stands for."""
 
-    def _searched(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:  # noqa: ARG002
-        """Return the rows that a search finds, with what was measured of them.
+    @property
+    def searcher(self) -> Searcher:
+        """Searches by vector and by words.
 
         Raises:
             OptionError: there is nothing to search here.
         """
         raise OptionError("a search is over a table, not over one fragment: give the table fragments=[...]")
-
-    def _compared(self, request: ScanRequest) -> Sequence[str]:  # noqa: ARG002
-        """Return how a search by vector compares rows, for the plan."""
-        return ("KNNVectorDistance",)
-
-    def _measured(self, request: ScanRequest) -> pa.Schema:  # noqa: ARG002
-        """Return the columns that a search adds."""
-        return pa.schema([])
 
 
 @dataclass(frozen=True)
@@ -182,7 +191,7 @@ class LanceScanner:
         Args:
             verbose: open all fragments, to count their pages and to tell the rows whose pages are left out.
         """
-        searched = self.source._compared(self.request) if self.request.nearest is not None else ()
+        searched = self.source.searcher.steps(self.request) if self.request.nearest is not None else ()
         scan = self._plan(self._reads)
         return explained(self.request, self._projection, scan, self._condition, verbose, searched)
 
@@ -206,7 +215,7 @@ class LanceScanner:
     @cached_property
     def _measured(self) -> pa.Schema:
         """The columns that a search adds."""
-        return self.source._measured(self.request)
+        return self.source.searcher.added_columns(self.request)
 
     @cached_property
     def _projection(self) -> Projection:
@@ -260,7 +269,7 @@ class LanceScanner:
     def _plan(self, columns: Sequence[str] | None) -> Scan:
         request = self.request
         named = None if columns is None else [c for c in columns if not self._is_measured(c)]
-        scan = self.source._scan(named, request.with_row_id, request.with_row_address)
+        scan = self.source.plan_scan(named, request.with_row_id, request.with_row_address)
         if request.fragments is not None:
             scan = replace(scan, fragments=tuple(request.fragments))
         if not request.use_scalar_index or request.include_deleted_rows:
@@ -281,7 +290,7 @@ class LanceScanner:
             )
         offset, limit = request.offset or 0, request.limit
         if request.is_search:
-            rows = [self.source._searched(request, self._reads)]
+            rows = [self.source.searcher.run(request, self._reads)]
             parts: Iterable[pa.Table] = rows if request.order_by else _cut(rows, offset, limit)
         else:
             scan = self._plan(self._reads)

@@ -3,108 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import pick_rows
-from spark_lance.datasets.projection import Columns
-from spark_lance.datasets.read import ReadMixin
 from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.datasets.scanner import Searcher
 from spark_lance.errors import OptionTypeError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
 from spark_lance.file.base.extensions import known_table
 from spark_lance.file.base.schema import Schema as LanceSchema
-from spark_lance.index.pruners import index_pruners
+from spark_lance.index.columns import leaf_field
+from spark_lance.index.entries import segments_of
+from spark_lance.index.search_rows import allowed_rows
+from spark_lance.index.text.compound import CompoundSearch
 from spark_lance.index.text.queries import FullTextQuery
+from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
-from spark_lance.late import late
+from spark_lance.index.vector.query import VectorQuery
+from spark_lance.index.vector.search import VectorSearch
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
-from spark_lance.table.reading.snapshot import PrunerFactory
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.take import OpenFragments
 
-if TYPE_CHECKING:
-    from spark_lance.index.columns import leaf_field
-    from spark_lance.index.entries import segments_of
-    from spark_lance.index.search_rows import allowed_rows
-    from spark_lance.index.text.compound import CompoundSearch
-    from spark_lance.index.text.search import TextSearch, parse_text_query
-    from spark_lance.index.vector.query import VectorQuery
-    from spark_lance.index.vector.search import VectorSearch
-    from spark_lance.table.reading.take import OpenFragments
-else:
-    leaf_field = late("spark_lance.index.columns", "leaf_field")
-    segments_of = late("spark_lance.index.entries", "segments_of")
-    allowed_rows = late("spark_lance.index.search_rows", "allowed_rows")
-    CompoundSearch = late("spark_lance.index.text.compound", "CompoundSearch")
-    TextSearch = late("spark_lance.index.text.search", "TextSearch")
-    parse_text_query = late("spark_lance.index.text.search", "parse_text_query")
-    VectorSearch = late("spark_lance.index.vector.search", "VectorSearch")
-    OpenFragments = late("spark_lance.table.reading.take", "OpenFragments")
-
-__all__ = ["DISTANCE", "SCORE", "SearchMixin", "measured_schema"]
+__all__ = ["DISTANCE", "SCORE", "DatasetSearcher", "measured_schema"]
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 # Sets of columns whose files stay open between searches.
 _KEPT_COLUMN_SETS = 4
 
 
-class SearchMixin(ReadMixin):
-    """Rows that are found by a search."""
+@dataclass(frozen=True, eq=False)
+class DatasetSearcher(Searcher):
+    """The searches of a version. It keeps indices and data files open."""
 
-    @property
-    def _pruner_factory(self) -> PrunerFactory:
-        """Indices tell every scan of the dataset where rows of certain values are."""
-        return index_pruners
+    snapshot: Snapshot
 
-    def to_table(
-        self,
-        columns: Columns = None,
-        filter: Predicate | None = None,
-        limit: int | None = None,
-        offset: int | None = None,
-        with_row_id: bool = False,
-        with_row_address: bool = False,
-        *,
-        nearest: Mapping[str, Any] | None = None,
-        full_text_query: Any = None,
-        prefilter: bool = False,
-        **options: Any,
-    ) -> pa.Table:
-        """Return rows as a table, see `ReadMixin.scanner`; with `nearest` the rows nearest to a vector.
-
-        Args:
-            columns: what to read, see `ReadMixin.scanner`; all columns by default.
-            nearest: what is searched, with pylance's keys: `column`, `q` (a vector, or a list of them), `k`
-                (`limit`, or 10), `metric`, `nprobes` or `minimum_nprobes` and `maximum_nprobes`,
-                `refine_factor`, `ef`, `use_index`, `fast_search`, `distance_range`. The column `_distance` is
-                added; with several vectors also `query_index`, the first column.
-            full_text_query: words, a phrase in double quotes, or a dict of `query`, `column` (the one that
-                has an index by default), `operator` ("or" or "and"), `phrase` (False) and `fast_search`; or a
-                query of `spark_lance.query`. The rows that have them come with the column `_score`, best
-                first; `limit` says how many.
-            prefilter: whether the filter is applied before the search, so that k of its rows come, or to the
-                k nearest rows afterwards.
-            filter, limit, offset, with_row_id, with_row_address, options: see `ReadMixin.scanner`.
-        """
-        return self.scanner(
-            columns,
-            filter,
-            limit,
-            offset,
-            nearest,
-            full_text_query=full_text_query,
-            prefilter=prefilter,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            **options,
-        ).to_table()
-
-    def _searched(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
-        measured = self._measured(request).names
+    def run(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
+        """Return the rows that a search finds, with the columns that it adds."""
+        measured = self.added_columns(request).names
         stored = [column for column in columns if column not in measured]
         chosen = (
             stored,
@@ -120,20 +63,22 @@ class SearchMixin(ReadMixin):
             return self._answering(_text_query(request), count, *chosen)
         return self._nearest(request.vector_query, *chosen)
 
-    def _compared(self, request: ScanRequest) -> Sequence[str]:
+    def steps(self, request: ScanRequest) -> Sequence[str]:
+        """Return how a search by vector compares rows, for the plan."""
         nearest = dict(request.nearest or {})
         exact, indexed = "KNNVectorDistance", "ANNSubIndex"
-        field = self.lance_schema.find(str(nearest.get("column")))[-1]
+        field = self.snapshot.manifest.schema.find(str(nearest.get("column")))[-1]
         segments = segments_of(self.snapshot, VECTOR_LABEL, VECTOR_NEWEST, field.id)
         if not segments or nearest.get("use_index") is False:
             return (exact,)
         covered = {number for segment in segments for number in segment.covered}
-        complete = all(fragment.id in covered for fragment in self.manifest.fragments)
+        complete = all(fragment.id in covered for fragment in self.snapshot.manifest.fragments)
         fast = request.fast_search or nearest.get("fast_search")
         return (indexed,) if complete or fast else (indexed, exact)
 
-    def _measured(self, request: ScanRequest) -> pa.Schema:
-        return measured_schema(request, self.lance_schema)
+    def added_columns(self, request: ScanRequest) -> pa.Schema:
+        """Return the columns that a search adds."""
+        return measured_schema(request, self.snapshot.manifest.schema)
 
     def _nearest(
         self,
@@ -144,20 +89,19 @@ class SearchMixin(ReadMixin):
         with_row_id: bool,
         with_row_address: bool,
     ) -> pa.Table:
-        condition = self._condition(filter)
-        search = self._searches.get(query.column)
-        if search is None:
-            search = self._searches.setdefault(query.column, VectorSearch(self.snapshot, query.column))
-        results = search.run(query, allowed_rows(self.snapshot, condition if prefilter else None))
+        condition = self.condition(filter)
+        results = self.vector_search(query.column).run(
+            query, allowed_rows(self.snapshot, condition if prefilter else None)
+        )
         later = None if prefilter else condition
         addresses = np.concatenate([result.addresses for result in results])
         scores = np.concatenate([result.distances for result in results])
         if len(results) == 1:
-            return self._rows_of(addresses, {DISTANCE: scores}, columns, later, with_row_id, with_row_address)
+            return self.rows_of(addresses, {DISTANCE: scores}, columns, later, with_row_id, with_row_address)
         counts = [len(result.addresses) for result in results]
         numbers = np.repeat(np.arange(len(results), dtype=np.int32), counts)
         measured = {QUERY_INDEX: numbers, DISTANCE: scores}
-        return self._rows_of(addresses, measured, columns, later, with_row_id, with_row_address)
+        return self.rows_of(addresses, measured, columns, later, with_row_id, with_row_address)
 
     def _answering(
         self,
@@ -170,29 +114,30 @@ class SearchMixin(ReadMixin):
         with_row_address: bool,
     ) -> pa.Table:
         """Return the rows that answer a text query."""
-        column, query = parse_text_query(self.manifest, request, k)
-        condition = self._condition(filter)
+        column, query = parse_text_query(self.snapshot.manifest, request, k)
+        condition = self.condition(filter)
         search = TextSearch(self.snapshot, column)
         result = search.run(query, allowed_rows(self.snapshot, condition if prefilter else None))
         later = None if prefilter else condition
-        return self._rows_of(
+        return self.rows_of(
             result.addresses, {SCORE: result.scores}, columns, later, with_row_id, with_row_address
         )
 
     def _answering_query(self, request: ScanRequest, k: int | None, columns: Sequence[str]) -> pa.Table:
         """Return the rows that answer a query that is an object."""
-        condition = self._condition(request.filter)
+        condition = self.condition(request.filter)
         search = CompoundSearch(self.snapshot, request.fast_search)
         allowed = allowed_rows(self.snapshot, condition if request.prefilter else None)
         result = search.run(request.full_text_query, k, allowed)
         later = None if request.prefilter else condition
         flags = request.with_row_id, request.with_row_address
-        return self._rows_of(result.addresses, {SCORE: result.scores}, columns, later, *flags)
+        return self.rows_of(result.addresses, {SCORE: result.scores}, columns, later, *flags)
 
-    def _condition(self, filter: Predicate | None) -> Condition | None:
-        return None if filter is None else compile_predicate(filter, nameable(self.lance_schema))
+    def condition(self, filter: Predicate | None) -> Condition | None:
+        """Return a filter, compiled for the columns of the version."""
+        return None if filter is None else compile_predicate(filter, nameable(self.snapshot.manifest.schema))
 
-    def _rows_of(
+    def rows_of(
         self,
         addresses: npt.NDArray[np.uint64],
         measured: Mapping[str, npt.NDArray[Any] | pa.Array],
@@ -202,7 +147,9 @@ class SearchMixin(ReadMixin):
         with_row_address: bool,
     ) -> pa.Table:
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
-        stored = [field.name for field in self.lance_schema.fields] if columns is None else columns
+        stored = (
+            [field.name for field in self.snapshot.manifest.schema.fields] if columns is None else columns
+        )
         # A measure of the search hides a column of that name, as in the stored result of another search.
         columns_read = [column for column in stored if column not in measured]
         flagged = [
@@ -230,6 +177,13 @@ class SearchMixin(ReadMixin):
             # Another thread may have been faster.
             self._opened.pop(next(iter(self._opened), names), None)
         return opened
+
+    def vector_search(self, column: str) -> VectorSearch:
+        """Return the open search of a column."""
+        search = self._searches.get(column)
+        if search is None:
+            search = self._searches.setdefault(column, VectorSearch(self.snapshot, column))
+        return search
 
     @cached_property
     def _opened(self) -> dict[tuple[str, ...], OpenFragments]:

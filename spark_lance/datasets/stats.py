@@ -5,21 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from spark_lance.datasets.read import ReadMixin
 from spark_lance.errors import FormatError
-from spark_lance.late import late
+from spark_lance.file.opening import open_file
 from spark_lance.table.data_files import column_numbers
+from spark_lance.table.maintenance.verify import verify
 
 if TYPE_CHECKING:
-    from spark_lance.file.opening import open_file
-    from spark_lance.table.maintenance.verify import verify
-    from spark_lance.table.schema.changes import new_field_ids
-else:
-    open_file = late("spark_lance.file.opening", "open_file")
-    verify = late("spark_lance.table.maintenance.verify", "verify")
-    new_field_ids = late("spark_lance.table.schema.changes", "new_field_ids")
+    from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["DataStatistics", "FieldStatistics", "LanceStats", "StatsMixin"]
+__all__ = ["DataStatistics", "FieldStatistics", "LanceStats", "check_whole"]
 
 _SMALL_ROWS = 1024
 
@@ -43,7 +37,7 @@ class DataStatistics:
 class LanceStats:
     """The methods of `LanceDataset.stats`."""
 
-    dataset: Any
+    dataset: LanceDataset
 
     def dataset_stats(self, max_rows_per_group: int = _SMALL_ROWS) -> dict[str, int]:
         """Return `num_deleted_rows`, `num_fragments`, and `num_small_files`: those below so many rows."""
@@ -73,40 +67,10 @@ class LanceStats:
         return DataStatistics([FieldStatistics(number, size) for number, size in sizes.items()])
 
 
-class StatsMixin(ReadMixin):
-    """Figures and checks."""
-
-    @property
-    def stats(self) -> LanceStats:
-        """Figures of this version: of rows and files, of fields, of indices."""
-        return LanceStats(self)
-
-    @property
-    def has_index(self) -> bool:
-        """Whether there is an index."""
-        return bool(self.manifest.indices)
-
-    @property
-    def data_storage_version(self) -> str:
-        """The version of the format of data files."""
-        return self.manifest.file_version.text
-
-    @property
-    def max_field_id(self) -> int:
-        """The highest id that a field has or had."""
-        return next(new_field_ids(self.manifest)) - 1
-
-    def validate(self) -> None:
-        """Read the version as a whole and check what the format promises of it.
-
-        Raises:
-            FormatError: something is damaged; the message lists it.
-        """
-        problems = verify(self.snapshot)
-        damages = [each for each in problems.findings if each.level == "damage"]
-        if damages:
-            listed = "; ".join(f"{each.where}: {each.message}" for each in damages[:5])
-            raise FormatError(f"{len(damages)} damages: {listed}", self.uri)
-
-    def __len__(self) -> int:
-        return self.count_rows()
+def check_whole(dataset: LanceDataset) -> None:
+    """Check a version as a whole; see `LanceDataset.validate`."""
+    problems = verify(dataset.snapshot)
+    damages = [each for each in problems.findings if each.level == "damage"]
+    if damages:
+        listed = "; ".join(f"{each.where}: {each.message}" for each in damages[:5])
+        raise FormatError(f"{len(damages)} damages: {listed}", dataset.uri)

@@ -38,9 +38,9 @@ def ds(tmp_path: Path) -> LanceDataset:
 
 def by_parts(ds: LanceDataset, column: str, kind: str, number: str, **options: Any) -> Index:
     for fragment in range(4):
-        ds.create_index_part(column, kind, "parts", fragment_ids=[fragment], index_uuid=number, **options)
+        ds.indices.create_part(column, kind, "parts", fragment_ids=[fragment], index_uuid=number, **options)
     # A task that was tried again counts once.
-    ds.create_index_part(column, kind, "parts", fragment_ids=[2], index_uuid=number, **options)
+    ds.indices.create_part(column, kind, "parts", fragment_ids=[2], index_uuid=number, **options)
     return ds.merge_index_metadata(number, kind)
 
 

@@ -266,10 +266,10 @@ def wal_steps(path: Path, number: int, template: Path) -> Iterator[Step]:
     if number % 3 == 0:
         yield lambda: replay(path)
     elif number % 3 == 1:
-        yield lambda: spark_lance.dataset(path).compact_wal()
+        yield lambda: spark_lance.dataset(path).wal.compact()
     else:
         yield lambda: spark_lance.dataset(path).fresh(accept_loss=True).to_table()
-        yield lambda: spark_lance.dataset(path).mem_wal_shards()
+        yield lambda: spark_lance.dataset(path).wal.shards()
 
 
 def replay(path: Path) -> None:

@@ -28,11 +28,11 @@ def log(path: str) -> None:
 
 
 def compact(path: str) -> None:
-    spark_lance.dataset(path).compact_wal(flush=True)
+    spark_lance.dataset(path).wal.compact(flush=True)
 
 
 def collect(path: str) -> None:
-    spark_lance.dataset(path).collect_wal(older_than=timedelta(0))
+    spark_lance.dataset(path).wal.collect(older_than=timedelta(0))
 
 
 OWN_JOBS = {"log": log, "compact": compact, "collect": collect}

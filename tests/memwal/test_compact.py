@@ -49,7 +49,7 @@ def test_the_commit_records_what_was_compacted(tmp_path: Path) -> None:
     generations(tmp_path, SHARD, {1: "b"}, {2: "c"})
     generations(tmp_path, OTHER, {11: "d"})
     before = entry_of(tmp_path)
-    spark_lance.dataset(tmp_path).compact_wal([SHARD])
+    spark_lance.dataset(tmp_path).wal.compact([SHARD])
     table = spark_lance.dataset(tmp_path)
     transaction = read_transaction(table.store, table.root, table.manifest)
     operation: Any = transaction.operation
@@ -62,7 +62,7 @@ def test_the_commit_records_what_was_compacted(tmp_path: Path) -> None:
     assert compacted_generations(table.snapshot) == {SHARD: 2}
     # A false that is written as such stays.
     assert details_of(tmp_path).HasField("maintain_all_indexes")
-    table.compact_wal()
+    table.wal.compact()
     assert compacted_generations(spark_lance.dataset(tmp_path).snapshot) == {SHARD: 2, OTHER: 1}
     theirs = lance.dataset(str(tmp_path))
     assert (theirs.mem_wal_index_details() or {})["maintain_all_indexes"] is False
@@ -80,7 +80,7 @@ def test_what_pylance_compacted_is_known(tmp_path: Path) -> None:
     merge = merge.when_matched_update_all().when_not_matched_insert_all()
     merge.mark_sstables_as_compacted([CompactedSsTable(str(SHARD), 1)]).execute(rows((1, "b")))
     assert seen(tmp_path) == {1: "c"}
-    done = spark_lance.dataset(tmp_path).compact_wal()
+    done = spark_lance.dataset(tmp_path).wal.compact()
     assert done.sstables == 1
     assert plain(tmp_path) == by_pylance(tmp_path) == {1: "c"}
 
@@ -97,7 +97,7 @@ def test_deleted_keys_stay_deleted(tmp_path: Path) -> None:
         log.put(rows((2, "again")))
     expected = {2: "again", 3: "base", 4: "base", 5: "base"}
     assert seen(tmp_path) == by_pylance(tmp_path) == expected
-    done = spark_lance.dataset(tmp_path).compact_wal()
+    done = spark_lance.dataset(tmp_path).wal.compact()
     assert (done.sstables, done.rows_upserted, done.rows_deleted) == (3, 1, 2)
     assert plain(tmp_path) == seen(tmp_path) == by_pylance(tmp_path) == expected
 
@@ -131,7 +131,7 @@ def test_compactions_at_the_same_time(tmp_path: Path) -> None:
 
     def work() -> None:
         try:
-            spark_lance.dataset(tmp_path).compact_wal()
+            spark_lance.dataset(tmp_path).wal.compact()
         except Exception as error:  # noqa: BLE001 (looked at below)
             failures.append(error)
 
@@ -142,7 +142,7 @@ def test_compactions_at_the_same_time(tmp_path: Path) -> None:
         thread.join()
     # A compaction that was late may be told so, but nothing is lost or there twice.
     assert all(isinstance(error, IncompatibleConflictError) for error in failures)
-    spark_lance.dataset(tmp_path).compact_wal()
+    spark_lance.dataset(tmp_path).wal.compact()
     assert plain(tmp_path) == seen(tmp_path) == by_pylance(tmp_path) == expected
 
 
@@ -155,14 +155,14 @@ def test_a_writer_at_work_goes_on(tmp_path: Path) -> None:
         ours.flush()
         theirs.put(rows((11, f"r{round}")))
         theirs.put(rows((12, f"r{round}")))
-        dataset.compact_wal()
-        dataset.collect_wal(older_than=timedelta(0))
+        dataset.wal.compact()
+        dataset.wal.collect(older_than=timedelta(0))
         assert seen(tmp_path)[1] == f"r{round}"
     ours.close()
     theirs.close()
     expected = dict.fromkeys((1, 11, 12), "r2")
     assert seen(tmp_path) == expected
-    dataset.compact_wal(flush=True)
+    dataset.wal.compact(flush=True)
     assert plain(tmp_path) == by_pylance(tmp_path) == expected
 
 
@@ -171,14 +171,14 @@ def test_indices_are_credited_with_what_they_have(tmp_path: Path) -> None:
     spark_lance.dataset(tmp_path).create_scalar_index("id", "BTREE", "by_id")
     assert not details_of(tmp_path).index_catchup
     generations(tmp_path, SHARD, {1: "b"})
-    spark_lance.dataset(tmp_path).compact_wal()
+    spark_lance.dataset(tmp_path).wal.compact()
     assert not details_of(tmp_path).index_catchup
     spark_lance.dataset(tmp_path).optimize.optimize_indices()
     (credit,) = details_of(tmp_path).index_catchup
     assert credit.index_name == "by_id"
     assert [(m.shard_id.uuid, m.generation) for m in credit.caught_up_generations] == [(SHARD.bytes, 1)]
     generations(tmp_path, SHARD, {2: "c"})
-    spark_lance.dataset(tmp_path).compact_wal()
+    spark_lance.dataset(tmp_path).wal.compact()
     (credit,) = details_of(tmp_path).index_catchup
     assert [m.generation for m in credit.caught_up_generations] == [1], "not yet in the index"
     lance.dataset(str(tmp_path)).optimize.optimize_indices()
@@ -193,27 +193,27 @@ def test_what_is_collected(tmp_path: Path) -> None:
     with dataset.mem_wal_writer(SHARD) as log:
         log.put(rows((3, "logged")))
         log.abandon()
-    assert dataset.collect_wal(older_than=timedelta(0)).sstables == 0, "they are listed"
-    dataset.compact_wal()
+    assert dataset.wal.collect(older_than=timedelta(0)).sstables == 0, "they are listed"
+    dataset.wal.compact()
     present = files(tmp_path)
-    assert dataset.collect_wal().paths == (), "within the grace"
-    would = dataset.collect_wal(older_than=timedelta(0), dry_run=True)
+    assert dataset.wal.collect().paths == (), "within the grace"
+    would = dataset.wal.collect(older_than=timedelta(0), dry_run=True)
     assert files(tmp_path) == present
     assert would.sstables == 2
-    done = dataset.collect_wal(older_than=timedelta(0))
+    done = dataset.wal.collect(older_than=timedelta(0))
     assert done.paths == would.paths
     paths = ShardPaths(dataset.root, SHARD)
     left = numbers_in(list(dataset.store.list(paths.entries)))
     assert left[-1] == 4, "the entry that is in no SSTable"
     assert dataset.store.list_directories(paths.directory) in (["manifest", "wal"], ["wal", "manifest"])
     assert seen(tmp_path) == {1: "b", 2: "c", 3: "logged"}
-    dataset.compact_wal(flush=True)
-    dataset.collect_wal(older_than=timedelta(0))
+    dataset.wal.compact(flush=True)
+    dataset.wal.collect(older_than=timedelta(0))
     highest = numbers_in(list(dataset.store.list(paths.entries)))
     assert len(highest) == 1, "never the last one"
     assert highest[0] >= 5
     with pytest.raises(OptionError, match="no shard"):
-        dataset.collect_wal([OTHER])
+        dataset.wal.collect([OTHER])
 
 
 def test_marks_of_others_that_came_in_between() -> None:
@@ -235,7 +235,7 @@ def test_marks_of_others_that_came_in_between() -> None:
 def test_a_branch_has_shards_of_its_own(tmp_path: Path) -> None:
     make(tmp_path, (1, "a"))
     generations(tmp_path, SHARD, {1: "b"}, {2: "b"})
-    spark_lance.dataset(tmp_path).compact_wal()
+    spark_lance.dataset(tmp_path).wal.compact()
     branch = spark_lance.dataset(tmp_path).create_branch("dev")
     # It knows that two generations of the shard are in it, and begins with the third.
     with branch.mem_wal_writer(SHARD) as log:
@@ -243,7 +243,7 @@ def test_a_branch_has_shards_of_its_own(tmp_path: Path) -> None:
         assert as_rows(branch.fresh().to_table()) == {1: "on dev", 2: "b"}
     assert log.stats.sstables == 1
     assert as_rows(branch.fresh().to_table()) == {1: "on dev", 2: "b"}
-    assert branch.compact_wal().sstables == 1
+    assert branch.wal.compact().sstables == 1
     assert as_rows(branch.fresh().to_table()) == {1: "on dev", 2: "b"}
     assert seen(tmp_path) == plain(tmp_path) == {1: "b", 2: "b"}
 
@@ -252,6 +252,6 @@ def test_what_tasks_left_behind_is_collected(tmp_path: Path) -> None:
     dataset = make(tmp_path, (1, "a"))
     left = tmp_path / "_wal_staging" / "job" / "task-00.arrow"
     dataset.store.put(str(left), b"rows")
-    assert dataset.collect_wal().paths == ()
-    assert dataset.collect_wal(older_than=timedelta(0)).bytes_removed == 4
+    assert dataset.wal.collect().paths == ()
+    assert dataset.wal.collect(older_than=timedelta(0)).bytes_removed == 4
     assert not left.exists()

@@ -116,7 +116,7 @@ def run(seed: int, steps: int) -> int:
     if writer is not None:
         writer.abandon()
     assert seen(dataset) == certain
-    dataset.compact_wal(flush=True)
+    dataset.wal.compact(flush=True)
     assert as_rows(spark_lance.dataset(dataset.uri).to_table()) == certain
     return unknown
 

@@ -146,7 +146,7 @@ def test_keys_of_several_columns(tmp_path: Path) -> None:
     assert found(dataset.fresh().to_table()) == expected
     keys = pa.table({"a": ["x", "x"], "b": pa.array([2, 3], pa.int16())})
     assert dataset.fresh().lookup(keys)["v"].to_pylist() == [20]
-    shards = {shard.shard_id: shard for shard in dataset.mem_wal_shards()}
+    shards = {shard.shard_id: shard for shard in dataset.wal.shards()}
     shots = []
     for name, shard in shards.items():
         shot = lance.mem_wal.ShardSnapshot(name).with_spec_id(1)
@@ -156,7 +156,7 @@ def test_keys_of_several_columns(tmp_path: Path) -> None:
         shots.append(shot)
     theirs = lance.mem_wal.LsmScanner.from_snapshots(lance.dataset(str(tmp_path)), shots).to_table()
     assert found(theirs) == expected
-    dataset.compact_wal()
+    dataset.wal.compact()
     assert found(lance.dataset(str(tmp_path)).to_table()) == expected
 
 
@@ -224,7 +224,7 @@ def test_columns_may_change_while_rows_are_logged(tmp_path: Path) -> None:
     }
     open_writer.close()
     assert spark_lance.dataset(tmp_path).fresh().to_table(order_by="id").equals(fresh)
-    spark_lance.dataset(tmp_path).compact_wal()
+    spark_lance.dataset(tmp_path).wal.compact()
     assert spark_lance.dataset(tmp_path).to_table(order_by="id").to_pydict() == fresh.to_pydict()
     assert lance.dataset(str(tmp_path)).to_table().sort_by("id").to_pydict() == fresh.to_pydict()
 
@@ -268,13 +268,13 @@ def test_all_kinds_of_columns(tmp_path: Path) -> None:
         log.flush()
         log.put(table([5, 6]))
         assert dataset.fresh().to_table(order_by="id").to_pylist() == table([2, 3, 4, 5, 6]).to_pylist()
-    (shard,) = dataset.mem_wal_shards()
+    (shard,) = dataset.wal.shards()
     with lance.dataset(str(tmp_path)).mem_wal_writer(shard.shard_id) as theirs:
         theirs.put(table([7]))
     fresh = dataset.fresh().to_table(order_by="id")
     assert fresh.to_pylist() == table([2, 3, 4, 5, 6, 7]).to_pylist()
     assert fresh.schema.field("must").nullable is False
-    dataset.compact_wal()
+    dataset.wal.compact()
     assert lance.dataset(str(tmp_path)).to_table().sort_by("id").to_pylist() == fresh.to_pylist()
 
 
@@ -283,8 +283,8 @@ def test_an_open_view_does_not_change(tmp_path: Path) -> None:
     fresh = dataset.fresh()
     with dataset.mem_wal_writer(SHARD) as log:
         log.put(rows((0, "later")))
-    dataset.compact_wal()
-    dataset.collect_wal()  # within the grace
+    dataset.wal.compact()
+    dataset.wal.collect()  # within the grace
     assert as_rows(fresh.to_table()) == EXPECTED
     assert seen(tmp_path) == EXPECTED | {0: "later"}
 
@@ -309,8 +309,8 @@ def test_what_happens_while_shards_are_read(tmp_path: Path, monkeypatch: pytest.
         key = chance.randrange(5)
         with spark_lance.dataset(tmp_path).mem_wal_writer(SHARD) as log:
             log.put(rows((key, f"v{chance.random()}")))
-        spark_lance.dataset(tmp_path).compact_wal()
-        spark_lance.dataset(tmp_path).collect_wal(older_than=timedelta(0))
+        spark_lance.dataset(tmp_path).wal.compact()
+        spark_lance.dataset(tmp_path).wal.collect(older_than=timedelta(0))
 
     def meddled(name: str) -> Any:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -340,7 +340,7 @@ def test_what_happens_while_shards_are_read(tmp_path: Path, monkeypatch: pytest.
             assert value in (state.get(key), after[key]) or str(value).startswith("v")
     with dataset.mem_wal_writer(SHARD):
         pass
-    spark_lance.dataset(tmp_path).compact_wal()
+    spark_lance.dataset(tmp_path).wal.compact()
     assert plain(tmp_path) == seen(tmp_path) == by_pylance(tmp_path)
 
 

@@ -38,7 +38,7 @@ def stage(table: spark_lance.LanceDataset, job: str, age: float = DAY) -> Path:
 def test_rows_of_a_running_job_stay(table: spark_lance.LanceDataset, older_than: timedelta) -> None:
     running, dead = stage(table, "running"), stage(table, "dead")
     with Lease(table.store, table.uri, "running"):
-        table.collect_wal(older_than=older_than)
+        table.wal.collect(older_than=older_than)
         assert running.exists()
         assert not dead.exists()
     delete_staged(table.store, table.uri, "running")
@@ -66,7 +66,7 @@ def test_a_lease_that_nobody_renews_ends(table: spark_lance.LanceDataset) -> Non
     (lease,) = file.parent.glob("*.lease")
     old = time.time() - DAY
     os.utime(lease, (old, old))
-    table.collect_wal(older_than=timedelta(hours=1))
+    table.wal.collect(older_than=timedelta(hours=1))
     assert not file.parent.exists()
 
 
@@ -74,8 +74,8 @@ def test_a_job_is_as_old_as_its_newest_file(table: spark_lance.LanceDataset) -> 
     old = stage(table, "job")
     young = old.with_name("1-00.arrow")
     young.write_bytes(b"rows")
-    table.collect_wal(older_than=timedelta(hours=1))
+    table.wal.collect(older_than=timedelta(hours=1))
     assert old.exists()
     assert young.exists()
-    table.collect_wal(older_than=timedelta(0))
+    table.wal.collect(older_than=timedelta(0))
     assert not old.parent.exists()

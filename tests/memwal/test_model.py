@@ -98,15 +98,15 @@ class History:
             zombie.put(rows((2 if shard == SHARD else 1, "of a zombie")))
 
     def compact(self) -> None:
-        spark_lance.dataset(self.path).compact_wal()
+        spark_lance.dataset(self.path).wal.compact()
 
     def compact_with_flush(self) -> None:
         self.close()
-        spark_lance.dataset(self.path).compact_wal(flush=True)
+        spark_lance.dataset(self.path).wal.compact(flush=True)
         assert plain(self.path) == self.rows
 
     def collect(self) -> None:
-        spark_lance.dataset(self.path).collect_wal(older_than=timedelta(0))
+        spark_lance.dataset(self.path).wal.collect(older_than=timedelta(0))
 
     def compact_files(self) -> None:
         spark_lance.dataset(self.path).optimize.compact_files()
@@ -122,7 +122,7 @@ class History:
         """Change a row in the table itself, which no shard has a newer state of."""
         self.close()
         dataset = spark_lance.dataset(self.path)
-        dataset.compact_wal(flush=True)
+        dataset.wal.compact(flush=True)
         key = self.random.randrange(KEYS)
         self.counter += 1
         merge = spark_lance.dataset(self.path).merge_insert("id")
@@ -172,7 +172,7 @@ class History:
         assert seen(self.path) == self.rows
         # What is compacted and still listed would mislead pylance; nothing is.
         assert by_pylance(self.path) == self.rows
-        spark_lance.dataset(self.path).compact_wal()
+        spark_lance.dataset(self.path).wal.compact()
         assert plain(self.path) == by_pylance(self.path) == self.rows
 
 
@@ -200,7 +200,7 @@ def test_a_compacted_sstable_that_is_still_listed_hides_nothing(tmp_path: Path) 
     paths = ShardPaths(dataset.root, SHARD)
     listed = load_shard(dataset.store, paths)
     assert listed is not None
-    dataset.compact_wal()
+    dataset.wal.compact()
     drained = load_shard(dataset.store, paths)
     assert drained is not None
     assert not drained.sstables
@@ -213,6 +213,6 @@ def test_a_compacted_sstable_that_is_still_listed_hides_nothing(tmp_path: Path) 
     assert by_pylance(tmp_path / "t") == {1: "b"}, "the reference no longer has the trap"
     assert seen(tmp_path / "t") == {1: "newer"}
     assert spark_lance.dataset(tmp_path / "t").fresh().lookup([1])["val"].to_pylist() == ["newer"]
-    done = spark_lance.dataset(tmp_path / "t").compact_wal()
+    done = spark_lance.dataset(tmp_path / "t").wal.compact()
     assert done.sstables == 0
     assert by_pylance(tmp_path / "t") == seen(tmp_path / "t") == {1: "newer"}

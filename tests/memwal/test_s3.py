@@ -84,10 +84,10 @@ def test_turns_with_pylance(uri: str, options: dict[str, Any]) -> None:
         assert seen(uri, options) == expected
         assert as_rows(opened(uri, options).fresh().lookup(list(expected))) == expected
         if turn % 2:
-            opened(uri, options).compact_wal()
-            opened(uri, options).collect_wal(older_than=timedelta(0))
+            opened(uri, options).wal.compact()
+            opened(uri, options).wal.collect(older_than=timedelta(0))
             assert seen(uri, options) == expected
-    opened(uri, options).compact_wal(flush=True)
+    opened(uri, options).wal.compact(flush=True)
     assert as_rows(lance.dataset(uri, storage_options=options).to_table()) == expected
     assert seen(uri, options) == expected
 
@@ -107,7 +107,7 @@ def test_faults_that_pass_change_nothing(
         server.fault(fault if fault is not lost_answer else cut_short, "GET", place, times=1)
         assert seen(uri, options) == dict.fromkeys((1, 2, 3), method)
         server.fault(fault, method, place, times=2)
-        opened(uri, options).compact_wal()
+        opened(uri, options).wal.compact()
         assert seen(uri, options) == dict.fromkeys((1, 2, 3), method)
 
 

@@ -107,7 +107,7 @@ def test_rows_are_spread_over_shards(tmp_path: Path, mode: str) -> None:
         # A key of another type of integers goes to the same shard.
         log.delete(pa.table({"id": pa.array([7], pa.int32())}))
         del expected[7]
-    shards = spark_lance.dataset(path).mem_wal_shards()
+    shards = spark_lance.dataset(path).wal.shards()
     assert len(shards) == {"bucket": 4, "identity": 8, "unsharded": 1}[mode]
     assert seen(path) == expected
     # Another writer finds the same shards.
@@ -115,7 +115,7 @@ def test_rows_are_spread_over_shards(tmp_path: Path, mode: str) -> None:
         log.put(rows((1, "c"), (2, "a")))
     expected |= {1: "c", 2: "a"}
     assert seen(path) == expected
-    again = spark_lance.dataset(path).mem_wal_shards()
+    again = spark_lance.dataset(path).wal.shards()
     assert [shard.shard_id for shard in again] == [shard.shard_id for shard in shards]
     # pylance writes to a shard that the router made, and keeps what it says of its value.
     values = {shard.shard_id: shard.values for shard in again}
@@ -128,7 +128,7 @@ def test_rows_are_spread_over_shards(tmp_path: Path, mode: str) -> None:
     with lance.dataset(str(path)).mem_wal_writer(again[0].shard_id) as writer:
         writer.put(rows((key, "a")))
     assert seen(path) == expected | {key: "a"}
-    assert {s.shard_id: s.values for s in spark_lance.dataset(path).mem_wal_shards()} == values
+    assert {s.shard_id: s.values for s in spark_lance.dataset(path).wal.shards()} == values
 
 
 def test_two_routers_make_one_shard(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_two_routers_make_one_shard(tmp_path: Path) -> None:
     second.put(rows((2, "b")))
     first.abandon()
     second.close()
-    assert len(spark_lance.dataset(path).mem_wal_shards()) == 1
+    assert len(spark_lance.dataset(path).wal.shards()) == 1
     assert seen(path) == {1: "a", 2: "b"}
 
 
@@ -174,7 +174,7 @@ def test_a_null_cannot_name_a_shard(tmp_path: Path) -> None:
         log.put(pa.table({"val": pa.array([None], pa.string())}))
     log.put({"val": ["ä", "b", "ä"]})
     log.close()
-    values = [shard.values["bucket"] for shard in spark_lance.dataset(tmp_path).mem_wal_shards()]
+    values = [shard.values["bucket"] for shard in spark_lance.dataset(tmp_path).wal.shards()]
     assert sorted(values) == [b"b", "ä".encode()]
     assert sorted(spark_lance.dataset(tmp_path).fresh().to_table()["val"].to_pylist()) == ["b", "ä", "ä"]
 

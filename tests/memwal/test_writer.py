@@ -121,7 +121,7 @@ def test_a_sealed_shard_takes_no_rows(tmp_path: Path) -> None:
     change_shard(dataset.store, paths_of(tmp_path), seal)
     with pytest.raises(ShardSealedError):
         dataset.mem_wal_writer(SHARD)
-    assert dataset.mem_wal_shards()[0].status == "sealed"
+    assert dataset.wal.shards()[0].status == "sealed"
 
 
 def test_rows_that_do_not_fit(tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def test_a_table_without_a_key_is_appended_to(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="declares none"):
             log.delete({"a": [1]})
     assert dataset.fresh().to_table()["b"].to_pylist() == ["x", "y", "x", "y", "y"]
-    assert dataset.compact_wal().rows_upserted == 3
+    assert dataset.wal.compact().rows_upserted == 3
     assert lance.dataset(str(tmp_path)).to_table()["b"].to_pylist() == ["x", "y", "x", "y", "y"]
-    assert dataset.compact_wal().rows_upserted == 0
+    assert dataset.wal.compact().rows_upserted == 0
     assert dataset.fresh().count_rows() == 5
 
 
@@ -169,7 +169,7 @@ def test_a_hole_in_the_log_is_told(tmp_path: Path, lost: int) -> None:
     for read in (
         dataset.fresh,
         lambda: dataset.mem_wal_writer(SHARD),
-        lambda: dataset.compact_wal(flush=True),
+        lambda: dataset.wal.compact(flush=True),
     ):
         with pytest.raises(
             WalHoleError, match=rf"entry {lost} of the log is missing, and {later} later ones"
@@ -360,14 +360,14 @@ def test_shards_of_an_earlier_memwal_do_not_come_back(tmp_path: Path) -> None:
     assert seen(tmp_path) == {1: "new"}
     with pytest.raises(OptionError, match="of an earlier MemWAL"):
         dataset.initialize_mem_wal()
-    dataset = dataset.drop_mem_wal(delete_shards=True).initialize_mem_wal()
+    dataset = dataset.wal.drop(delete_shards=True).initialize_mem_wal()
     assert seen(tmp_path) == {1: "new"}
     with dataset.mem_wal_writer(SHARD) as log:
         log.put(rows((2, "b")))
     with pytest.raises(OptionError, match="may hold rows"):
-        dataset.drop_mem_wal()
-    dataset.compact_wal()
-    dropped = spark_lance.dataset(tmp_path).drop_mem_wal(delete_shards=True)
+        dataset.wal.drop()
+    dataset.wal.compact()
+    dropped = spark_lance.dataset(tmp_path).wal.drop(delete_shards=True)
     assert dropped.mem_wal_index_details() is None
     assert seen(tmp_path) == {1: "new", 2: "b"}
     assert not files(tmp_path)

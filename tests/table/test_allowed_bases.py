@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spark_lance
-from spark_lance.datasets.versions import DatasetBasePath
+from spark_lance.datasets.versions import DatasetBasePath, clone_target
 from spark_lance.errors import BaseNotAllowedError, BlobSourceError, OptionError
 from spark_lance.file.blob_references import REFERENCE
 from spark_lance.io.base_options import Location, read_base_options
@@ -373,10 +373,10 @@ def test_options_of_a_source_stay_in_its_store(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("spark_lance.datasets.versions.open_store", record)
     opened = spark_lance.dataset("memory://options/t")
     object.__setattr__(opened.store, "options", {"token": "t"})
-    opened._target("memory://options/clone", None)
+    clone_target(opened, "memory://options/clone", None)
     assert seen.pop() == {"token": "t"}
-    opened._target("/elsewhere", None)
+    clone_target(opened, "/elsewhere", None)
     assert seen.pop() is None
-    opened._target("/elsewhere", {"own": 1})
+    clone_target(opened, "/elsewhere", {"own": 1})
     assert seen.pop() == {"own": 1}
     assert source.to_table() == ROWS

@@ -74,7 +74,7 @@ def test_clean_ups_stay_inside(tmp_path: Path, victim: Path, folder: str, unveri
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_appends_that_clean_up_stay_inside(tmp_path: Path, victim: Path, folder: str) -> None:
-    table = make_table(tmp_path / "t").enable_auto_cleanup({"interval": 1, "older_than_seconds": 0})
+    table = make_table(tmp_path / "t").settings.enable_auto_cleanup({"interval": 1, "older_than_seconds": 0})
     make_link(tmp_path / "t" / folder, victim)
     before = set(content(victim))
     spark_lance.write_dataset(ROWS, table.checkout_latest(), mode="append")
@@ -126,8 +126,8 @@ def test_logs_stay_inside(tmp_path: Path, victim: Path, link: str) -> None:
     if place.exists():
         place.rename(tmp_path / "moved")
     make_link(place, victim)
-    table.collect_wal(older_than=timedelta(0))
-    table.drop_mem_wal(delete_shards=True)
+    table.wal.collect(older_than=timedelta(0))
+    table.wal.drop(delete_shards=True)
     assert content(victim) == before
 
 

@@ -56,7 +56,7 @@ class Changes(DatasetBase):
             predicate, conflict_retries=conflict_retries, retry_timeout=retry_timeout
         )
         before = load_version(self.store, self.root, self.version - 1)
-        rows = self.value._at(before).count_rows() - self.value.count_rows()
+        rows = self.value.at(before).count_rows() - self.value.count_rows()
         return {"num_deleted_rows": rows}
 
     def truncate_table(self) -> None:
@@ -139,7 +139,7 @@ class Changes(DatasetBase):
         options = {**_meant(options), "train": options.get("train", True)}
         if fragment_ids is not None:
             options.pop("train")
-            self.value.create_index_part(
+            self.value.indices.create_part(
                 _only(column),
                 index_type,
                 name,

@@ -47,11 +47,11 @@ class DatasetOptimizer:
     def enable_auto_cleanup(self, auto_cleanup_config: Mapping[str, int], **_: Any) -> None:
         """Let the table clean up by itself."""
         latest = self._dataset.value.checkout_latest()
-        self._dataset.value = latest.enable_auto_cleanup(auto_cleanup_config)
+        self._dataset.value = latest.settings.enable_auto_cleanup(auto_cleanup_config)
 
     def disable_auto_cleanup(self, **_: Any) -> None:
         """Let the table clean up no more by itself."""
-        self._dataset.value = self._dataset.value.checkout_latest().disable_auto_cleanup()
+        self._dataset.value = self._dataset.value.checkout_latest().settings.disable_auto_cleanup()
 
 
 @raises_os_errors

@@ -14,6 +14,7 @@ from spark_lance.errors import (
     RetryableConflictError,
     SchemaError,
 )
+from spark_lance.index.remap import SegmentRemap
 from spark_lance.spark.arguments import check_number
 from spark_lance.spark.jobs import local_bytes, spread
 from spark_lance.spark.lance_table.base import TableBase
@@ -242,7 +243,7 @@ class Optimizing:
                 chosen,
                 only=only,
                 execute=execute,
-                remap=dataset._index_remap,
+                remap=SegmentRemap(),
             )
         return self._metrics(metrics)
 
@@ -282,7 +283,7 @@ class Optimizing:
             raise OptionError("deferIndexRemap is for compaction: it cannot tell where sorted rows went")
 
         def attempt(at: Snapshot) -> CompactionMetrics:
-            return self._cluster_once(dataset._at(at.manifest), tuple(columns), chosen, interleaved)
+            return self._cluster_once(dataset.at(at.manifest), tuple(columns), chosen, interleaved)
 
         with operation(self.table.spark, "clustering", self.table.path):
             return self._metrics(retry_operation(dataset.snapshot, attempt))

@@ -216,7 +216,7 @@ def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], rer
     """
 
     def once(at: Snapshot) -> Changed:
-        return attempt(Attempt(table._at(at.manifest), secrets.token_hex(8)))
+        return attempt(Attempt(table.at(at.manifest), secrets.token_hex(8)))
 
     return retry_operation(table.snapshot, once, reruns)
 

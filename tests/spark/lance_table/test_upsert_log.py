@@ -146,7 +146,7 @@ def test_a_stream_upserts(spark: SparkSession, path: Path, tmp_path: Path) -> No
     run()
     assert by_spark(spark, path) == expected
     assert spark_lance.dataset(path).version == 2, "a micro-batch made a version"
-    assert spark_lance.dataset(path).compact_wal(flush=True).rows_upserted == 12
+    assert spark_lance.dataset(path).wal.compact(flush=True).rows_upserted == 12
     assert plain(path) == expected
     (records,) = (path / "_wal_staging").iterdir()
     assert [file.name for file in records.iterdir()] == [f"{2:020d}.done"]

@@ -45,6 +45,6 @@ def test_the_sign_of_nan_does_not_count(tmp_path: Path, index: str | None) -> No
         tree = expression_of(node, table.lance_schema, seen)
         assert tree is not None
         condition = compile_tree(tree, table.schema)
-        found = [n for part in table._scan(["n"]).tables(condition) for n in part["n"].to_pylist()]
+        found = [n for part in table.plan_scan(["n"]).tables(condition) for n in part["n"].to_pylist()]
         expected = [n for n, value in enumerate(VALUES) if COMPARE[name](float(value), literal) != inverted]
         assert found == expected, (name, literal, inverted)

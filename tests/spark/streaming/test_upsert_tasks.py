@@ -164,7 +164,7 @@ def history(path: Path, shards: dict[str, Any], seed: int, epochs: int) -> None:
             resume(stopped, state, path, {}, {})
         assert seen(path) == state, (seed, epoch)
         if draw.random() < 0.3:
-            spark_lance.dataset(path).compact_wal(flush=draw.random() < 0.5)
+            spark_lance.dataset(path).wal.compact(flush=draw.random() < 0.5)
             assert seen(path) == state, (seed, epoch)
     for child in stopped:
         resume([child], state, path, {}, {})

@@ -70,7 +70,7 @@ def cluster(ds: LanceDataset, carried: list[str], order: Any, **options: Any) ->
     ]
     old = [fragment.id for fragment in ds.manifest.fragments]
     assert check_parts(ds.snapshot, old, parts) == rows.num_rows
-    return ds._at(commit_parts(ds.snapshot, old, parts))
+    return ds.at(commit_parts(ds.snapshot, old, parts))
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])

@@ -238,7 +238,7 @@ def test_pieces_of_filtered_rows_stay_small(wide: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(FragmentRows, "read", noted)
     mine = ours.dataset(wide)
-    found = list(mine.get_fragments()[1]._scan(["part"]).tables("k % 5 = 0", 20_000))
+    found = list(mine.get_fragments()[1].plan_scan(["part"]).tables("k % 5 = 0", 20_000))
     assert sum(table.num_rows for table in found) > 900
     assert max(table.nbytes for table in found) < 30_000
     assert max(sizes) < 26_000

@@ -225,7 +225,7 @@ class IndicesBuilder:
         covered = BitMap(fragment.id for fragment in snapshot.fragments)
         entry = entry_of(trained, name, segment, field.id, snapshot.version, covered, files)
         removed = [old for old in snapshot.manifest.indices if old.name == name]
-        self.dataset.value = value._at(commit_segments(snapshot, [entry], removed))
+        self.dataset.value = value.at(commit_segments(snapshot, [entry], removed))
 
     def _rows(self, fragment_ids: Iterable[int] | None) -> tuple[list[table_pb2.DataFragment], int]:
         snapshot = self._value.snapshot

@@ -1,0 +1,130 @@
+"""Reads of a version that are no scans: changes between versions, samples, and blobs as files."""
+
+from __future__ import annotations
+
+import random
+from numbers import Integral
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_lance.datasets.projection import Columns
+from spark_lance.errors import OptionError, RowNotFoundError
+from spark_lance.table.addresses import fragments_of
+from spark_lance.table.manifest import Manifest
+from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
+from spark_lance.table.reading.changes_feed import Changes, changes_between
+from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.take import RowNumbers, take_addresses, take_positions, take_row_ids
+from spark_lance.table.versions.resolve import Reference, resolve
+from spark_lance.table.versions.versions import load_version
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.lance_dataset import LanceDataset
+
+
+def changes(dataset: LanceDataset, from_version: Reference, to_version: Reference | None = None) -> Changes:
+    """Return what changed from one version, exclusive, to another, inclusive.
+
+    `diff(3).inserted()`, `.updated()` and `.deleted()` are streams of rows; see `Changes`. Without stable
+    row ids, rows are matched by the primary key, and are updated if a value differs. Without a primary
+    key only appends, deletes and overwrites may lie between the versions.
+
+    Args:
+        from_version: a version of this line, by number or tag; 0 for the empty table before the first.
+        to_version: a later one; this version by default.
+
+    Raises:
+        VersionNotFoundError: there is no such version.
+        OptionError: the versions are in the wrong order, or on another branch.
+    """
+    at = dataset.snapshot
+    end = at if to_version is None else at.at(_on_this_line(dataset, to_version))
+    begin = None if from_version == 0 else at.at(_on_this_line(dataset, from_version))
+    return changes_between(begin, end)
+
+
+def _on_this_line(dataset: LanceDataset, version: Reference) -> Manifest:
+    place = resolve(dataset.store, dataset.main_root, version, dataset.branch)
+    if place.root != dataset.root:
+        raise OptionError(f"version {version!r} is on another branch: row ids mean other rows there")
+    return load_version(dataset.store, dataset.root, place.version)
+
+
+def blob_files(
+    dataset: LanceDataset,
+    blob_column: str,
+    indices: RowNumbers | None,
+    ids: RowNumbers | None,
+    addresses: RowNumbers | None,
+) -> list[BlobFile | None]:
+    """Return the blobs of rows as binary files, None for nulls.
+
+    Args:
+        blob_column: a blob column; dots lead into structs.
+        indices: positions, 0-based, in scan order. (pylance's second argument is `ids`.)
+        ids: `_rowid`s instead.
+        addresses: `_rowaddr`s instead.
+
+    Raises:
+        IndexError: a position is outside the table, or an id or address has no live row.
+        OptionError: not exactly one of the three is given.
+        SchemaError: there is no such column, or it is not a blob column.
+        FormatError, UnsupportedFormatError: a descriptor is damaged or of an unknown kind.
+        FileNotFoundError: an object outside the table, to which a descriptor points, does not exist.
+    """
+    numberings = [numbers for numbers in (indices, ids, addresses) if numbers is not None]
+    if len(numberings) != 1:
+        raise OptionError("take_blobs needs one of indices, ids and addresses")
+    path = blob_path(dataset.lance_schema, blob_column)
+    scan = dataset.plan_scan([path[0].name, ROW_ADDRESS])
+    if indices is not None:
+        rows = take_positions(scan, indices)
+    elif ids is not None:
+        rows = take_row_ids(scan, ids)
+    else:
+        rows = take_addresses(scan, numberings[0])
+    if rows.num_rows != len(numberings[0]):
+        raise RowNotFoundError(f"only {rows.num_rows} of {len(numberings[0])} rows exist")
+    by_id = {fragment.id: fragment for fragment in dataset.manifest.fragments}
+    fragments = [by_id[number] for number in fragments_of(rows[ROW_ADDRESS].to_numpy()).tolist()]
+    return open_blobs(dataset.snapshot.bases, path[-1], descriptors(rows.column(0), path), fragments)
+
+
+def sample(
+    dataset: LanceDataset, num_rows: int, columns: Columns, randomize_order: bool, seed: int | None
+) -> pa.Table:
+    """Return rows chosen at random, each at most once; all if there are fewer.
+
+    Args:
+        num_rows: how many.
+        columns: as for `scanner`.
+        randomize_order: whether they come in random order, or in the table's.
+        seed: the same number chooses the same rows of a version.
+
+    Raises:
+        OptionError: the number is negative, or no whole one.
+    """
+    if not isinstance(num_rows, Integral) or num_rows < 0:
+        raise OptionError(f"the rows of a sample must be a whole number from 0 on, not {num_rows!r}")
+    total = dataset.count_rows()
+    chosen = random.Random(seed).sample(range(total), min(num_rows, total))
+    return dataset.take(chosen if randomize_order else sorted(chosen), columns)
+
+
+def delta(
+    dataset: LanceDataset,
+    compared_against: int | None,
+    begin_version: int | None,
+    end_version: int | None,
+) -> Changes:
+    """Return `diff(compared_against)` or `diff(begin_version, end_version)`, by pylance's name.
+
+    Raises:
+        OptionError: neither the one nor both of the others are given; or as `diff`.
+    """
+    if compared_against is not None and begin_version is None and end_version is None:
+        return changes(dataset, compared_against)
+    if compared_against is None and begin_version is not None and end_version is not None:
+        return changes(dataset, begin_version, end_version)
+    raise OptionError("delta needs compared_against, or begin_version and end_version")
