@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.errors import OptionError
+from spark_lance.expressions.predicate import Predicate
 from spark_lance.index.columns import leaf_field
 from spark_lance.index.fusion import RANK_CONSTANT, reciprocal_rank_fusion
 from spark_lance.index.search_rows import Addresses, allowed_rows
