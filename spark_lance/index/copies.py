@@ -14,8 +14,8 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.row_sets import RowSet
 from spark_lance.io.store import Store
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["RowAddressMap", "copy_file", "copy_renumbered", "new_numbers"]
 

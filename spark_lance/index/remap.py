@@ -21,13 +21,13 @@ from spark_lance.index.building import SegmentTarget
 from spark_lance.index.copies import Numbers, RowAddressMap
 from spark_lance.index.entries import Segment, index_directory, segments_of
 from spark_lance.index.resolve import Moves, RowResolver
-from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.remap import remap_vectors
 from spark_lance.io.store import Store
 from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["SegmentRemap"]
 

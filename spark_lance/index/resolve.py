@@ -21,7 +21,6 @@ import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.index.row_sets import RowSet
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import (
     FRAGMENT_ROWS,
@@ -29,7 +28,6 @@ from spark_lance.table.addresses import (
     fragments_of,
     offsets_of,
     row_addresses,
-    rows_by_fragment,
     split_address,
 )
 from spark_lance.table.deletion import read_deletions
@@ -37,6 +35,7 @@ from spark_lance.table.indices.fragment_reuse import find_reuse_entry, read_hist
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import addresses_of
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["Moves", "RowResolver"]
 
@@ -212,7 +211,7 @@ class RowResolver:
         for number, here in rows.items():
             here.add_range(0, self._end(number))
         for group in self._moves.groups:
-            for number, here in rows_by_fragment(group.survivors).items():
+            for number, here in RowSet.from_addresses(group.survivors).bitmaps.items():
                 rows[number] = rows.get(number, BitMap()) | here
         return rows
 
@@ -234,11 +233,7 @@ class RowResolver:
             for upper in rows:
                 possible[upper] = ids = BitMap()
                 ids.add_range(0, min(max(self._scan.manifest.next_row_id - (upper << 32), 0), FRAGMENT_ROWS))
-        return {
-            number: here if here is None else here & possible[number]
-            for number, here in rows.items()
-            if number in possible
-        }
+        return rows & RowSet(possible)
 
     def _end(self, number: int) -> int:
         # Old tables do not tell how many rows a fragment has.

@@ -39,13 +39,13 @@ from spark_lance.memwal.staged import collectable_stages
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import CompactedSsTable, ShardManifest, SsTable
-from spark_lance.table.addresses import Offsets
 from spark_lance.table.commits.commit import SYSTEM_ENV
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import DATA_DIR, deletion_path
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_keys import KeyIndex
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
 from spark_lance.table.rows.row_rewrites import commit_moves
 from spark_lance.table.schema.keys import primary_key
@@ -261,8 +261,7 @@ def _append(at: Snapshot, rows: pa.Table, mark: CompactedSsTable) -> Manifest:
         rows.to_batches(), at.store, at.root, at.schema, version=at.manifest.file_version
     )
     added = [table_pb2.DataFragment.FromString(data) for data in written]
-    nothing: dict[int, Offsets] = {}
-    return commit_moves(RowChanges(at, nothing), added, (), SYSTEM_ENV, compacted=[mark])
+    return commit_moves(RowChanges(at, RowSet()), added, (), SYSTEM_ENV, compacted=[mark])
 
 
 def _force(before: Snapshot, after: Manifest) -> None:

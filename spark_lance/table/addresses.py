@@ -5,24 +5,21 @@ Stable row ids are plain numbers. The functions here that take apart or group ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap
 
 __all__ = [
     "FRAGMENT_ROWS",
     "Addresses",
     "Offsets",
     "address_of",
-    "addresses_of_rows",
     "fragments_of",
     "offsets_of",
     "row_addresses",
-    "rows_by_fragment",
     "runs_by_fragment",
     "split_address",
 ]
@@ -70,16 +67,3 @@ def runs_by_fragment(addresses: Addresses) -> Iterator[tuple[int, slice]]:
     for start, stop in pairwise(bounds):
         if stop > start:
             yield int(fragments[start]), slice(start, stop)
-
-
-def rows_by_fragment(addresses: Addresses) -> dict[int, BitMap]:
-    """Return the rows of each fragment, fragments ascending; the addresses may come in any order."""
-    ordered = np.sort(addresses)
-    offsets = offsets_of(ordered)
-    return {fragment: BitMap(offsets[run]) for fragment, run in runs_by_fragment(ordered)}
-
-
-def addresses_of_rows(rows: Mapping[int, BitMap]) -> Addresses:
-    """Return the addresses of rows by fragment, in the order of the mapping."""
-    parts = [row_addresses(fragment, np.array(offsets, np.uint64)) for fragment, offsets in rows.items()]
-    return np.concatenate([np.empty(0, np.uint64), *parts])

@@ -27,7 +27,7 @@ from spark_lance.file.v2_1.layouts.page_bytes import PageBytes
 from spark_lance.file.v2_1.read.page import RESOLVER
 from spark_lance.index.files import IndexFileWriter
 from spark_lance.index.resolve import RowResolver
-from spark_lance.index.row_sets import pack_rows, row_numbers, treemap_numbers, unpack_rows
+from spark_lance.index.row_sets import row_numbers, treemap_numbers
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.create import merge_segments, part_segment
 from spark_lance.index.scalar.rtree import _NULLS_SCHEMA as NULLS_SCHEMA
@@ -45,6 +45,7 @@ from spark_lance.table.columns.new_columns import Computation
 from spark_lance.table.coverage import covered_fragments, covered_ids
 from spark_lance.table.manifest import pack_manifest
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.versions.versions import load_latest
 from tests.fuzz.targets import make_mem_wal
 from tests.fuzz.worker import resident
@@ -199,12 +200,13 @@ def test_posting_lists_of_one_document() -> None:
 def test_sets_of_every_row(tmp_path: Path) -> None:
     dataset = spark_lance.dataset(made(tmp_path / "t"))
     resolver = RowResolver(Snapshot(dataset.store, dataset.root, dataset.manifest))
-    stored = pack_rows({0: every_row()})
+    stored = RowSet({0: every_row()}).to_bytes()
     with pytest.raises(FormatError, match="which has fewer"):
         row_numbers(stored, resolver.bounded)
     # Fragments that were never there hold nothing.
-    assert row_numbers(pack_rows({7: every_row(), 1: BitMap([2])}), resolver.bounded).tolist() == [2**32 + 2]
-    assert not resolver.bounded(unpack_rows(stored), are_addresses=False)[0]
+    absent = RowSet({7: every_row(), 1: BitMap([2])}).to_bytes()
+    assert row_numbers(absent, resolver.bounded).tolist() == [2**32 + 2]
+    assert not resolver.bounded(RowSet.from_bytes(stored), are_addresses=False)[0]
     treemap = BitMap64()
     treemap.add_range(0, 1 << 34)
     assert len(treemap_numbers(treemap, resolver.possible)) == 100
@@ -281,7 +283,7 @@ def test_an_rtree_whose_rows_without_a_geometry_are_all_rows_there_can_be(tmp_pa
     with IndexFileWriter(
         dataset.store, segment.file(NULLS_FILE).path, NULLS_SCHEMA, dataset.manifest.file_version
     ) as file:
-        file.write([pa.array([pack_rows({0: every_row()})], pa.binary())])
+        file.write([pa.array([RowSet({0: every_row()}).to_bytes()], pa.binary())])
         file.finish({})
     entry.ClearField("files")
     with pytest.raises(FormatError, match="which has fewer"):

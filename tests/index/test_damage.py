@@ -27,6 +27,7 @@ from spark_lance.io.cache import CACHE
 from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_set import RowSet
 from tests.index.vectors import clustered
 
 ROWS, DIM = 600, 8
@@ -189,7 +190,7 @@ def test_rows_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="row 250 of fragment 1"):
         rows.addresses(np.array([(1 << 32) + 250], np.uint64), covered)
     with pytest.raises(FormatError, match="row 100 of fragment 2"):
-        rows.check({0: None, 2: BitMap([3, 100])})
+        rows.check(RowSet({0: None, 2: BitMap([3, 100])}))
     for zone in ([1 << 40, 0, 1], [0, 5, 1 << 33], [0, None, 1]):
         columns = [pa.array([0, value], pa.uint64()) for value in zone]
         table = pa.Table.from_arrays(columns, names=[field.name for field in ZONE_FIELDS])

@@ -20,8 +20,6 @@ TABLES = {
     "index/scalar/kinds.py",
     # What an index tells of all values of a column.
     "index/scalar/column_facts.py",
-    # Which kinds name exactly the rows of a condition.
-    "index/scalar/exact_rows.py",
     "index/vector/kinds.py",
     "index/vector/quantizers/__init__.py",
     "index/vector/storage.py",

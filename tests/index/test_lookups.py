@@ -15,6 +15,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 
 from spark_lance import LanceDataset, dataset
 from spark_lance.index.pruners import index_pruners
@@ -193,7 +194,7 @@ def test_rows_are_found_as_reads_find_them(version: str, kind: str, tmp_path: Pa
     found = made(tmp_path / "t", version, kind)
     with counting() as reads:
         changes = find_rows(found.snapshot, f"id = {ids()[ROW]}")
-    assert {number: rows.tolist() for number, rows in changes.rows.items()} == {ROW // PART: [ROW % PART]}
+    assert changes.rows == {ROW // PART: BitMap([ROW % PART])}
     check(reads, found)
 
 
@@ -221,7 +222,7 @@ def test_pages_of_legacy_files_are_left_out_by_their_statistics(tmp_path: Path, 
         changes = find_rows(found.snapshot, f"id = {ids()[ROW]}")
     # Of the other fragments no more than what describes them.
     assert sum(reads.data.values()) < 8 * ROWS // 3
-    assert {number: rows.tolist() for number, rows in changes.rows.items()} == {ROW // PART: [ROW % PART]}
+    assert changes.rows == {ROW // PART: BitMap([ROW % PART])}
 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])

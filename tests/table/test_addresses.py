@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from spark_lance.table.addresses import (
     address_of,
-    addresses_of_rows,
     fragments_of,
     offsets_of,
     row_addresses,
-    rows_by_fragment,
     runs_by_fragment,
     split_address,
 )
@@ -36,8 +34,3 @@ def test_addresses_are_fragment_and_row(pairs: list[tuple[int, int]]) -> None:
     runs = list(runs_by_fragment(addresses))
     assert [pair for fragment, run in runs for pair in pairs[run] if pair[0] == fragment] == pairs
     assert all(one[0] != two[0] for one, two in itertools.pairwise(runs))
-    rows = rows_by_fragment(addresses)
-    assert {fragment: set(here) for fragment, here in rows.items()} == {
-        fragment: {offset for other, offset in pairs if other == fragment} for fragment, _ in pairs
-    }
-    assert addresses_of_rows(rows).tolist() == sorted(set(numbers))

@@ -8,18 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
-from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.proto import table_pb2
+from spark_lance.table.row_set import RowSet
 
-__all__ = ["ScalarIndex", "moved_sets", "united"]
+__all__ = ["ScalarIndex", "moved_sets"]
 
 
 class ScalarIndex(ABC):
@@ -30,6 +29,8 @@ class ScalarIndex(ABC):
     label: ClassVar[str]
     type_url: ClassVar[str]
     newest: ClassVar[int] = 0
+    # Whether `find` returns exactly the rows for which a condition is true.
+    is_exact: ClassVar[bool] = False
     # Whether `move` works.
     can_move: ClassVar[bool] = False
 
@@ -61,6 +62,11 @@ class ScalarIndex(ABC):
             ExpressionError: the condition does not fit the values.
             FormatError: stored bytes are damaged.
         """
+
+    def find_bytes(self, probe: Probe) -> int | None:
+        """Return about the bytes that `find` reads; None if it does not help, or this is not known."""
+        del probe
+        return None
 
     @classmethod
     @abstractmethod
@@ -167,12 +173,3 @@ def moved_sets(sets: Sequence[Numbers], remap: RowAddressMap) -> list[Numbers]:
     numbers, owners = numbers[there], owners[there]
     counts = np.bincount(owners, minlength=len(sets))
     return np.split(numbers[np.lexsort((numbers, owners))], np.cumsum(counts)[:-1])
-
-
-def united(one: RowSet, other: RowSet) -> dict[int, BitMap | None]:
-    """Return the rows of either set."""
-    result = dict(one)
-    for fragment, rows in other.items():
-        fragment_rows = result.get(fragment, BitMap())
-        result[fragment] = None if fragment_rows is None or rows is None else fragment_rows | rows
-    return result

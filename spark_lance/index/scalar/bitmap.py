@@ -1,6 +1,6 @@
 """BITMAP: for every value the set of its rows.
 
-    bitmap_page_lookup.lance    keys: column type, bitmaps: binary (row_sets.py)
+    bitmap_page_lookup.lance    keys: column type, bitmaps: binary (row_set.py)
                                 metadata `lance:index_stats` {"num_bitmaps": 301}
 
 Keys ascend; the first is null if there are null values. Exact, for every condition on the column alone: it is
@@ -18,17 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers, unpack_rows
-from spark_lance.index.scalar.base import ScalarIndex, moved_sets, united
+from spark_lance.index.row_sets import pack_sorted, row_numbers
+from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.index_kinds import INDEX_KINDS
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["Bitmap", "SetsByKey", "move_sets", "read_sets", "write_sets"]
 
@@ -56,6 +56,7 @@ class Bitmap(SetsByKey):
     label = "bitmapindexdetails"
     type_url = INDEX_KINDS[label].type_url
     can_move = True
+    is_exact = True
 
     @classmethod
     def fits(cls, kind: pa.DataType) -> bool:
@@ -106,13 +107,13 @@ class Bitmap(SetsByKey):
 
 def read_sets(file: IndexFile, places: npt.NDArray[Any]) -> RowSet:
     """Return the union of the sets at some places of a file."""
-    result: dict[int, BitMap | None] = {}
+    result = RowSet()
     for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
         for start in range(0, len(run), _RUN_KEYS):
             part = run[start : start + _RUN_KEYS]
             stored = file.read(["bitmaps"], int(part[0]), int(part[-1]) + 1)["bitmaps"]
             for data in stored.to_pylist():
-                result = united(result, unpack_rows(data))
+                result |= RowSet.from_bytes(data)
     return result
 
 

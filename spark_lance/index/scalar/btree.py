@@ -27,12 +27,11 @@ from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.io.cache import CACHE, CacheSection
-from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.index_kinds import INDEX_KINDS
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["BTree", "value_order"]
 
@@ -89,6 +88,7 @@ class BTree(ScalarIndex):
     type_url = INDEX_KINDS[label].type_url
     newest = 1
     can_move = True
+    is_exact = True
 
     @classmethod
     def addresses_when(cls, version: int) -> bool:
@@ -135,7 +135,7 @@ class BTree(ScalarIndex):
             for entries in self._read_all([(start * size, stop * size) for start, stop in spans]):
                 places = None if sorted_points is None else _places_of(sorted_points, entries)
                 parts.append(entries.ids[probe.true_for(entries.values) if places is None else places])
-        return rows_by_fragment(np.concatenate(parts))
+        return RowSet.from_addresses(np.concatenate(parts))
 
     def find_bytes(self, probe: Probe) -> int | None:
         """Return about the bytes that `find` reads; None if it does not help."""

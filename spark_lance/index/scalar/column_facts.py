@@ -21,20 +21,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree, value_order
 from spark_lance.index.scalar.covering import LONGEST_RUN, Covering, coverings
-from spark_lance.index.scalar.exact_rows import RowsOfVersion
 from spark_lance.index.scalar.facts import MOST_SHARE, Bounds, Order, bounds_between, has_nan
 from spark_lance.index.scalar.zone_facts import bounds_of_zones, leading_of_zones, nulls_of_zones
 from spark_lance.index.scalar.zone_map import ZoneMap
-from spark_lance.table.addresses import Addresses, rows_by_fragment
-from spark_lance.table.reading.pruning import RowSelection
+from spark_lance.table.addresses import Addresses
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["Bounds", "bounds_of", "leading_rows", "null_count", "value_counts"]
 
@@ -51,8 +49,8 @@ def leading_rows(
     *,
     descending: bool = False,
     nulls: str = "none",
-    within: RowsOfVersion | None = None,
-) -> RowSelection | None:
+    within: RowSet | None = None,
+) -> RowSet | None:
     """Return rows that hold the first ones in the order of a column; other rows may be among them.
 
     Floats are in the order of numbers, then NaN; text and bytes are in that of their bytes.
@@ -99,7 +97,7 @@ def value_counts(
     most_values: int,
     most_bytes: int,
     *,
-    within: RowsOfVersion | None = None,
+    within: RowSet | None = None,
 ) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
     """Return the values of a column, null among them, and how many rows have each; None if no index tells.
 
@@ -135,7 +133,7 @@ def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
 # B-trees
 
 
-def _leading_of_btree(index: Covering, order: Order) -> dict[int, BitMap | None] | None:
+def _leading_of_btree(index: Covering, order: Order) -> RowSet | None:
     if order.count > index.live * MOST_SHARE:
         return None
     result = [np.empty(0, np.uint64)]
@@ -144,7 +142,7 @@ def _leading_of_btree(index: Covering, order: Order) -> dict[int, BitMap | None]
         if rows is None:
             return None
         result.append(rows)
-    return {**rows_by_fragment(np.concatenate(result))}
+    return RowSet.from_addresses(np.concatenate(result))
 
 
 def _first_alive(index: Covering, segment: BTree, order: Order) -> Addresses | None:
@@ -199,7 +197,7 @@ def _bounds_of_btree(index: Covering) -> Bounds | None:
 # Bitmaps
 
 
-def _leading_of_bitmap(index: Covering, order: Order) -> dict[int, BitMap | None] | None:
+def _leading_of_bitmap(index: Covering, order: Order) -> RowSet | None:
     if order.count > index.live * MOST_SHARE:
         return None
     result = [np.empty(0, np.uint64)]
@@ -221,7 +219,7 @@ def _leading_of_bitmap(index: Covering, order: Order) -> dict[int, BitMap | None
                     break
             if left <= 0:
                 break
-    return {**rows_by_fragment(np.concatenate(result))}
+    return RowSet.from_addresses(np.concatenate(result))
 
 
 def _nulls_of_bitmap(index: Covering) -> int | None:
@@ -238,7 +236,7 @@ def _nulls_of_bitmap(index: Covering) -> int | None:
 
 
 def _counts_of(
-    index: Covering, most_values: int, most_bytes: int, within: RowsOfVersion | None
+    index: Covering, most_values: int, most_bytes: int, within: RowSet | None
 ) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
     if sum(segment.num_bytes for segment in index.segments) > most_bytes:
         return None
@@ -263,9 +261,7 @@ def _counts_of(
     return one_array(table["value"]), table["rows"].to_numpy()
 
 
-def _set_sizes(
-    index: Covering, segment: Bitmap, keys: int, within: RowsOfVersion | None
-) -> npt.NDArray[np.int64]:
+def _set_sizes(index: Covering, segment: Bitmap, keys: int, within: RowSet | None) -> npt.NDArray[np.int64]:
     """Return how many rows of the version each set of a segment has, and how many of those that are meant."""
     sizes = np.zeros((2, keys), np.int64)
     pending: list[tuple[int, Addresses]] = []
@@ -274,7 +270,7 @@ def _set_sizes(
     def count() -> None:
         owners = np.repeat([place for place, _ in pending], [len(part) for _, part in pending])
         addresses, alive = index.found(segment, np.concatenate([part for _, part in pending]))
-        counted = alive if within is None else alive & within.has(addresses)
+        counted = alive if within is None else alive & within.mask(addresses)
         for row, chosen in enumerate((alive, counted)):
             sizes[row] += np.bincount(owners[chosen], minlength=keys)
 
@@ -302,12 +298,11 @@ def _bounds_of_bitmap(index: Covering) -> Bounds | None:
 class _Teller(NamedTuple):
     """The functions of a kind of index; `counts` is None if it does not know the rows of each value."""
 
-    leading: Callable[[Covering, Order], RowSelection | None]
+    leading: Callable[[Covering, Order], RowSet | None]
     nulls: Callable[[Covering], int | None]
     bounds: Callable[[Covering], Bounds | None]
     counts: (
-        Callable[[Covering, int, int, RowsOfVersion | None], tuple[pa.Array, npt.NDArray[np.int64]] | None]
-        | None
+        Callable[[Covering, int, int, RowSet | None], tuple[pa.Array, npt.NDArray[np.int64]] | None] | None
     ) = None
 
 

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from spark_lance.index.resolve import RowResolver
-from spark_lance.index.row_sets import unpack_rows
 from spark_lance.index.scalar.base import ScalarIndex
-from spark_lance.index.scalar.pruner import ScalarPruner
+from spark_lance.index.scalar.pruner import ScalarPruner, covers_once
 from spark_lance.table.addresses import Addresses, row_addresses
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_set import RowSet
 
-__all__ = ["LONGEST_RUN", "Covering", "coverings"]
+__all__ = ["LONGEST_RUN", "Covering", "coverings", "pruner_of"]
 
 # Entries that are looked at together.
 LONGEST_RUN = 1 << 18
@@ -36,8 +36,8 @@ class Covering:
     @property
     def names_addresses(self) -> bool:
         """Whether entries name rows of this version, not values of rows that were changed since."""
-        stable = self.snapshot.manifest.uses_stable_row_ids
-        return not stable or all(segment.has_addresses for segment in self.segments)
+        pruner = pruner_of(self.snapshot)
+        return pruner is not None and pruner.refers_to_rows(self.segments)
 
     @cached_property
     def live(self) -> int:
@@ -58,13 +58,18 @@ class Covering:
     def numbers(self, stored: bytes) -> Iterator[Addresses]:
         """Yield the entries of a stored set of rows, in pieces."""
         physical = {fragment.id: fragment for fragment in self.snapshot.fragments}
-        bounded = self.resolver.bounded(unpack_rows(stored), are_addresses=self.names_addresses)
+        bounded = self.resolver.bounded(RowSet.from_bytes(stored), are_addresses=self.names_addresses)
         for fragment, rows in bounded.items():
             if rows is None and fragment not in physical:
                 continue
             numbers = range(self.snapshot.physical_rows(physical[fragment])) if rows is None else rows
             for start in range(0, len(numbers), LONGEST_RUN):
                 yield row_addresses(fragment, np.array(numbers[start : start + LONGEST_RUN], np.uint64))
+
+
+def pruner_of(snapshot: Snapshot) -> ScalarPruner | None:
+    """Return the open scalar indices of a version; None if it has no index."""
+    return next((pruner for pruner in snapshot.scan([]).pruners if isinstance(pruner, ScalarPruner)), None)
 
 
 def coverings(
@@ -78,7 +83,7 @@ def coverings(
         kinds: classes of indices.
     """
     fields = snapshot.schema.along(path)
-    pruner = next((pruner for pruner in snapshot.scan([]).pruners if isinstance(pruner, ScalarPruner)), None)
+    pruner = pruner_of(snapshot)
     # Documents of JSON are read as text, which has another order than their bytes.
     if fields is None or pruner is None or fields[-1].is_json:
         return
@@ -88,7 +93,5 @@ def coverings(
         if type(index) in kinds:
             by_name.setdefault((type(index), index.segment.name), []).append(index)
     for (kind, _), parts in by_name.items():
-        covered = BitMap.union(*(part.segment.covered for part in parts))
-        once = sum(len(part.segment.covered) for part in parts) == len(covered)
-        if once and covered >= present:
+        if covers_once(parts, present):
             yield Covering(snapshot, pruner.resolver, kind, tuple(parts))

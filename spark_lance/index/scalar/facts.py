@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.btree import value_order
-from spark_lance.index.scalar.exact_rows import RowsOfVersion
 from spark_lance.table.addresses import Addresses
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["MOST_SHARE", "Bounds", "Order", "bounds_between", "has_nan"]
 
@@ -43,11 +43,11 @@ class Order:
     count: int
     descending: bool
     nulls: str
-    within: RowsOfVersion | None
+    within: RowSet | None
 
     def kept(self, rows: Addresses) -> Addresses:
         """Return those rows that are meant, in their order."""
-        return rows if self.within is None else rows[self.within.has(rows)]
+        return rows if self.within is None else rows[self.within.mask(rows)]
 
 
 def bounds_between(pairs: Sequence[tuple[Any, Any]], nulls: int, distinct: int | None) -> Bounds:

@@ -13,7 +13,6 @@ from spark_lance.file.base.schema import Field
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
-from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.text.inverted import (
@@ -31,6 +30,7 @@ from spark_lance.index.text.remap import merge_inverted, remap_inverted
 from spark_lance.index.text.stop_words import LANGUAGES
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["Inverted"]
 

@@ -10,23 +10,23 @@ list.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import reduce
+from operator import and_, or_
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap
 
 from spark_lance.expressions.expressions import Call, Column, Literal
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
-from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers
-from spark_lance.index.scalar.base import moved_sets, united
+from spark_lance.index.row_sets import pack_sorted, row_numbers
+from spark_lance.index.scalar.base import moved_sets
 from spark_lance.index.scalar.bitmap import FILE, Bitmap, SetsByKey, move_sets, read_sets, write_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.table.index_kinds import INDEX_KINDS
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["LabelList"]
 
@@ -60,8 +60,8 @@ class LabelList(SetsByKey):
             return None
         sets = [self._with(literal) for literal in probe.literals]
         if probe.operator == "array_has_all":
-            return reduce(_common, sets)
-        return reduce(united, sets)
+            return reduce(and_, sets)
+        return reduce(or_, sets)
 
     def _with(self, element: Any) -> RowSet:
         same = Probe(probe_path, Call("=", (Column(("value",)), Literal(element))))
@@ -97,12 +97,3 @@ probe_path = ("value",)
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _common(one: RowSet, other: RowSet) -> RowSet:
-    def both() -> Iterator[tuple[int, BitMap | None]]:
-        for fragment in one.keys() & other.keys():
-            a, b = one[fragment], other[fragment]
-            yield fragment, b if a is None else a if b is None else a & b
-
-    return dict(both())

@@ -23,12 +23,12 @@ from spark_lance.errors import FormatError
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.row_sets import RowSet, treemap_numbers
+from spark_lance.index.row_sets import treemap_numbers
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.index.text.tokenizer import folded
-from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.index_kinds import INDEX_KINDS
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["NGram"]
 
@@ -79,13 +79,13 @@ class NGram(ScalarIndex):
         for token in tokens:
             place = int(np.searchsorted(self._tokens, token))
             if place == len(self._tokens) or self._tokens[place] != token:
-                return {}
+                return RowSet()
             data = self._file.read(["posting_list"], place, place + 1)["posting_list"][0].as_py()
             sets.append(self._rows(data))
         common = reduce(lambda one, other: one & other, sets)
         if len(common) > _MOST_ROWS:
             return None
-        return rows_by_fragment(np.array(common.to_array(), dtype=np.uint64))
+        return RowSet.from_addresses(np.array(common.to_array(), dtype=np.uint64))
 
     @classmethod
     def build(cls, rows: Rows, target: SegmentTarget) -> dict[str, int]:

@@ -3,7 +3,7 @@
     page_data.lance    bbox: struct<xmin, ymin, xmax, ymax: double>, id: uint64
                        metadata `page_size` ("4096"), `num_items`, `num_pages`,
                        `bbox` {"minx", "miny", "maxx", "maxy"}
-    nulls.lance        nulls: binary    one row: the rows without a geometry (row_sets.py)
+    nulls.lance        nulls: binary    one row: the rows without a geometry (row_set.py)
 
 The first `num_items` rows are the leaves: a row's box and its number. Then follows, from the bottom up, one
 row per page of each level, until there is one page: the box of what is in a page, and its number. Pages count
@@ -43,12 +43,12 @@ from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.row_sets import RowSet, pack_sorted, row_numbers, unpack_rows
+from spark_lance.index.row_sets import pack_sorted, row_numbers
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.probe import Probe
 from spark_lance.io.cache import CACHE, CacheSection
-from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.index_kinds import INDEX_KINDS
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["RTree"]
 
@@ -157,7 +157,7 @@ class RTree(ScalarIndex):
     def find(self, probe: Probe) -> RowSet | None:
         """Return the rows whose boxes meet that of a constant, or those without a geometry."""
         if probe.operator == "is_null":
-            return unpack_rows(self._nulls())
+            return RowSet.from_bytes(self._nulls())
         box = _box_of(probe.tree)
         return None if box is None else self._meeting(box)
 
@@ -172,14 +172,14 @@ class RTree(ScalarIndex):
     def _meeting(self, box: Boxes) -> RowSet | None:
         """Return the rows whose boxes meet a box; None if they are on too many pages."""
         if not self._tree:
-            return {}
+            return RowSet()
         pages = np.zeros(1, np.int64)
         for above, level in reversed(list(enumerate(self._tree, -1))):
             if above < 0 and len(pages) > max(_RUN_PAGES, _MOST_PAGES * level.pages):
                 return None
             numbers = self._hits(level, pages, box)
             if above < 0:
-                return rows_by_fragment(np.sort(numbers))
+                return RowSet.from_addresses(np.sort(numbers))
             below = self._tree[above]
             places = numbers.astype(np.int64) - below.first_page
             if len(places) and not (places.min() >= 0 and places.max() < below.pages):

@@ -17,11 +17,12 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.covering import Covering
 from spark_lance.index.scalar.facts import MOST_SHARE, Bounds, Order, bounds_between, has_nan
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["bounds_of_zones", "leading_of_zones", "nulls_of_zones"]
 
 
-def leading_of_zones(index: Covering, order: Order) -> dict[int, BitMap | None] | None:
+def leading_of_zones(index: Covering, order: Order) -> RowSet | None:
     """Return the zones, by fragment, in which the first rows are; None if they are not known, or too many."""
     count, descending, nulls = order.count, order.descending, order.nulls
     zones = _Zones.of(index) if order.within is None else None
@@ -46,12 +47,11 @@ def leading_of_zones(index: Covering, order: Order) -> dict[int, BitMap | None] 
         chosen = filled[sign * near[filled] <= reach]
     if int(zones.lengths[chosen].sum()) > index.live * MOST_SHARE:
         return None
-    result: dict[int, BitMap | None] = {}
+    result: dict[int, BitMap] = {}
     for place in chosen.tolist():
         rows = result.setdefault(int(zones.fragments[place]), BitMap())
-        assert rows is not None
         rows.add_range(int(zones.starts[place]), int(zones.starts[place] + zones.lengths[place]))
-    return result
+    return RowSet(result)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from pyroaring import BitMap
 from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
 from spark_lance.index.building import Rows
-from spark_lance.index.row_sets import RowSet
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.table.addresses import address_of
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "ZoneIndex", "in_runs", "rows_of_zones", "zones_of"]
 
@@ -69,17 +69,15 @@ def rows_of_zones(table: pa.Table, mask: npt.NDArray[np.bool_]) -> RowSet:
     Raises:
         FormatError: a zone is where no rows can be.
     """
-    result: dict[int, BitMap | None] = {}
+    result: dict[int, BitMap] = {}
     chosen = table.filter(pa.array(mask))
     columns = [chosen[field.name].to_pylist() for field in ZONE_FIELDS]
     for zone in zip(*columns, strict=True):
         if None in zone or zone[0] > _MOST or zone[1] + zone[2] > _MOST:
             raise FormatError(f"a zone of fragment {zone[0]} begins at row {zone[1]} and has {zone[2]} rows")
     for fragment, start, length in zip(*columns, strict=True):
-        rows = result.setdefault(fragment, BitMap())
-        assert rows is not None
-        rows.add_range(start, start + length)
-    return result
+        result.setdefault(fragment, BitMap()).add_range(start, start + length)
+    return RowSet(result)
 
 
 def zones_of(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:

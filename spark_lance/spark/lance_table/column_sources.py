@@ -29,11 +29,11 @@ from spark_lance.spark.lance_table.column_references import (
     text_of,
 )
 from spark_lance.spark.lance_table.expressions import analysed, as_column, functions_of, quoted
-from spark_lance.table.addresses import rows_by_fragment
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.work import ColumnWork
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID, system_names
+from spark_lance.table.row_set import RowSet
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -273,7 +273,7 @@ def _offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:
     now, offsets = -1, BitMap()
     for batch in batches:
         addresses = batch.column(0).to_numpy()
-        for number, rows in rows_by_fragment(addresses.astype(np.uint64)).items():
+        for number, rows in RowSet.from_addresses(addresses.astype(np.uint64)).bitmaps.items():
             if number != now:
                 if offsets:
                     yield now, offsets

@@ -29,11 +29,12 @@ from spark_lance.table.addresses import address_of
 from spark_lance.table.commits.commit import SYSTEM_ENV
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.retry_operation import retry_operation
-from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
+from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.paths import DATA_DIR
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.row_rewrites import commit_moves
 
@@ -130,12 +131,12 @@ class Attempt:
             CommitError: other writers were in the way; see its subclasses.
         """
         rows = _united(answers, repeated=True)
-        deleted = sum(map(len, rows.bitmaps.values()))
+        deleted = rows.num_rows
         return self._delete(RowChanges(self.base.snapshot, rows), condition, deleted)
 
     def delete_all(self, changes: RowChanges) -> Changed:
         """Commit a Delete of all rows; errors as `delete_rows`."""
-        return self._delete(changes, "true", sum(map(len, changes.rows.values())))
+        return self._delete(changes, "true", changes.rows.num_rows)
 
     def _delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
         if not changes.rows:
@@ -186,7 +187,7 @@ class Attempt:
             _inserted_keys(self.manifest, answers, key_ids) if inserts else None,
         )
         written = sum(int(file.file_size_bytes) for fragment in added for file in fragment.files)
-        deleted = sum(map(len, rows.bitmaps.values())) - counts["update"]
+        deleted = rows.num_rows - counts["update"]
         return Changed(
             committed.version,
             counts["update"],
@@ -229,7 +230,7 @@ def may_repeat(answers: Sequence[TaskAnswer]) -> bool:
     return any(answer.uncounted for answer in answers) or len(np.unique(hashes)) < len(hashes)
 
 
-def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowBitmaps:
+def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowSet:
     """Return the rows of all tasks together.
 
     Raises:
@@ -248,7 +249,7 @@ def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowBitmaps:
             if not repeated and (both := existing & more):
                 raise _several(address_of(number, both.min()))
             existing |= more
-    return RowBitmaps(dict(sorted(rows.items())))
+    return RowSet(dict(sorted(rows.items())))
 
 
 def _several(address: int) -> CardinalityError:

@@ -40,11 +40,12 @@ from spark_lance.spark.schema.read_schema import resolve_projection, spark_schem
 from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.planned_pages import planned_pages
-from spark_lance.table.reading.pruning import RowSelection, uses_of
+from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.texts import texts_as_binary
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_latest, load_version
 
@@ -197,7 +198,7 @@ class LanceReader(DataSourceReader):
         self._limit: int | None = None
         # Whether one task yields all rows, without the first `_skip` ones, so that nobody else counts them.
         self._alone, self._skip = False, 0
-        self._rows_kept: RowSelection | None = None
+        self._rows_kept: RowSet | None = None
         # The condition that all of these rows are known to meet.
         self._met: Condition | None = None
 
@@ -218,7 +219,7 @@ class LanceReader(DataSourceReader):
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
         self._limit, self._alone, self._skip = limit, alone, skip
 
-    def keep(self, rows: RowSelection) -> None:
+    def keep(self, rows: RowSet) -> None:
         """Read some rows only, which meet all conditions; called before anything is planned."""
         self._rows_kept = rows
         self._met, self._condition = self._condition, None

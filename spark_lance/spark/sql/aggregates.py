@@ -21,7 +21,7 @@ import pyspark.sql.types as st
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.column_facts import bounds_of, null_count, value_counts
-from spark_lance.index.scalar.exact_rows import RowsOfVersion, rows_without
+from spark_lance.index.scalar.exact_rows import rows_without
 from spark_lance.spark.options.options import check_batch
 from spark_lance.spark.scan.column_order import is_ordered_alike, is_same_value, spark_type_of
 from spark_lance.spark.scan.rows import LanceReader
@@ -30,15 +30,16 @@ from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.sql.running import Running, least_or_greatest, running
 from spark_lance.spark.sql.scans import (
-    Meant,
     Read,
+    TargetRows,
     first_of,
     local_bounds,
-    meant_rows,
     reader_of,
     rows_answer,
+    target_rows,
     version_answer,
 )
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["column_statistics", "push_aggregates"]
 
@@ -122,9 +123,9 @@ class _Facts:
         return reader_of(self.read, st.StructType(), self.request)
 
     @cached_property
-    def _meant(self) -> Meant | None:
+    def _target(self) -> TargetRows | None:
         """The rows that are asked about; None if only a look at them tells."""
-        return meant_rows(self.read, self.request) if local_bounds(self.request)[0] > 0 else None
+        return target_rows(self.read, self.request) if local_bounds(self.request)[0] > 0 else None
 
     def of_all(self) -> _Answer | None:
         """Return one row with a value for each aggregate."""
@@ -176,20 +177,20 @@ class _Facts:
         path = one["path"]
         if path is None:
             rows = self._all()
-        elif self._meant is None:
+        elif self._target is None:
             return None
         elif one["distinct"]:
             rows = self._distinct(path)
         else:
-            rows = self._filled(path, self._meant.rows)
+            rows = self._filled(path, self._target.rows)
         return None if rows is None else (st.LongType(), pa.array([rows], pa.int64()))
 
     def _all(self) -> int | None:
         """Return how many rows there are, if it takes no look at them."""
-        chosen = self._meant.rows if self._meant is not None else None
-        return self._reader.known_rows() if chosen is None else len(chosen)
+        chosen = self._target.rows if self._target is not None else None
+        return self._reader.known_rows() if chosen is None else chosen.num_rows
 
-    def _filled(self, path: Sequence[str], chosen: RowsOfVersion | None) -> int | None:
+    def _filled(self, path: Sequence[str], chosen: RowSet | None) -> int | None:
         """Return how many of the rows have a value."""
         snapshot = self.read.opened[1]
         if not spark_type_of(path, self.read.seen):
@@ -198,7 +199,7 @@ class _Facts:
             empty = null_count(snapshot, path)
             return None if empty is None else snapshot.live_rows() - empty
         without = rows_without(snapshot, path, local_bounds(self.request)[1])
-        return None if without is None else len(chosen) - len(chosen & without)
+        return None if without is None else chosen.num_rows - (chosen & without).num_rows
 
     def _distinct(self, path: Sequence[str]) -> int | None:
         groups = self._groups(path)
@@ -206,9 +207,9 @@ class _Facts:
 
     def _groups(self, path: Sequence[str]) -> tuple[pa.Array, Any] | None:
         snapshot = self.read.opened[1]
-        if self._meant is None or not is_same_value(path, snapshot.schema, self.read.seen):
+        if self._target is None or not is_same_value(path, snapshot.schema, self.read.seen):
             return None
-        return value_counts(snapshot, path, *local_bounds(self.request), within=self._meant.rows)
+        return value_counts(snapshot, path, *local_bounds(self.request), within=self._target.rows)
 
     def by_group(self) -> _Answer | None:
         """Return a row for each value of the one column that rows are grouped by."""
@@ -234,11 +235,11 @@ class _Facts:
     def _extreme(self, one: Mapping[str, Any]) -> _Found | None:
         """Return the least or greatest value of a column; an index tells where it is read."""
         path, ref = one["path"], self.read.opened
-        if self._meant is None or not is_ordered_alike(path, ref[1].schema, self.read.seen):
+        if self._target is None or not is_ordered_alike(path, ref[1].schema, self.read.seen):
             return None
         is_max = one["function"] == "max"
         top = {"path": path, "descending": is_max, "nulls": "none", "rows": 1}
-        rows = first_of(self.read, top, self._meant.rows)
+        rows = first_of(self.read, top, self._target.rows)
         if rows is None:
             return None
         schema = _only([path], self.read.seen)

@@ -25,7 +25,7 @@ from spark_lance.expressions.expressions import Expression
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Schema
 from spark_lance.index.scalar.column_facts import leading_rows
-from spark_lance.index.scalar.exact_rows import RowsOfVersion, can_tell, exact_rows
+from spark_lance.index.scalar.exact_rows import exact_rows
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.spark.interpreters import check_package
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
@@ -39,17 +39,16 @@ from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import Question
-from spark_lance.table.reading.pruning import RowSelection
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.versions.resolve import VersionRef
 
 __all__ = [
-    "Meant",
     "Read",
+    "TargetRows",
     "describe_read",
     "first_of",
     "local_bounds",
-    "meant_rows",
     "pin_read",
     "plan_scan",
     "push_limit",
@@ -57,6 +56,7 @@ __all__ = [
     "push_top",
     "reader_of",
     "rows_answer",
+    "target_rows",
     "version_answer",
 ]
 
@@ -171,18 +171,18 @@ def push_top(question: Question) -> bool:
     read = Read(request["read"])
     if read.options.kind != "rows" or request["top"]["rows"] > _MOST_TOP:
         return False
-    rows = meant_rows(read, request)
+    rows = target_rows(read, request)
     return rows is not None and first_of(read, request["top"], rows.rows) is not None
 
 
 @dataclass(frozen=True)
-class Meant:
+class TargetRows:
     """The rows that a read is about: all of a version, or those that indices name exactly."""
 
-    rows: RowsOfVersion | None
+    rows: RowSet | None
 
 
-def meant_rows(read: Read, request: Mapping[str, Any]) -> Meant | None:
+def target_rows(read: Read, request: Mapping[str, Any]) -> TargetRows | None:
     """Return the rows that a read of a version is about; None if only a look at them tells.
 
     Raises:
@@ -193,23 +193,17 @@ def meant_rows(read: Read, request: Mapping[str, Any]) -> Meant | None:
         return None
     condition = reader_of(read, st.StructType(), {**request, "top": None}).condition
     if condition is None:
-        return Meant(None)
-    row_set = _told_by_indices(condition, read.opened[1], most_bytes)
-    return None if row_set is None else Meant(row_set)
+        return TargetRows(None)
+    row_set = _index_exact_rows(condition, read.opened[1], most_bytes)
+    return None if row_set is None else TargetRows(row_set)
 
 
-def _told_by_indices(condition: Condition, snapshot: Snapshot, most_bytes: int) -> RowsOfVersion | None:
+def _index_exact_rows(condition: Condition, snapshot: Snapshot, most_bytes: int) -> RowSet | None:
     """Return exactly the rows that meet a condition; None if only a look at them tells."""
-    row_set = None
-    for tree in condition.trees() if condition.is_told else []:
-        rows = exact_rows(snapshot, tree, most_bytes) if can_tell(snapshot, tree) else None
-        if rows is None:
-            return None
-        row_set = rows if row_set is None else row_set & rows
-    return row_set
+    return exact_rows(snapshot, condition.trees(), most_bytes) if condition.is_told else None
 
 
-def first_of(read: Read, top: Mapping[str, Any], within: RowsOfVersion | None) -> RowSelection | None:
+def first_of(read: Read, top: Mapping[str, Any], within: RowSet | None) -> RowSet | None:
     """Return rows that hold the first ones of an order; None if no index tells.
 
     Args:
@@ -258,9 +252,9 @@ def plan_scan(question: Question) -> dict[str, Any]:
         reader = planned = reader_of(read, schema, request)
         ref = planned.ref
         if planned.condition is not None and request.get("limit") is None and read.options.fragments is None:
-            row_set = _told_by_indices(planned.condition, read.opened[1], most_bytes)
-            if row_set is not None and len(row_set) <= most_rows:
-                planned.keep({number: rows for number, rows in row_set.by_fragment.items() if rows})
+            row_set = _index_exact_rows(planned.condition, read.opened[1], most_bytes)
+            if row_set is not None and row_set.num_rows <= most_rows:
+                planned.keep(row_set.only(number for number, rows in row_set.items() if rows))
         local_rows = (
             max(most_rows, _MOST_HELD_ROWS)
             if request.get("columnar") and most_rows and planned.columns
@@ -327,7 +321,7 @@ def reader_of(read: Read, schema: st.StructType, request: Any) -> LanceReader:
         skip=request.get("offset") or 0,
     )
     if request.get("top"):
-        row_set = meant_rows(read, request)
+        row_set = target_rows(read, request)
         rows = None if row_set is None else first_of(read, request["top"], row_set.rows)
         assert rows is not None  # only what was accepted comes back
         reader.keep(rows)

@@ -8,13 +8,11 @@ files are the same and no row was deleted by both; otherwise the operation is ru
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap
 
 from spark_lance.errors import RetryableConflictError
 from spark_lance.proto import table_pb2
@@ -22,8 +20,9 @@ from spark_lance.table.deletion import pack_deletions
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import deletion_path
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_set import RowSet
 
-__all__ = ["Outcome", "RowBitmaps", "RowChanges"]
+__all__ = ["Outcome", "RowChanges"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,37 +38,18 @@ class Outcome:
     removed: list[int]
 
 
-@dataclass(frozen=True)
-class RowBitmaps(Mapping[int, npt.NDArray[np.uint32]]):
-    """Rows of many fragments, kept as bitmaps and given out as offsets."""
-
-    bitmaps: Mapping[int, BitMap]
-
-    def __getitem__(self, number: int) -> npt.NDArray[np.uint32]:
-        """Return the offsets of the rows of a fragment, ascending."""
-        return np.asarray(self.bitmaps[number].to_array(), np.uint32)
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of the fragments."""
-        return iter(self.bitmaps)
-
-    def __len__(self) -> int:
-        """Return how many fragments have rows here."""
-        return len(self.bitmaps)
-
-
 @dataclass
 class RowChanges:
     """Rows to delete by fragment.
 
     Attributes:
         source: the version in which the rows were found.
-        rows: fragment id -> physical offsets, uint32, ascending; all of them live rows of `source`.
+        rows: live rows of `source`, no fragment as a whole.
         written: paths and sizes of the deletion files written so far, whether or not they are still of use.
     """
 
     source: Snapshot
-    rows: Mapping[int, npt.NDArray[np.uint32]]
+    rows: RowSet
     written: dict[str, int] = field(default_factory=dict)
     _done: dict[int, tuple[table_pb2.DataFragment, table_pb2.DataFragment | None]] = field(
         default_factory=dict, repr=False
@@ -99,7 +79,7 @@ class RowChanges:
 
         def mark(number: int) -> None:
             fragment = now[number]
-            self._done[number] = fragment, self._mark(at, fragment, self.rows[number])
+            self._done[number] = fragment, self._mark(at, fragment, self.rows.offsets(number))
 
         if len(stale) <= _PARALLEL_FILES:
             for number in stale:

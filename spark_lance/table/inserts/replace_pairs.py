@@ -26,6 +26,7 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_keys import KeyIndex
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["PairMatch"]
 
@@ -109,7 +110,7 @@ class PairMatch:
         rows: dict[int, Offsets] = {}
         condition = self.compile(at.schema)
         if not source.num_rows:
-            return RowChanges(at, rows)
+            return RowChanges(at, RowSet.from_offsets(rows))
         index = KeyIndex([source[theirs] for _, theirs in self.equal]) if self.equal else None
         for task in at.scan([*self.table_columns, ROW_ADDRESS]).tasks():
             parts = []
@@ -119,7 +120,7 @@ class PairMatch:
             offsets = np.unique(np.concatenate([np.empty(0, np.uint32), *parts]))
             if len(offsets):
                 rows[task.message.id] = offsets
-        return RowChanges(at, rows)
+        return RowChanges(at, RowSet.from_offsets(rows))
 
     def _matching(
         self, table: pa.Table, source: pa.Table, index: KeyIndex | None, condition: Condition

@@ -30,6 +30,7 @@ from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_keys import KeyIndex, check_key_type
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.key_lookup import key_tasks
@@ -144,7 +145,7 @@ class KeyMatch:
         """Return the rows of a version that have one of the keys."""
         rows: dict[int, Offsets] = {}
         if not keys.num_rows:
-            return RowChanges(at, rows)
+            return RowChanges(at, RowSet.from_offsets(rows))
         index = KeyIndex([_comparable(keys[name]) for name in self.columns])
         scan = at.scan([*self.columns, ROW_ADDRESS])
         # Indices compare the bits of floats.
@@ -158,7 +159,7 @@ class KeyMatch:
             offsets = np.concatenate([rows.get(task.message.id, parts[0]), *parts])
             if len(offsets):
                 rows[task.message.id] = np.unique(offsets)
-        return RowChanges(at, rows)
+        return RowChanges(at, RowSet.from_offsets(rows))
 
 
 def _is_float(kind: pa.DataType) -> bool:

@@ -11,7 +11,7 @@ passes others, such as indices, to `prune`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -22,16 +22,15 @@ from pyroaring import BitMap
 from spark_lance.expressions.expressions import Call, Column, Expression, Literal
 from spark_lance.expressions.predicate import Condition
 from spark_lance.proto import table_pb2
-from spark_lance.table.addresses import rows_by_fragment, split_address
+from spark_lance.table.addresses import split_address
 from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.rowids import locate_row_ids
 
-__all__ = ["Pruner", "RowSelection", "prune", "uses_of"]
+__all__ = ["Pruner", "prune", "uses_of"]
 
-# Fragment id -> the physical rows that may be kept, None for any; no other fragment has a row that is kept.
-RowSelection: TypeAlias = Mapping[int, BitMap | None]
 Fragments: TypeAlias = Sequence[table_pb2.DataFragment]
-Pruner: TypeAlias = Callable[[Condition, Fragments], RowSelection | None]
+Pruner: TypeAlias = Callable[[Condition, Fragments], RowSet | None]
 
 _MAX = 2**64 - 1
 
@@ -85,43 +84,43 @@ def uses_of(pruner: Any, condition: Condition) -> Sequence[tuple[str, str, str]]
     return uses
 
 
-def _by_fragment(condition: Condition, fragments: Fragments) -> RowSelection | None:
+def _by_fragment(condition: Condition, fragments: Fragments) -> RowSet | None:
     allowed = _Allowed.of(condition, FRAGMENT_ID)
     if allowed == _ANY:
         return None
-    return {fragment.id: None for fragment in fragments if allowed.has(fragment.id)}
+    return RowSet.whole(fragment.id for fragment in fragments if allowed.has(fragment.id))
 
 
-def _by_address(condition: Condition, fragments: Fragments) -> RowSelection | None:
+def _by_address(condition: Condition, fragments: Fragments) -> RowSet | None:
     return _addressed(_Allowed.of(condition, ROW_ADDRESS), fragments)
 
 
-def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> RowSelection | None:
+def _by_row_id(stable: bool, condition: Condition, fragments: Fragments) -> RowSet | None:
     allowed = _Allowed.of(condition, ROW_ID)
     if not stable:
         return _addressed(allowed, fragments)
     if allowed.values is None:
         return None
     row_ids = np.array(sorted(allowed.values), np.uint64)
-    where: dict[int, BitMap | None] = {}
+    rows: dict[int, BitMap | None] = {}
     for fragment in fragments:
         if fragment.WhichOneof("row_id_sequence") != "inline_row_ids":
             # Its ids are a column of a data file, which readers of the fragment look through.
-            where[fragment.id] = None
+            rows[fragment.id] = None
             continue
         offsets, _ = locate_row_ids(fragment.inline_row_ids, fragment.physical_rows, row_ids)
         if len(offsets):
-            where[fragment.id] = BitMap(offsets.astype(np.uint32))
-    return where
+            rows[fragment.id] = BitMap(offsets.astype(np.uint32))
+    return RowSet(rows)
 
 
-def _addressed(allowed: _Allowed, fragments: Fragments) -> RowSelection | None:
+def _addressed(allowed: _Allowed, fragments: Fragments) -> RowSet | None:
     if allowed.values is not None:
-        return rows_by_fragment(np.array(list(allowed.values), np.uint64))
+        return RowSet.from_addresses(np.array(list(allowed.values), np.uint64))
     if allowed == _ANY:
         return None
     (first, _), (last, _) = split_address(allowed.low), split_address(allowed.high)
-    return {fragment.id: None for fragment in fragments if first <= fragment.id <= last}
+    return RowSet.whole(fragment.id for fragment in fragments if first <= fragment.id <= last)
 
 
 @dataclass(frozen=True)

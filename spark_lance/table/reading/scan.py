@@ -22,7 +22,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
-from spark_lance.table.reading.pruning import Pruner, RowSelection, prune
+from spark_lance.table.reading.pruning import Pruner, prune
 from spark_lance.table.reading.scan_task import Filter, ScanTask
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
@@ -31,6 +31,7 @@ from spark_lance.table.reading.system_columns import (
     nameable,
     system_names,
 )
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["ROW_ADDRESS", "ROW_ID", "Filter", "Scan", "ScanTask", "filter_columns", "rows_without_columns"]
 
@@ -161,11 +162,10 @@ class Scan:
         known_rows = {number: rows for number, rows in selections.items() if rows is not None}
         return self._narrowed(chosen, known_rows, ())
 
-    def tasks_of(self, selection: RowSelection) -> list[ScanTask]:
+    def tasks_of(self, selection: RowSet) -> list[ScanTask]:
         """Return one task for each fragment with selected rows, in scan order; it reads the live ones."""
         chosen = [fragment for fragment in self.fragments if fragment.id in selection]
-        rows = {number: rows for number, rows in selection.items() if rows is not None}
-        return self._narrowed(chosen, rows, ())
+        return self._narrowed(chosen, selection.bitmaps, ())
 
     def _pruned(self, condition: Condition) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
         """Return the fragments that a condition may keep rows of, and these rows where they are known."""

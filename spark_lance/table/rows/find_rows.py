@@ -13,6 +13,7 @@ from spark_lance.table.addresses import Offsets, offsets_of
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.row_set import RowSet
 
 __all__ = ["find_rows"]
 
@@ -30,7 +31,7 @@ def find_rows(snapshot: Snapshot, predicate: Predicate | None) -> RowChanges:
         FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
     """
     if predicate is None:
-        return RowChanges(snapshot, _live_rows(snapshot))
+        return RowChanges(snapshot, RowSet.from_offsets(_live_rows(snapshot)))
     scan = snapshot.scan([ROW_ADDRESS])
     condition = scan.condition(predicate)
     rows = {}
@@ -39,7 +40,7 @@ def find_rows(snapshot: Snapshot, predicate: Predicate | None) -> RowChanges:
         offsets = np.concatenate([np.empty(0, np.uint32), *parts])
         if len(offsets):
             rows[task.message.id] = offsets
-    return RowChanges(snapshot, rows)
+    return RowChanges(snapshot, RowSet.from_offsets(rows))
 
 
 def _live_rows(snapshot: Snapshot) -> dict[int, Offsets]:

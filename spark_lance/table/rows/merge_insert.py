@@ -31,6 +31,7 @@ from spark_lance.table.reading.row_lookup import nameable, read_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_keys import KeyIndex, check_key_type
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.key_lookup import KeyLookup, key_lookup
 from spark_lance.table.rows.merge_condition import MergeCondition
@@ -316,7 +317,7 @@ class Merge:
         targets = choose_targets(self.at.bases, rules.target_bases, rules.target_all_bases)
         added = write_moved(self.at, self._new_rows(inserted, ids), ids, targets=targets)
         keys = self._filter(inserted) if rules.insert else None
-        return Written(RowChanges(self.at, rows), added, len(inserted), keys)
+        return Written(RowChanges(self.at, RowSet.from_offsets(rows)), added, len(inserted), keys)
 
     def counts(self, written: Written) -> tuple[int, int, int]:
         """Return how many rows are inserted, updated and deleted."""

@@ -78,7 +78,7 @@ def update_rows(
         added = write_moved(at, _changed(at, changes, values, ids), ids)
         field_ids = sorted(node.id for name in values for node in base.schema.field(name).walk())
         committed = commit_moves(changes, added, field_ids, env)
-        return Updated(committed, sum(len(offsets) for offsets in changes.rows.values()))
+        return Updated(committed, changes.rows.num_rows)
 
     return retry_operation(snapshot, attempt, reruns, env)
 
@@ -87,7 +87,7 @@ def _changed(
     at: Snapshot, changes: RowChanges, values: Mapping[str, Evaluate], ids: CarriedRowIds
 ) -> Iterator[pa.Table]:
     """Yield the rows with their new values."""
-    for number, offsets, old in read_rows(at, changes.rows, at.schema.fields):
+    for number, offsets, old in read_rows(at, changes.rows.by_offsets(), at.schema.fields):
         new = old
         for name, evaluate in values.items():
             place = old.schema.get_field_index(name)

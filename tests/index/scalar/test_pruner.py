@@ -15,6 +15,7 @@ from spark_lance.index.pruners import index_pruners
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.row_set import RowSet
 
 ROWS = 10
 
@@ -162,7 +163,7 @@ def test_a_set_may_hold_all_rows_of_a_fragment(
     table: spark_lance.LanceDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a set is stored without its rows; under stable ids these may be in any fragment by now."""
-    monkeypatch.setattr(Bitmap, "find", lambda index, probe: {0: None})
+    monkeypatch.setattr(Bitmap, "find", lambda index, probe: RowSet.whole([0]))
     all_covered = dict.fromkeys(range(4)) if table.manifest.uses_stable_row_ids else {0: None}
     assert known(table, "b = 1") == all_covered
 

@@ -86,8 +86,7 @@ def test_a_range_reads_what_lies_between_its_bounds(tmp_path: Path, monkeypatch:
     assert sorted(ds.to_table(filter=text)["x"].to_pylist()) == list(range(8 * PAGE + 5, 8 * PAGE + 15))
     assert read == [PAGE]
     read.clear()
-    (tree,) = compile_predicate(text, ds.schema).trees()
-    rows = exact_rows(ds.snapshot, tree, 1 << 30)
+    rows = exact_rows(ds.snapshot, compile_predicate(text, ds.schema).trees(), 1 << 30)
     assert rows is not None
-    assert len(rows) == 10
+    assert rows.num_rows == 10
     assert read == [PAGE]

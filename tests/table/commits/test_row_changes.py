@@ -10,15 +10,15 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyroaring import BitMap
 
 import spark_lance
 from spark_lance.errors import RetryableConflictError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.commits.row_changes import RowBitmaps, RowChanges
+from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.operations.delete import delete_message
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 
@@ -36,7 +36,7 @@ def table(tmp_path: Path) -> spark_lance.LanceDataset:
 def changes(table: spark_lance.LanceDataset, **rows: list[int]) -> RowChanges:
     """Rows of fragments by their offsets: `f0=[1, 2]`."""
     offsets = {int(name[1:]): np.array(numbers, np.uint32) for name, numbers in rows.items()}
-    return RowChanges(table.snapshot, offsets)
+    return RowChanges(table.snapshot, RowSet.from_offsets(offsets))
 
 
 def commit(table: spark_lance.LanceDataset, rows: RowChanges, operation: Any = None) -> Any:
@@ -221,13 +221,6 @@ def test_many_fragments_are_marked_at_once(tmp_path: Path) -> None:
     assert values(table) == list(range(0, 24, 2))
     with pytest.raises(RetryableConflictError, match="a row of fragment"):
         ours.apply(load_latest(table.store, table.root))
-
-
-def test_bitmaps_of_rows_give_their_offsets() -> None:
-    rows = RowBitmaps({3: BitMap([7, 1]), 5: BitMap()})
-    assert (list(rows), len(rows)) == ([3, 5], 2)
-    assert rows[3].tolist() == [1, 7]
-    assert rows[3].dtype == rows[5].dtype == np.uint32
 
 
 @pytest.mark.parametrize("rival", ["a = 1", "a in (1, 2, 3)"], ids=["some rows", "what ours leave"])

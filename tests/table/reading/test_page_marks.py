@@ -14,6 +14,7 @@ import spark_lance
 from spark_lance.io.counters import ReadCounts, count_cache_hit, read_counts
 from spark_lance.table.reading.page_marks import PageMarks, pages_of_rows, pages_of_runs
 from spark_lance.table.reading.planned_pages import planned_pages
+from spark_lance.table.row_set import RowSet
 
 ROWS, PARTS = 4_400_000, 2
 
@@ -105,7 +106,7 @@ def test_a_plan_counts_pages_of_few_fragments_only(path: Path) -> None:
     table = spark_lance.dataset(path)
     scan = table.snapshot.scan(["id"])
     assert planned_pages(scan, scan.tasks(), None, PARTS - 1) is None
-    assert planned_pages(scan, scan.tasks_of({0: BitMap([5])}), None) == (1, PARTS - 1)
+    assert planned_pages(scan, scan.tasks_of(RowSet({0: BitMap([5])})), None) == (1, PARTS - 1)
     plan = table.scanner(["wide"], "id = 17").explain_plan()
     assert ", pages=2, skipped_pages=" in plan
     analyzed = table.scanner(["wide"], "id = 17").analyze_plan()

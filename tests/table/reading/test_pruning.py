@@ -23,6 +23,7 @@ from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.pruning import _Allowed, prune
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.row_set import RowSet
 from spark_lance.table.versions.versions import load_latest
 from tests.table.histories import Step, play, steps
 
@@ -129,12 +130,14 @@ def test_other_pruners_narrow_the_rows_further(parts: Path) -> None:
     condition = compile_predicate("a in (3, 4, 25) and _fragid <= 2", nameable(manifest.schema))
     asked: list[list[int]] = []
 
-    def index(asked_for: Any, fragments: Any) -> dict[int, BitMap | None]:
+    def index(asked_for: Any, fragments: Any) -> RowSet:
         assert asked_for is condition
         asked.append([fragment.id for fragment in fragments])
-        return {0: BitMap([3, 4]), 2: None}
+        return RowSet({0: BitMap([3, 4]), 2: None})
 
-    kept, rows = prune(condition, manifest.fragments, False, [index, lambda *_: {0: BitMap([4, 9]), 2: None}])
+    kept, rows = prune(
+        condition, manifest.fragments, False, [index, lambda *_: RowSet({0: BitMap([4, 9]), 2: None})]
+    )
     assert asked == [[0, 1, 2]]
     assert ([fragment.id for fragment in kept], rows) == ([0, 2], {0: BitMap([4])})
     store, root = open_store(parts)

@@ -480,7 +480,7 @@ def test_many_new_fragments_carry_their_ids(tmp_path: Path, monkeypatch: pytest.
 
     def tables() -> Any:
         fields = dataset.lance_schema.fields
-        for number, offsets, table in read_rows(dataset.snapshot, changes.rows, fields, 100):
+        for number, offsets, table in read_rows(dataset.snapshot, changes.rows.by_offsets(), fields, 100):
             ids.note(number, offsets)
             yield table
         yield rows(1000, 3)
