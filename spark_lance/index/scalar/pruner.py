@@ -5,9 +5,9 @@ reads. The answer of an "and" can come from any of its parts, the answer of an "
 Fragments that a segment does not cover stay whole, and scans apply the condition to the rows they read.
 
 An answer is exact if the condition is true for all of its live rows. An "and" or "or" is exact if all of its
-parts are. The answer of an index is exact if the index compares the values of the rows by the code of scans
-(`ScalarIndex.is_exact`), covers all fragments, each of them once, and refers to rows by address: under the id
-of a changed row an index may have its old value. The negation of an exact answer is not exact, because a
+parts are. The answer of an index is exact under three conditions. It compares the values of the rows by the
+code of scans (`ScalarIndex.is_exact`). It covers all fragments, each of them once. It refers to rows by
+address: under the id of a changed row an index may have its old value. The negation of an exact answer is not exact, because a
 condition can be null. Only "is null" is never null, so its negation is exact, too.
 """
 
@@ -40,7 +40,7 @@ __all__ = ["IndexAnswer", "ScalarPruner", "covers_once"]
 
 @dataclass(frozen=True)
 class IndexAnswer:
-    """What indices know of the rows for which a condition is true.
+    """The rows for which a condition can be true, as far as indices know.
 
     Attributes:
         rows: every live row for which it is true; deleted rows may be among them.
@@ -255,7 +255,7 @@ class _All(_Query):
 
 @dataclass(frozen=True)
 class _Any(_Query):
-    """Conditions of which one must be true."""
+    """Alternative conditions: one must be true."""
 
     parts: tuple[_Query, ...]
 
