@@ -4,11 +4,11 @@ The condition is a tree of "and" and "or". Its other parts go to the indices of 
 reads. The answer of an "and" can come from any of its parts, the answer of an "or" needs all of them.
 Fragments that a segment does not cover stay whole, and scans apply the condition to the rows they read.
 
-An answer is exact if the condition is true for all of its live rows. An "and" or "or" is exact if all of its
-parts are. The answer of an index is exact under three conditions. It compares the values of the rows by the
-code of scans (`ScalarIndex.is_exact`). It covers all fragments, each of them once. It refers to rows by
-address: under the id of a changed row an index may have its old value. The negation of an exact answer is not exact, because a
-condition can be null. Only "is null" is never null, so its negation is exact, too.
+An answer is exact if the condition is true for all of its live rows. An "and" or "or" is exact if all of
+its parts are. The answer of an index is exact under three conditions. It compares the values of the rows by
+the code of scans (`ScalarIndex.is_exact`). It covers all fragments, each of them once. It refers to rows by
+address: under the id of a changed row an index may have its old value. The negation of an exact answer is
+not exact, because a condition can be null. Only "is null" is never null, so its negation is exact, too.
 """
 
 from __future__ import annotations
