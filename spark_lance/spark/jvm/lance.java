@@ -4,19 +4,18 @@
 // one comes first once it is published. It tells Spark of a catalog, and only formats that do so may create tables by
 // path. The price: Spark refuses a schema that is given to a read of such a format.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Method;
 import lance.DefaultSource;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.SupportsCatalogOptions;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import org.apache.spark.unsafe.Platform;
+import org.lance.spark.load.OptionalUnit;
 
 public final class lance extends DefaultSource implements SupportsCatalogOptions {
-  private static final Method[] UNIT = unit();
+  private static final OptionalUnit UNIT =
+      OptionalUnit.find("org.lance.spark.catalog.LanceSaveModes", lance.class.getClassLoader());
 
   public lance() {
   }
@@ -29,26 +28,10 @@ public final class lance extends DefaultSource implements SupportsCatalogOptions
     return (String) call("catalog", new Object[0]);
   }
 
-  private static Method[] unit() {
-    try {
-      return Class.forName("org.lance.spark.catalog.LanceSaveModes", true, lance.class.getClassLoader()).getMethods();
-    } catch (ClassNotFoundException missing) {
-      throw new IllegalStateException("the save modes of Lance do not fit this release of Spark", missing);
-    }
-  }
-
   private static Object call(String name, Object[] arguments) {
-    for (int i = 0; i < UNIT.length; i++) {
-      if (UNIT[i].getName().equals(name)) {
-        try {
-          return UNIT[i].invoke(null, arguments);
-        } catch (InvocationTargetException problem) {
-          Platform.throwException(problem.getCause());
-        } catch (IllegalAccessException problem) {
-          throw new IllegalStateException(problem);
-        }
-      }
+    if (UNIT == null) {
+      throw new IllegalStateException("the save modes of Lance do not fit this release of Spark");
     }
-    throw new IllegalStateException("no method " + name);
+    return UNIT.call(name, arguments);
   }
 }

@@ -1,15 +1,18 @@
 """Every Java source of the package compiles against every release of Spark that is at hand.
 
 At hand is the installed release, and those in the environments of `make test-spark-versions`
-(.venv-spark-<release>, in this folder or in those that SPARK_LANCE_RELEASES names). No session is started:
-a JVM with Spark's classes compiles them, by the compiler and in the way that a driver does it. All but the
-installed release are slow tests.
+(.venv-spark-<release>, in this folder or in those that SPARK_LANCE_RELEASES names). A JVM with Spark's
+classes compiles them, by the compiler and in the way that a driver does it, and javac does. A session
+without Python tries the shim. All but the installed release are slow tests.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,17 @@ def releases() -> dict[str, Path]:
 
 
 RELEASES = releases()
+# Packages of Java that Spark opens for itself.
+OPENED = (
+    "java.io",
+    "java.lang",
+    "java.lang.invoke",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "sun.nio.ch",
+    "sun.util.calendar",
+)
 # Units that are used only where Spark has a class.
 NEEDED = {
     "org.lance.spark.catalog.LanceEvolving": "org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution"
@@ -60,8 +74,9 @@ def jvm(request: pytest.FixtureRequest) -> Iterator[Any]:
     java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else Path("java")
     jars = RELEASES[request.param]
     (py4j,) = jars.glob("py4j-*.jar")
+    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
     gateway = JavaGateway.launch_gateway(
-        jarpath=str(py4j), classpath=f"{jars}/*", java_path=str(java), die_on_exit=True
+        jarpath=str(py4j), classpath=f"{jars}/*", java_path=str(java), die_on_exit=True, javaopts=opened
     )
     with pytest.MonkeyPatch.context() as patch:
         # Where a session runs, PySpark asks its own JVM what any exception says.
@@ -70,9 +85,9 @@ def jvm(request: pytest.FixtureRequest) -> Iterator[Any]:
     gateway.shutdown()
 
 
-def has_class(jvm: Any, loader: Any, name: str) -> bool:
+def has_class(jvm: Any, name: str) -> bool:
     try:
-        jvm.java.lang.Class.forName(name, False, loader)
+        jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
     except Py4JJavaError:
         return False
     return True
@@ -85,30 +100,118 @@ def compile_unit(jvm: Any, loader: Any, text: str) -> Any:
     compiler.setSourceVersion(8)
     compiler.setTargetVersion(8)
     compiler.cook(text)
-    for name in compiler.getBytecodes().keySet():
-        # Loading finds what a class extends; asking for its methods, the types that they name.
-        compiler.getClassLoader().loadClass(name).getDeclaredMethods()
     return compiler.getClassLoader()
 
 
-def test_all_units_compile(jvm: Any) -> None:
-    assert len(SOURCES) >= 7
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    waiting = {
-        name: java_classes.source(name)
-        for name in SOURCES
-        if has_class(jvm, loader, NEEDED.get(name, "java.lang.Object"))
+@pytest.fixture(scope="module")
+def units(jvm: Any) -> Any:
+    """A loader of all classes, compiled as `LanceUnits` does: units that a unit names are only parsed."""
+    parent = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    janino, tools = jvm.org.codehaus.janino, jvm.org.codehaus.commons.compiler.util
+    finder = tools.resource.DirectoryResourceFinder(jvm.java.io.File(str(FOLDER)))
+    types = janino.JavaSourceIClassLoader(finder, "UTF-8", janino.ClassLoaderIClassLoader(parent))
+    types.setSourceVersion(8)
+    types.setTargetVersion(8)
+    codes = jvm.java.util.HashMap()
+    for name in fitting(jvm):
+        assert types.loadIClass(f"L{name.replace('.', '/')};") is not None
+        (compiler,) = (one for one in types.getUnitCompilers() if one.findClass(name) is not None)
+        files = jvm.java.util.ArrayList()
+        compiler.compileUnit(True, True, False, files)
+        for file in files:
+            codes.put(file.getThisClassName(), file.toByteArray())
+    loader = tools.reflect.ByteArrayClassLoader(codes, parent)
+    for name in codes.keySet():
+        # Loading finds what a class extends; asking for its methods, the types that they name.
+        loader.loadClass(name).getDeclaredMethods()
+    return loader
+
+
+def fitting(jvm: Any) -> list[str]:
+    """Return the names of the classes that a release can have."""
+    return [name for name in SOURCES if has_class(jvm, NEEDED.get(name, "java.lang.Object"))]
+
+
+def test_all_units_compile(units: Any) -> None:
+    for name in ("lance", "lance.DefaultSource", "org.lance.spark.catalog.LanceTable$Staged"):
+        assert units.loadClass(name).getName() == name
+
+
+def test_the_shim_works(jvm: Any, units: Any, request: pytest.FixtureRequest) -> None:
+    """`ShimCheck` calls every method, in a session without Python."""
+    text = (Path(__file__).parent / "ShimCheck.java").read_text()
+    for name in ("Callers", "Shim", "WorkerShim"):
+        source = java_classes.source(f"org.lance.spark.shim.{name}")
+        methods = re.findall(r"^  public static (?:synchronized )?[\w.<>]+ (\w+)\(", source, re.MULTILINE)
+        assert methods
+        assert [method for method in methods if f"{name}.{method}(" not in text] == []
+    check = compile_unit(jvm, units, text).loadClass("org.lance.spark.tests.ShimCheck")
+    version = request.node.callspec.params["jvm"]
+    release = tuple(map(int, version.split(".")[:2]))
+    assert dict(check.newInstance().call()) == {
+        "schemaEvolution": release >= (4, 1),
+        "asksForSchemaChanges": release >= (4, 3),
+        "takesCatalystFilters": release >= (4, 1),
+        "keepsReadPlan": release >= (4, 1),
+        "replaceCriteria": release >= (4, 3),
     }
-    # A source may name classes of others, which then have to be there.
-    while waiting:
-        problems = {}
-        for name, text in waiting.items():
-            try:
-                loader = compile_unit(jvm, loader, text)
-            except Py4JJavaError as error:
-                problems[name] = str(error.java_exception)
-        assert len(problems) < len(waiting), problems
-        waiting = {name: waiting[name] for name in problems}
+
+
+def test_classes_of_the_call_stack_exist(jvm: Any, request: pytest.FixtureRequest) -> None:
+    jars = RELEASES[request.node.callspec.params["jvm"]]
+    classes = set()
+    for jar in [*jars.glob("spark-sql*.jar"), *jars.glob("spark-catalyst*.jar")]:
+        with zipfile.ZipFile(jar) as archive:
+            files = archive.namelist()
+        classes |= {name.removesuffix(".class").replace("/", ".").rstrip("$") for name in files}
+    text = java_classes.source("org.lance.spark.shim.Callers")
+    names = re.findall(r'"([\w.]+)"', text[text.index("CLASSES = {") : text.index("};")])
+    assert len(names) == 9
+    for name in names:
+        assert any(one.startswith("org.apache.spark.sql.") and one.endswith(name) for one in classes), name
+
+
+def test_javac_compiles_the_sources(jvm: Any, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """An IDE opens the folder as a source root. Raw types and casts stay: Janino needs the casts."""
+    home = os.environ.get("JAVA_HOME")
+    javac = shutil.which("javac", path=None if home is None else str(Path(home) / "bin"))
+    if javac is None:
+        pytest.skip("this Java has no compiler: javac is a part of a JDK")
+    jars = RELEASES[request.node.callspec.params["jvm"]]
+    quiet = ("path", "rawtypes", "unchecked", "cast", "deprecation", "serial", "options")
+    command = [javac, f"-Xlint:all,{','.join(f'-{name}' for name in quiet)}", "-d", str(tmp_path)]
+    command += ["-cp", f"{jars}/*{os.pathsep}{tmp_path}"]
+    # A class and a package of one name, as Spark looks for them, are no unit of javac.
+    names = [name for name in fitting(jvm) if name != "lance"]
+    for part in (names, ["lance"]):
+        files = [str(FOLDER / f"{name.replace('.', '/')}.java") for name in part]
+        done = subprocess.run([*command, *files], capture_output=True, text=True, check=False, timeout=600)
+        problems = [line for line in done.stderr.splitlines() if re.search(r"\.java:\d+: ", line)]
+        assert (done.returncode, problems) == (0, [])
+
+
+PRIVATE = re.compile(
+    r"getDeclared(Field|Method|Constructor)|setAccessible|getStackTrace|StackWalker|SPARK_VERSION|getResourceAsStream\("
+    r'|Class\.forName\("org\.apache|NoSuchMethodException|NoSuchFieldException'
+)
+# Packages of Spark that sources outside of the shim import. Of several that serve, take the first one:
+# connector, types, vectorized and util are public.
+PACKAGES = re.compile(
+    r"sql\.(connector|types|vectorized|util|catalyst|classic|errors|execution|internal)\.|sql\.$"
+    r"|(unsafe|api|network|rdd|util|ml\.linalg)\."
+)
+
+
+def test_only_the_shim_touches_private_parts() -> None:
+    for name in SOURCES:
+        text = java_classes.source(name)
+        if name.startswith("org.lance.spark.shim."):
+            continue
+        # The loader reads class files of units, to send them to executors.
+        if name != "org.lance.spark.transport.LanceTransport":
+            assert (name, PRIVATE.search(text)) == (name, None)
+        for package in re.findall(r"^import org\.apache\.spark\.((?:[a-z0-9]+\.)+)[A-Z]", text, re.MULTILINE):
+            assert PACKAGES.match(package), (name, package)
 
 
 def test_a_source_is_named_like_its_class() -> None:

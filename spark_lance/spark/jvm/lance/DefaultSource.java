@@ -9,8 +9,6 @@
 
 package lance;
 
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Method;
 import java.util.Map;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -19,6 +17,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.lance.spark.load.OptionalUnit;
 
 public class DefaultSource extends PythonDataSourceV2 {
   private Map described = null;
@@ -28,14 +27,9 @@ public class DefaultSource extends PythonDataSourceV2 {
 
   // The format itself. Spark would ask a Python worker for all formats that are installed, in a daemon of its own.
   public UserDefinedPythonDataSource source() {
-    Object known = null;
-    try {
-      Class units = Class.forName("org.lance.spark.load.LanceUnits", true, loader());
-      Object[] id = {SparkContext.getOrCreate().applicationId()};
-      known = units.getMethod("format", new Class[] {String.class}).invoke(null, id);
-    } catch (ReflectiveOperationException missing) {
-      known = null;
-    }
+    OptionalUnit units = OptionalUnit.find("org.lance.spark.load.LanceUnits", loader());
+    Object[] id = {SparkContext.getOrCreate().applicationId()};
+    Object known = units == null ? null : units.call("format", id);
     return known == null ? super.source() : (UserDefinedPythonDataSource) known;
   }
 
@@ -64,27 +58,8 @@ public class DefaultSource extends PythonDataSourceV2 {
 
   // A static method of LancePaths; null where that class does not fit this release, or nobody has published it.
   private static Object call(String name, Object[] arguments) {
-    Method[] methods;
-    try {
-      methods = Class.forName("org.lance.spark.scan.LancePaths", true, loader()).getMethods();
-    } catch (ClassNotFoundException missing) {
-      return null;
-    }
-    for (int i = 0; i < methods.length; i++) {
-      if (methods[i].getName().equals(name)) {
-        try {
-          return methods[i].invoke(null, arguments);
-        } catch (IllegalAccessException problem) {
-          throw new IllegalStateException(problem);
-        } catch (InvocationTargetException problem) {
-          if (problem.getCause() instanceof RuntimeException) {
-            throw (RuntimeException) problem.getCause();
-          }
-          throw new IllegalStateException(problem.getCause());
-        }
-      }
-    }
-    return null;
+    OptionalUnit unit = OptionalUnit.find("org.lance.spark.scan.LancePaths", loader());
+    return unit == null ? null : unit.call(name, arguments);
   }
 
   private static ClassLoader loader() {

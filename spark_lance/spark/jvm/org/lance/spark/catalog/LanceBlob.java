@@ -1,6 +1,6 @@
 // The function lance_blob, which Python makes when it is first used: making it takes as long as a small query.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.catalog;
 

@@ -1,6 +1,6 @@
 // The catalog: names of tables and namespaces, answered by the driver's Python. The tables behind them are LanceTable.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.catalog;
 
@@ -35,6 +35,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.shim.Callers;
 
 public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   // What stands before a name that need not be there, and that Spark looks up nevertheless.
@@ -132,7 +133,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     Bridge.ask(question, null);
   }
 
-  public void alterNamespace(String[] namespace, NamespaceChange[] changes) {
+  public void alterNamespace(String[] namespace, NamespaceChange... changes) {
     Map question = question("alter_namespace", namespace);
     Map set = new HashMap();
     question.put("set", set);
@@ -182,7 +183,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
 
   public Table loadTable(Identifier identifier, long micros) {
     Map question = question("load_table", identifier);
-    question.put("asof", new Long(micros));
+    question.put("asof", Long.valueOf(micros));
     return found(identifier, question);
   }
 
@@ -198,7 +199,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     } catch (Exception problem) {
       boolean atOnce = problem instanceof Bridge.NoSuchBranchException
           || (name.equalsIgnoreCase("lance") && identifier.namespace().length == 0);
-      if (atOnce && problem instanceof NoSuchTableException && Bridge.isCalledBy("ResolveRelations")) {
+      if (atOnce && problem instanceof NoSuchTableException && Callers.isResolvingRelations()) {
         if (UNCACHED.matcher(before()).find()) {
           return new Nothing(identifier.name());
         }
@@ -265,9 +266,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     Map question = question(verb, identifier);
     question.put("schema", schema.json());
     question.put("properties", properties);
-    // These name a format where the user did not.
-    boolean names = Bridge.isCalledBy("DataFrameWriter") || Bridge.isCalledBy("DataStreamWriter");
-    question.put("default_format", Boolean.valueOf(names || Bridge.isCalledBy("classic.Catalog")));
+    question.put("default_format", Callers.namesDefaultFormat());
     List transforms = new ArrayList();
     question.put("partitions", transforms);
     for (int i = 0; i < partitions.length; i++) {
@@ -314,11 +313,11 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     Bridge.ask(question, null);
   }
 
-  public Table alterTable(Identifier identifier, TableChange[] changes) {
+  public Table alterTable(Identifier identifier, TableChange... changes) {
     Map question = question("alter_table", identifier);
     List list = new ArrayList();
     question.put("changes", list);
-    question.put("evolves", Boolean.valueOf(Bridge.isCalledBy("SchemaEvolution")));
+    question.put("evolves", Callers.isSchemaEvolution());
     for (int i = 0; i < changes.length; i++) {
       list.add(described(changes[i]));
     }

@@ -2,7 +2,7 @@
 //
 // Spark's own text of one has dates and moments as numbers, which mean nothing to whoever reads it.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.catalog;
 

@@ -2,7 +2,7 @@
 //
 // Spark leaves out the changes that the table does not support, and casts the source's values as without evolution.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.catalog;
 

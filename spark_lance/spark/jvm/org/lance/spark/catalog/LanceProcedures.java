@@ -1,6 +1,6 @@
 // Procedures of the catalog: CALL lance.system.<name>(...). The driver's Python runs them.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.catalog;
 
@@ -19,12 +19,12 @@ import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
 import org.apache.spark.sql.connector.catalog.procedures.ProcedureParameter;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.read.LocalScan;
-import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.shim.Shim;
 
 public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
   private final Map question;
@@ -93,7 +93,7 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     asked.put("session", session.sessionUUID());
     Map answer = (Map) Bridge.ask(asked, session);
     if (answer.get("changed") != null) {
-      Bridge.recache(session, (List) answer.get("changed"));
+      Shim.recacheTable(session, (List) answer.get("changed"));
     }
     return Collections.singletonList(new Result(answer)).iterator();
   }
@@ -130,12 +130,12 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     }
     Number number = (Number) value;
     if (name.equals("integer")) {
-      return new Integer(number.intValue());
+      return Integer.valueOf(number.intValue());
     }
     if (name.equals("double")) {
-      return new Double(number.doubleValue());
+      return Double.valueOf(number.doubleValue());
     }
-    return new Long(number.longValue());
+    return Long.valueOf(number.longValue());
   }
 
   public static final class Result implements LocalScan {

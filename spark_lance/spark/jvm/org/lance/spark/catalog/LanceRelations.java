@@ -3,7 +3,7 @@
 // Spark loads a table by its name and gives the options to the scan only, so the columns would be those of the rows. A
 // rule that runs before Spark resolves names puts a table in place of such a name that has the columns of the changes.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.catalog;
 
@@ -11,7 +11,6 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
-import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
@@ -19,6 +18,7 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
@@ -44,7 +44,7 @@ public final class LanceRelations {
         UnresolvedRelation named = (UnresolvedRelation) part;
         isLance = isLance(named);
         Map options = new HashMap(named.options().asCaseSensitiveMap());
-        describe(criteria(insert), options);
+        describe(Shim.replaceCriteria(insert), options);
         part = named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(options), false);
       } else if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
         part = scala.Option.empty();
@@ -59,38 +59,19 @@ public final class LanceRelations {
     return (LogicalPlan) insert.makeCopy(parts);
   }
 
-  // By what the rows are found that an INSERT replaces; null where it replaces none.
-  public static Object criteria(LogicalPlan insert) {
-    for (int i = 0; i < insert.productArity(); i++) {
-      if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
-        scala.Option criteria = (scala.Option) insert.productElement(i);
-        return criteria.isEmpty() ? null : criteria.get();
-      }
-    }
-    return null;
-  }
-
-  // By reflection, as older releases have no such classes.
-  private static Object part(Object criteria, String name) {
-    try {
-      return criteria.getClass().getMethod(name, new Class[0]).invoke(criteria, new Object[0]);
-    } catch (ReflectiveOperationException problem) {
-      throw new IllegalStateException(problem);
-    }
-  }
-
   private static void describe(Object criteria, Map options) {
-    if (criteria.getClass().getSimpleName().equals("InsertReplaceUsing")) {
+    Seq columns = Shim.replaceColumns(criteria);
+    if (columns != null) {
       try {
-        Object names = CollectionConverters.asJava((Seq) part(criteria, "cols"));
+        Object names = CollectionConverters.asJava(columns);
         options.put("replaceUsing", new ObjectMapper().writeValueAsString(names));
       } catch (java.io.IOException problem) {
         throw new IllegalStateException(problem);
       }
       return;
     }
-    options.put("replaceOn", ((Expression) part(criteria, "cond")).sql());
-    scala.Option alias = (scala.Option) part(criteria, "tableAliasOpt");
+    options.put("replaceOn", Shim.replaceCondition(criteria).sql());
+    scala.Option alias = Shim.replaceAlias(criteria);
     if (alias.isDefined()) {
       options.put("targetAlias", alias.get());
     }

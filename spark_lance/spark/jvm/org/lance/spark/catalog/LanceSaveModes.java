@@ -4,7 +4,7 @@
 // overwrite, which make a table where there is none. The other modes become CREATE TABLE ... AS SELECT, in a catalog that
 // has tables by path only.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.catalog;
 
@@ -25,6 +25,7 @@ import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.shim.Callers;
 
 public final class LanceSaveModes {
   private static final String STORAGE = "storage.";
@@ -43,7 +44,7 @@ public final class LanceSaveModes {
     if (path == null) {
       throw new IllegalArgumentException("option 'path' is missing: where is the table? Write save(path) or load(path)");
     }
-    boolean writes = writes();
+    boolean writes = Callers.isWriter();
     if (writes) {
       // Only the path reaches the catalog from a write that makes a table, and it has to find out what is there.
       Map store = new HashMap();
@@ -60,21 +61,6 @@ public final class LanceSaveModes {
 
   private static String absolute(String path) {
     return path.startsWith("/") || path.indexOf(":/") > 0 ? path : new File(path).getAbsolutePath();
-  }
-
-  // Whether it is a write that asks; Spark asks in the same words for a read.
-  private static boolean writes() {
-    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
-    for (int i = 0; i < callers.length; i++) {
-      String name = callers[i].getClassName();
-      if (name.contains("DataFrameWriter")) {
-        return true;
-      }
-      if (name.contains("DataFrameReader") || name.contains("DataSourceV2Utils")) {
-        return false;
-      }
-    }
-    return false;
   }
 
   /** A path with the options of one read or write. */

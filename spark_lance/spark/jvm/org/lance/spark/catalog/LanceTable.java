@@ -3,12 +3,10 @@
 // The driver's Python plans its reads and writes (LanceScan, LanceWrite). Where it does not, they end in Spark's own
 // classes for Python data sources, with the columns that Spark asks for. Nothing of this is sent to executors.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.catalog;
 
-import java.lang.reflect.Constructor;
-import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -47,6 +45,9 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceUnits;
+import org.lance.spark.load.OptionalUnit;
+import org.lance.spark.shim.Callers;
+import org.lance.spark.shim.Shim;
 
 /** A table, at the version that was the newest when its name was resolved, or the one asked for. */
 public class LanceTable
@@ -55,10 +56,6 @@ public class LanceTable
     TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
     TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
   };
-  // Makes builders of scans that the driver plans; null where this unit does not fit.
-  private static final Method PLANNED = planned();
-  // Makes tables that Spark asks which changes of the schema they support; null before Spark 4.3.
-  private static final Constructor EVOLVING = evolving();
   // What questions about the table have in common: the catalog, its options and the table's name.
   private final Map place;
   private final String shown;
@@ -75,37 +72,14 @@ public class LanceTable
   // By it Python tells this table from one that takes its place.
   private final String token = java.util.UUID.randomUUID().toString();
 
-  private static Method planned() {
-    try {
-      Method[] methods = Class.forName("org.lance.spark.scan.LanceScan").getMethods();
-      for (int i = 0; i < methods.length; i++) {
-        if (methods[i].getName().equals("builder")) {
-          return methods[i];
-        }
-      }
-    } catch (ClassNotFoundException problem) {
-      // A warning has told of it.
-    }
-    return null;
-  }
-
-  private static Constructor evolving() {
-    try {
-      Class.forName("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
-      return Class.forName("org.lance.spark.catalog.LanceEvolving").getConstructors()[0];
-    } catch (ClassNotFoundException olderSpark) {
-      return null;
-    }
-  }
-
   // The table of a question and its answer.
   public static LanceTable of(Map asked, Map answer) {
-    try {
-      return EVOLVING == null
-          ? new LanceTable(asked, answer) : (LanceTable) EVOLVING.newInstance(new Object[] {asked, answer});
-    } catch (ReflectiveOperationException problem) {
-      throw new IllegalStateException(problem);
+    OptionalUnit evolving = null;
+    if (Shim.asksForSchemaChanges()) {
+      evolving = OptionalUnit.find("org.lance.spark.catalog.LanceEvolving", LanceTable.class.getClassLoader());
     }
+    return evolving == null
+        ? new LanceTable(asked, answer) : (LanceTable) evolving.construct(new Object[] {asked, answer});
   }
 
   public LanceTable(Map asked, Map answer) {
@@ -177,12 +151,10 @@ public class LanceTable
         found.add(ABILITIES[i]);
       }
     }
-    // Spark adds the columns of MERGE WITH SCHEMA EVOLUTION by alterTable, where it knows of that.
-    TableCapability[] known = TableCapability.values();
-    for (int i = 0; writable && i < known.length; i++) {
-      if (known[i].name().equals("AUTOMATIC_SCHEMA_EVOLUTION")) {
-        found.add(known[i]);
-      }
+    // Spark adds the columns of MERGE WITH SCHEMA EVOLUTION by alterTable.
+    TableCapability evolution = Shim.schemaEvolution();
+    if (writable && evolution != null) {
+      found.add(evolution);
     }
     return found;
   }
@@ -199,19 +171,14 @@ public class LanceTable
     CaseInsensitiveStringMap options = Bridge.zoned(given);
     check(options, "read");
     ScanBuilder own = new Reading(this, options);
-    if (PLANNED == null) {
+    OptionalUnit planner = OptionalUnit.find("org.lance.spark.scan.LanceScan", LanceTable.class.getClassLoader());
+    if (planner == null) {
       return own;
     }
     CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
     boolean named = writable && LanceUnits.hasOption(options, "version");
-    Object[] parts = {Boolean.TRUE, shown, all, new Boolean(!named), schema, token, hidden, own};
-    try {
-      return (ScanBuilder) PLANNED.invoke(null, parts);
-    } catch (IllegalAccessException problem) {
-      throw new IllegalStateException(problem);
-    } catch (java.lang.reflect.InvocationTargetException problem) {
-      throw new IllegalStateException(problem.getCause());
-    }
+    return (ScanBuilder)
+        planner.call("builder", new Object[] {true, shown, all, !named, schema, token, hidden, own});
   }
 
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
@@ -264,7 +231,7 @@ public class LanceTable
   // Statements about partitions end in a sentence of ours.
 
   public StructType partitionSchema() {
-    if (Bridge.isCalledBy("ShowTablesExtendedExec")) {
+    if (Callers.isShowTableExtended()) {
       return new StructType();
     }
     throw new UnsupportedOperationException(
@@ -358,7 +325,7 @@ public class LanceTable
         }
       }
       // A stream begins before the version that the table has pinned, and goes on behind it.
-      return scan(table.options(asked, !Bridge.callerIs("MicroBatchExecution")));
+      return scan(table.options(asked, !Callers.isMicroBatch()));
     }
 
     private Scan scan(CaseInsensitiveStringMap all) {

@@ -3,8 +3,6 @@
 package org.lance.spark.load;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Method;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -19,7 +17,6 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
-import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
@@ -31,6 +28,8 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
+import org.lance.spark.shim.Callers;
+import org.lance.spark.shim.Shim;
 
 public final class Bridge {
   // The catalog of writes by path.
@@ -54,21 +53,6 @@ public final class Bridge {
     WRITING.set(new Object[] {path, storage});
   }
 
-  // Whether a call of DataFrameWriter.save is running: each write by path passes the options of its store again.
-  private static boolean isSaving() {
-    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
-    boolean saving = false;
-    for (int i = 0; i < callers.length; i++) {
-      if (callers[i].getClassName().endsWith("DataFrameWriter")) {
-        saving = saving || callers[i].getMethodName().startsWith("save");
-        if (callers[i].getMethodName().startsWith("saveAsTable")) {
-          return false;
-        }
-      }
-    }
-    return saving;
-  }
-
   // The write has found its table or has made it: nothing is kept of the options of its store.
   public static void written() {
     WRITING.remove();
@@ -81,7 +65,7 @@ public final class Bridge {
     if (writing == null) {
       return options;
     }
-    boolean own = catalog.equals(PATHS) && name.length == 1 && name[0].equals(writing[0]) && isSaving();
+    boolean own = catalog.equals(PATHS) && name.length == 1 && name[0].equals(writing[0]) && Callers.isSavingByPath();
     if (!own) {
       written();
       return options;
@@ -121,27 +105,6 @@ public final class Bridge {
           problem((String) answer.get("error"), (String) answer.get("message"), name == null ? new String[0] : texts(name), (String) answer.get("hint")));
     }
     return answer.get("answer");
-  }
-
-  // Lets what is cached of a table by name be computed from its newest version when it is next asked for. Spark 4.0
-  // never finds a table of a catalog in its cache again, so there is nothing to do.
-  public static void recache(SparkSession session, List name) {
-    Object cache = session.sharedState().cacheManager();
-    Class[] types = {SparkSession.class, scala.collection.immutable.Seq.class, boolean.class};
-    scala.collection.immutable.Seq parts = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
-    for (int i = 0; i < name.size(); i++) {
-      parts = (scala.collection.immutable.Seq) parts.appended(name.get(i));
-    }
-    try {
-      Method method = cache.getClass().getMethod("recacheTableOrView", types);
-      method.invoke(cache, new Object[] {session, parts, Boolean.FALSE});
-    } catch (NoSuchMethodException spark40) {
-      return;
-    } catch (IllegalAccessException problem) {
-      throw new IllegalStateException(problem);
-    } catch (InvocationTargetException problem) {
-      Platform.throwException(problem.getCause());
-    }
   }
 
   private static Throwable problem(String kind, String message, String[] name, String hint) {
@@ -224,31 +187,6 @@ public final class Bridge {
     }
   }
 
-  // Whether a class of Spark SQL whose name ends so stands among the callers.
-  public static boolean isCalledBy(String ending) {
-    return isCalledBy(ending, false);
-  }
-
-  // Whether the nearest class of Spark SQL among the callers has a name that ends so.
-  public static boolean callerIs(String ending) {
-    return isCalledBy(ending, true);
-  }
-
-  private static boolean isCalledBy(String ending, boolean nearest) {
-    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
-    for (int i = 0; i < callers.length; i++) {
-      String name = callers[i].getClassName();
-      boolean ofSpark = name.startsWith("org.apache.spark.sql.");
-      if (ofSpark && (name.endsWith(ending) || name.contains(ending + "$"))) {
-        return true;
-      }
-      if (ofSpark && nearest) {
-        return false;
-      }
-    }
-    return false;
-  }
-
   // What an exception that Spark takes for "look elsewhere" says, with the whole name, as one that ends the statement.
   public static AnalysisException missing(NoSuchTableException problem, String catalog, Identifier identifier) {
     scala.collection.immutable.Map told = problem.messageParameters();
@@ -292,37 +230,14 @@ public final class Bridge {
   // byDefault: whether the driver plans where no setting tells; shown: the table's name for EXPLAIN.
   public static WriteBuilder writing(
       boolean byDefault, String shown, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
-    try {
-      Method[] methods = Class.forName("org.lance.spark.write.LanceWrite", true, Bridge.class.getClassLoader()).getMethods();
-      for (int i = 0; i < methods.length; i++) {
-        if (methods[i].getName().equals("builder")) {
-          return (WriteBuilder) methods[i].invoke(null, new Object[] {new Boolean(byDefault), shown, source, info, own});
-        }
-      }
-    } catch (ClassNotFoundException missing) {
-      return own;
-    } catch (IllegalAccessException problem) {
-      throw new IllegalStateException(problem);
-    } catch (InvocationTargetException problem) {
-      Platform.throwException(problem.getCause());
-    }
-    return own;
-  }
-
-  // By it a source of Spark's is given the plan of a read; null in Spark 4.0.
-  public static Method readInfoSetter() {
-    Method[] methods = PythonDataSourceV2.class.getMethods();
-    for (int i = 0; i < methods.length; i++) {
-      if (methods[i].getName().equals("setReadInfo")) {
-        return methods[i];
-      }
-    }
-    return null;
+    OptionalUnit unit = OptionalUnit.find("org.lance.spark.write.LanceWrite", Bridge.class.getClassLoader());
+    return unit == null
+        ? own : (WriteBuilder) unit.call("builder", new Object[] {byDefault, shown, source, info, own});
   }
 
   // The columns to read: those that are required, and at least one in Spark 4.0, which loses rows without columns.
   public static StructType readable(StructType required, StructType all) {
-    if (required.length() > 0 || all.length() == 0 || readInfoSetter() != null) {
+    if (required.length() > 0 || all.length() == 0 || Shim.keepsReadPlan()) {
       return required;
     }
     StructField best = all.fields()[0];

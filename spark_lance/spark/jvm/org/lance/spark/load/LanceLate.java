@@ -1,13 +1,10 @@
 // What Spark knows of before its classes are compiled: functions by name, and a rule of the optimizer. The first use
 // compiles them.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.load;
 
-import java.lang.reflect.Field;
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Method;
 import java.util.List;
 import java.util.Map;
 import java.util.WeakHashMap;
@@ -28,7 +25,7 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf$;
-import org.apache.spark.unsafe.Platform;
+import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 
 public final class LanceLate extends scala.runtime.AbstractFunction1 {
@@ -85,17 +82,11 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
 
   private synchronized scala.Function1 builder() {
     if (made == null) {
-      try {
-        Class found = getClass().getClassLoader().loadClass(unit);
-        Class[] kinds = {String.class, String.class};
-        made = (scala.Function1) found.getConstructor(kinds).newInstance(new Object[] {function, catalog});
-      } catch (ClassNotFoundException missing) {
+      OptionalUnit found = OptionalUnit.find(unit, getClass().getClassLoader());
+      if (found == null) {
         throw new UnsupportedOperationException(function + " is not there in this release of Spark");
-      } catch (InvocationTargetException problem) {
-        Platform.throwException(problem.getCause());
-      } catch (ReflectiveOperationException problem) {
-        throw new IllegalStateException(problem);
       }
+      made = (scala.Function1) found.construct(new Object[] {function, catalog});
     }
     return made;
   }
@@ -132,26 +123,17 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
       if (!SQLConf$.MODULE$.get().getConfString(APPROXIMATE, "false").equals("true")) {
         return plan;
       }
-      try {
-        Class found = getClass().getClassLoader().loadClass("org.lance.spark.search.LanceNearest");
-        return ((Rule) found.getConstructor(new Class[0]).newInstance(new Object[0])).apply(plan);
-      } catch (ReflectiveOperationException missing) {
-        return plan;
-      }
+      OptionalUnit nearest = OptionalUnit.find("org.lance.spark.search.LanceNearest", getClass().getClassLoader());
+      return nearest == null ? plan : ((Rule) nearest.construct(new Object[0])).apply(plan);
     }
 
     // Spark's own catalog hands neither options nor places of tables to formats of Python.
     private static void refuse(TreeNode plan) {
-      String kind = plan.getClass().getSimpleName();
-      if (!kind.startsWith("CreateTable") && !kind.startsWith("ReplaceTable")) {
+      scala.Option provider = Shim.tableProvider(plan);
+      Object name = provider == null ? null : Shim.tableName(plan);
+      if (!(name instanceof ResolvedIdentifier)) {
         return;
       }
-      Object name = get(plan, "name");
-      Object about = get(plan, "tableSpec");
-      if (!(name instanceof ResolvedIdentifier) || about == null) {
-        return;
-      }
-      scala.Option provider = (scala.Option) get(about, "provider");
       boolean own = ((ResolvedIdentifier) name).catalog().name().equals("spark_catalog");
       if (own && provider.isDefined() && ((String) provider.get()).equalsIgnoreCase("lance") && hasCatalog()) {
         throw new IllegalArgumentException(
@@ -164,15 +146,6 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
     static boolean hasCatalog() {
       return scala.jdk.javaapi.CollectionConverters.asJava(SQLConf$.MODULE$.get().getAllConfs())
           .containsValue("org.lance.spark.catalog.LanceCatalog");
-    }
-
-    private static Object get(Object object, String method) {
-      try {
-        Method found = object.getClass().getMethod(method, new Class[0]);
-        return found.invoke(object, new Object[0]);
-      } catch (ReflectiveOperationException missing) {
-        return null;
-      }
     }
   }
 
@@ -209,14 +182,14 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
     public static synchronized void mark(Object relation) {
       PythonTable table = table(relation);
       if (table != null) {
-        STALE.put(field(table, "ds", null), Boolean.TRUE);
+        STALE.put(Shim.sourceOf(table), Boolean.TRUE);
       }
     }
 
     private static void renew(Object relation) {
       PythonTable table = table(relation);
-      if (table != null && STALE.containsKey(field(table, "ds", null))) {
-        String name = (String) field(table, "shortName", null);
+      if (table != null && STALE.containsKey(Shim.sourceOf(table))) {
+        String name = Shim.formatOf(table);
         PythonDataSourceV2 fresh = new PythonDataSourceV2();
         fresh.setShortName(name);
         if (table.getClass() == PythonTable.class) {
@@ -224,7 +197,7 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
           fresh.getOrCreateDataSourceInPython(
               name, ((DataSourceV2Relation) relation).options(), scala.Option.apply(table.schema()));
         }
-        field(table, "ds", fresh);
+        Shim.replaceSource(table, fresh);
       }
     }
 
@@ -234,21 +207,8 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
         return null;
       }
       Table table = ((DataSourceV2Relation) node).table();
-      boolean isLance = table instanceof PythonTable && "lance".equalsIgnoreCase((String) field(table, "shortName", null));
+      boolean isLance = table instanceof PythonTable && "lance".equalsIgnoreCase(Shim.formatOf((PythonTable) table));
       return isLance ? (PythonTable) table : null;
-    }
-
-    private static Object field(Object object, String name, Object fresh) {
-      try {
-        Field found = PythonTable.class.getDeclaredField(name);
-        found.setAccessible(true);
-        if (fresh != null) {
-          found.set(object, fresh);
-        }
-        return found.get(object);
-      } catch (ReflectiveOperationException problem) {
-        throw new IllegalStateException(problem);
-      }
     }
   }
 

@@ -6,11 +6,10 @@
 // CALL. DESCRIBE HISTORY t is in Spark's grammar, as column t of a table HISTORY: it is taken if t is in a catalog of ours.
 // And the empty name is the current namespace for spark.catalog, whose listTables() fails otherwise at the root of a catalog.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.load;
 
-import java.lang.reflect.Field;
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
@@ -18,6 +17,7 @@ import java.lang.reflect.Proxy;
 import java.util.Map;
 import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
+import java.util.function.UnaryOperator;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.spark.sql.SparkSessionExtensions;
@@ -26,6 +26,8 @@ import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.lance.spark.shim.Callers;
+import org.lance.spark.shim.Shim;
 
 public final class LanceParser extends scala.runtime.AbstractFunction2 implements InvocationHandler {
   private static final String NAME = "(?:`(?:[^`]|``)+`|\\w+)";
@@ -79,21 +81,22 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   public static final class Start implements BiConsumer {
     public void accept(Object session, Object asked) {
       String catalog = (String) ((Map) asked).get("catalog");
-      Object state = ((SparkSession) session).sessionState();
-      Field[] fields = state.getClass().getDeclaredFields();
-      try {
-        for (int i = 0; i < fields.length; i++) {
-          if (fields[i].getType() == ParserInterface.class) {
-            fields[i].setAccessible(true);
-            fields[i].set(state, around(fields[i].get(state), catalog));
-          }
-        }
-      } catch (IllegalAccessException problem) {
-        throw new IllegalStateException(problem);
-      }
+      Shim.replaceParser((SparkSession) session, new Around(catalog));
       if (((Boolean) ((Map) asked).get("newSessions")).booleanValue()) {
         inject(((SparkSession) session).extensions(), catalog);
       }
+    }
+  }
+
+  private static final class Around implements UnaryOperator {
+    private final String catalog;
+
+    Around(String catalog) {
+      this.catalog = catalog;
+    }
+
+    public Object apply(Object parser) {
+      return around(parser, catalog);
     }
   }
 
@@ -121,7 +124,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   public Object invoke(Object proxy, Method method, Object[] arguments) throws Throwable {
-    if (method.getName().equals("parseMultipartIdentifier") && "".equals(arguments[0]) && isForCatalog()) {
+    if (method.getName().equals("parseMultipartIdentifier") && "".equals(arguments[0]) && Callers.isCatalogApi()) {
       return scala.collection.immutable.Nil$.MODULE$;
     }
     boolean isStatement = method.getName().startsWith("parsePlan") && arguments[0] instanceof String;
@@ -157,17 +160,6 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     } catch (InvocationTargetException problem) {
       throw problem.getCause();
     }
-  }
-
-  // Whether spark.catalog asks: it has the text of a namespace parsed, which is empty for the root of a catalog.
-  private static boolean isForCatalog() {
-    StackTraceElement[] callers = Thread.currentThread().getStackTrace();
-    for (int i = 0; i < callers.length; i++) {
-      if (callers[i].getClassName().equals("org.apache.spark.sql.classic.Catalog")) {
-        return true;
-      }
-    }
-    return false;
   }
 
   private static Matcher matcher(String pattern, String text, String rest) {

@@ -4,7 +4,7 @@
 // Each part is in the class that it is about, as a nested class Start. A part that this release refuses is missing; the
 // answer says why.
 //
-// Compiled in the driver by Janino, which comes with Spark; hence no generics, no lambdas.
+// Compiled in the driver by Janino, which comes with Spark.
 
 package org.lance.spark.load;
 

@@ -3,9 +3,9 @@
 // An address of the form lance-units:/ is added to the driver's class loader. When a class of the packages
 // org.lance.spark.* is first asked for, the unit (one source file) that holds it is compiled by Janino, which comes
 // with Spark, for the release of Spark that runs, and kept in a folder for the next session. Whoever uses none of
-// these classes compiles nothing. Executors are sent those that they need (LanceTransport).
+// these classes compiles nothing. Units may name each other: a unit is compiled when it is loaded. Executors are sent those that they need (LanceTransport).
 //
-// Compiled in the driver by Janino itself; hence no generics, no lambdas.
+// Compiled in the driver by Janino itself.
 
 package org.lance.spark.load;
 
@@ -17,10 +17,10 @@ import java.io.InputStream;
 import java.net.URL;
 import java.net.URLConnection;
 import java.net.URLStreamHandler;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -33,7 +33,14 @@ import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.util.MutableURLClassLoader;
-import org.codehaus.janino.SimpleCompiler;
+import org.codehaus.commons.compiler.CompileException;
+import org.codehaus.commons.compiler.util.resource.PathResourceFinder;
+import org.codehaus.commons.compiler.util.resource.ResourceFinder;
+import org.codehaus.janino.ClassLoaderIClassLoader;
+import org.codehaus.janino.Descriptor;
+import org.codehaus.janino.JavaSourceIClassLoader;
+import org.codehaus.janino.UnitCompiler;
+import org.codehaus.janino.util.ClassFile;
 import org.slf4j.LoggerFactory;
 
 public final class LanceUnits extends URLStreamHandler {
@@ -57,6 +64,8 @@ public final class LanceUnits extends URLStreamHandler {
   // Path of a class file -> its bytes.
   private final Map classes = new HashMap();
   private final Set tried = new HashSet();
+  // The types that sources name; it parses units. Null until a unit is compiled.
+  private JavaSourceIClassLoader types = null;
 
   private LanceUnits(ClassLoader loader, Map wish) {
     this.loader = loader;
@@ -188,18 +197,56 @@ public final class LanceUnits extends URLStreamHandler {
       }
       return;
     }
-    SimpleCompiler compiler = new SimpleCompiler();
-    compiler.setParentClassLoader(loader);
-    compiler.setSourceVersion(8);
-    compiler.setTargetVersion(8);
-    byte[] source = Files.readAllBytes(new File(sources, path + ".java").toPath());
-    compiler.cook(new String(source, StandardCharsets.UTF_8));
-    Map codes = compiler.getBytecodes();
-    for (Iterator i = codes.entrySet().iterator(); i.hasNext(); ) {
-      Map.Entry code = (Map.Entry) i.next();
+    Map<String, byte[]> codes = compile(unit);
+    for (Map.Entry code : codes.entrySet()) {
       classes.put(((String) code.getKey()).replace('.', '/') + ".class", code.getValue());
     }
     keep(codes, kept);
+  }
+
+  // The byte code of a unit, by class. Other units that it names are parsed for their declarations, and not compiled.
+  private Map<String, byte[]> compile(String unit) throws CompileException, ClassNotFoundException {
+    if (types == null) {
+      ClassLoader others = new OtherClasses(loader, units);
+      ResourceFinder finder = new PathResourceFinder(new File[] {sources});
+      types = new JavaSourceIClassLoader(finder, "UTF-8", new ClassLoaderIClassLoader(others));
+      types.setSourceVersion(8);
+      types.setTargetVersion(8);
+    }
+    if (types.loadIClass(Descriptor.fromClassName(unit)) == null) {
+      throw new ClassNotFoundException(unit);
+    }
+    Map<String, byte[]> codes = new HashMap();
+    for (Object one : types.getUnitCompilers()) {
+      UnitCompiler compiler = (UnitCompiler) one;
+      if (compiler.findClass(unit) != null) {
+        List<ClassFile> files = new ArrayList();
+        compiler.compileUnit(true, true, false, files);
+        for (Object file : files) {
+          codes.put(((ClassFile) file).getThisClassName(), ((ClassFile) file).toByteArray());
+        }
+        return codes;
+      }
+    }
+    throw new ClassNotFoundException(unit);
+  }
+
+  /** All classes but units. Loading a unit in a compilation would compile it, and wait for the lock of its name. */
+  private static final class OtherClasses extends ClassLoader {
+    private final Set<String> units;
+
+    OtherClasses(ClassLoader loader, Set<String> units) {
+      super(loader);
+      this.units = units;
+    }
+
+    protected Class loadClass(String name, boolean resolve) throws ClassNotFoundException {
+      int inner = name.indexOf('$');
+      if (units.contains(inner < 0 ? name : name.substring(0, inner))) {
+        throw new ClassNotFoundException(name);
+      }
+      return super.loadClass(name, resolve);
+    }
   }
 
   // All classes of a unit appear at once: another session may look at the same time.

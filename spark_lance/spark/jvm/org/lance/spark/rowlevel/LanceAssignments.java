@@ -5,23 +5,18 @@
 // places of its fields. A rule of the analyzer takes that cast away and asks Spark to do for the value what it does for
 // a table with row-level operations.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.rowlevel;
 
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Method;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.analysis.TableOutputResolver$;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GetStructField;
-import org.apache.spark.sql.catalyst.expressions.UnaryExpression;
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenContext;
 import org.apache.spark.sql.catalyst.expressions.codegen.ExprCode;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
@@ -31,7 +26,6 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
-import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
 import org.apache.spark.sql.errors.QueryCompilationErrors$;
 import org.apache.spark.sql.internal.SQLConf;
@@ -41,6 +35,8 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
+import org.lance.spark.shim.Shim;
+import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 public final class LanceAssignments {
@@ -136,7 +132,7 @@ public final class LanceAssignments {
         : DataTypeUtils$.MODULE$.toAttribute(
             new StructField(name(key), key.dataType(), key.nullable(), org.apache.spark.sql.types.Metadata.empty()));
     Problems problems = new Problems();
-    Expression result = resolveUpdate(table, value, column, conf, problems, path(key));
+    Expression result = Shim.resolveUpdate(table, value, column, conf, problems, path(key));
     if (!problems.all.isEmpty()) {
       Platform.throwException(
           (Throwable) QueryCompilationErrors$.MODULE$.invalidRowLevelOperationAssignments(
@@ -146,30 +142,6 @@ public final class LanceAssignments {
       result = ((Alias) result).child();
     }
     return new Value(result, key.dataType(), key.nullable() && result.nullable());
-  }
-
-  // Newer releases want to be told that missing fields have no defaults.
-  private static Expression resolveUpdate(
-      String table, Expression value, Attribute column, SQLConf conf, Problems problems, Seq path) {
-    List arguments = new ArrayList(Arrays.asList(new Object[] {table, value, column, conf, problems, path}));
-    Method[] methods = TableOutputResolver$.MODULE$.getClass().getMethods();
-    for (int i = 0; i < methods.length; i++) {
-      if (methods[i].getName().equals("resolveUpdate")) {
-        try {
-          if (methods[i].getParameterTypes().length > arguments.size()) {
-            Class modes = Class.forName("org.apache.spark.sql.catalyst.analysis.TableOutputResolver$DefaultValueFillMode$");
-            Object module = modes.getField("MODULE$").get(null);
-            arguments.add(modes.getMethod("NONE", new Class[0]).invoke(module, new Object[0]));
-          }
-          return (Expression) methods[i].invoke(TableOutputResolver$.MODULE$, arguments.toArray());
-        } catch (InvocationTargetException problem) {
-          Platform.throwException(problem.getCause());
-        } catch (ReflectiveOperationException problem) {
-          throw new IllegalStateException(problem);
-        }
-      }
-    }
-    throw new IllegalStateException("this release of Spark resolves no updates");
   }
 
   private static String name(Expression key) {
@@ -217,7 +189,7 @@ public final class LanceAssignments {
    * A value in the type of its column. To Spark it is deterministic. Spark refuses rand() in statements that it may run
    * partly again; here each value is computed once, by the job that writes it.
    */
-  public static final class Value extends UnaryExpression {
+  public static final class Value extends Expression {
     private final Expression child;
     private final DataType type;
     private final boolean nullable;
@@ -256,8 +228,12 @@ public final class LanceAssignments {
       return child.genCode(context);
     }
 
-    public TreeNode withNewChildInternal(TreeNode child) {
-      return new Value((Expression) child, type, nullable);
+    public Seq<Expression> children() {
+      return (Seq) NONE.appended(child);
+    }
+
+    public Expression withNewChildrenInternal(IndexedSeq<Expression> children) {
+      return new Value((Expression) children.apply(0), type, nullable);
     }
 
     public boolean canEqual(Object other) {

@@ -1,6 +1,6 @@
 // Rows that Spark's plan already has, so that no job has to find them: as a stream of Arrow, for the driver's Python.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.rowlevel;
 

@@ -4,7 +4,7 @@
 // columns of table and source in them are replaced, by names behind the aliases __lance_target and __lance_rows.
 // Python puts the expressions into DataFrames that have these aliases.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.rowlevel;
 
@@ -54,6 +54,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceLate;
+import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Seq;
 
@@ -250,7 +251,7 @@ public final class LanceChange {
     LanceRenaming renaming = new LanceRenaming(target, TARGET, others, SOURCE, queries);
     Expression renamed = (Expression) expression.transformDown(renaming);
     Map told = new LinkedHashMap();
-    told.put("column", new Integer(columns.size()));
+    told.put("column", Integer.valueOf(columns.size()));
     told.put("needs", new ArrayList(renaming.needs));
     told.put("text", text(expression));
     told.put("of_source", columnOf(expression, others));
@@ -334,7 +335,7 @@ public final class LanceChange {
     parts.add(((CatalogPlugin) relation.catalog().get()).name());
     parts.addAll(Arrays.asList((Object[]) name.namespace()));
     parts.add(name.name());
-    Bridge.recache(session, parts);
+    Shim.recacheTable(session, parts);
   }
 
   // A statement as it was parsed, from its text; null if there is none.

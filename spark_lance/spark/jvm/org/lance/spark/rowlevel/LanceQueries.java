@@ -1,6 +1,6 @@
 // The subqueries of a statement that give a value and name columns of the table or of the source of a MERGE.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.rowlevel;
 

@@ -1,6 +1,6 @@
 // The columns of table and source in an expression, replaced by names that DataFrames resolve.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.rowlevel;
 

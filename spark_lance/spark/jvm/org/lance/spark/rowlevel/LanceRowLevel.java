@@ -1,7 +1,7 @@
 // DELETE, UPDATE and MERGE on Lance tables: the node of such a statement, and the command that runs it.
 // LanceTarget has its table, LanceChange its form for Python.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.rowlevel;
 
@@ -9,7 +9,6 @@ import org.apache.spark.sql.catalyst.plans.logical.DeleteFromTable;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
-import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.V2CommandExec;
@@ -75,7 +74,7 @@ public final class LanceRowLevel {
       return NONE;
     }
 
-    public TreeNode withNewChildrenInternal(IndexedSeq children) {
+    public LogicalPlan withNewChildrenInternal(IndexedSeq<LogicalPlan> children) {
       return this;
     }
 
@@ -117,7 +116,7 @@ public final class LanceRowLevel {
       return NONE;
     }
 
-    public TreeNode withNewChildrenInternal(IndexedSeq children) {
+    public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {
       return this;
     }
 

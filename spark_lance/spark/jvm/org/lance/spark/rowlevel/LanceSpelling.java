@@ -1,6 +1,6 @@
 // What a statement uses more than once, put back into the places where its text has it.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.rowlevel;
 

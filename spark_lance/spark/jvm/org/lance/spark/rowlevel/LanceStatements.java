@@ -11,12 +11,10 @@
 // searches for each row of a relation, LanceRoutes micro-batches of upserts, whose rows go to the tasks that write their
 // shards, and LanceLocal what is computed of few rows that the driver has read.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.rowlevel;
 
-import java.lang.reflect.Field;
-import java.lang.reflect.InvocationTargetException;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
@@ -25,7 +23,6 @@ import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
 import org.apache.spark.SparkThrowable;
 import org.apache.spark.sql.SparkSessionExtensions;
-import org.apache.spark.sql.catalyst.analysis.Analyzer;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
@@ -44,6 +41,8 @@ import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
 import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
+import org.lance.spark.load.OptionalUnit;
+import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 
 public final class LanceStatements {
@@ -76,33 +75,12 @@ public final class LanceStatements {
     public void accept(Object session, Object asked) {
       changeFeed = (List) ((Map) ((Map) asked).get("options")).get("changeFeed");
       enter(((SparkSession) session).extensions());
-      enter(((SparkSession) session).sessionState().analyzer());
-      Assigning.enter((SparkSession) session);
-    }
-  }
-
-  // An analyzer that is older than the extensions keeps the rules that it was made with.
-  private static void enter(Analyzer analyzer) {
-    scala.collection.immutable.Seq rules = analyzer.hintResolutionRules();
-    for (int i = 0; i < rules.size(); i++) {
-      if (rules.apply(i) instanceof Naming) {
-        return;
-      }
-    }
-    Object[] value = {rules.appended(new Naming())};
-    boolean known = false;
-    for (Class type = analyzer.getClass(); type != null && !known; type = type.getSuperclass()) {
-      Field[] fields = type.getDeclaredFields();
-      for (int i = 0; i < fields.length && !known; i++) {
-        if (fields[i].getName().endsWith("hintResolutionRules")) {
-          try {
-            fields[i].setAccessible(true);
-            fields[i].set(analyzer, value[0]);
-          } catch (IllegalAccessException problem) {
-            throw new IllegalStateException(problem);
-          }
-          known = true;
-        }
+      // The analyzer of this session is older than the extensions, and keeps the rules that it was made with.
+      Shim.addHintResolutionRule((SparkSession) session, new Naming());
+      try {
+        Shim.addResolutionRule((SparkSession) session, new Assigning());
+      } catch (IllegalStateException problem) {
+        LoggerFactory.getLogger("spark_lance").warn("UPDATE and MERGE cast their values themselves: " + problem.getMessage());
       }
     }
   }
@@ -133,27 +111,6 @@ public final class LanceStatements {
   // Resolves the values that UPDATE and MERGE assign to columns of Lance tables. Sessions whose analyzer was made before
   // have no such rule, but for the one that was enabled.
   public static final class Assigning extends Rule {
-    private static final String RULES = "extendedResolutionRules";
-
-    // Gives the rule to the analyzer of a session, which may be older.
-    static void enter(SparkSession session) {
-      Object analyzer = session.sessionState().analyzer();
-      try {
-        scala.collection.immutable.Seq rules =
-            (scala.collection.immutable.Seq) analyzer.getClass().getMethod(RULES, new Class[0]).invoke(analyzer, new Object[0]);
-        for (int i = 0; i < rules.size(); i++) {
-          if (rules.apply(i) instanceof Assigning) {
-            return;
-          }
-        }
-        Field field = analyzer.getClass().getDeclaredField(RULES);
-        field.setAccessible(true);
-        field.set(analyzer, rules.appended(new Assigning()));
-      } catch (ReflectiveOperationException problem) {
-        LoggerFactory.getLogger("spark_lance").warn("UPDATE and MERGE cast their values themselves: " + problem);
-      }
-    }
-
     public TreeNode apply(TreeNode plan) {
       String kind = plan.getClass().getSimpleName();
       if (!kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
@@ -161,9 +118,8 @@ public final class LanceStatements {
       }
       Object resolved = null;
       try {
-        ClassLoader loader = Thread.currentThread().getContextClassLoader();
-        Class unit = Class.forName(ASSIGNMENTS, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
-        resolved = unit.getMethod("resolved", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
+        OptionalUnit unit = OptionalUnit.ofThread(ASSIGNMENTS);
+        resolved = unit == null ? null : unit.call("resolved", new Object[] {plan});
       } catch (Throwable problem) {
         refuse(problem);
       }
@@ -172,13 +128,10 @@ public final class LanceStatements {
 
     // What Spark says of a value ends the statement; anything else leaves it as Spark has resolved it.
     private static void refuse(Throwable problem) {
-      Throwable cause = problem instanceof InvocationTargetException ? problem.getCause() : problem;
-      if (cause instanceof SparkThrowable) {
-        Platform.throwException(cause);
+      if (problem instanceof SparkThrowable) {
+        Platform.throwException(problem);
       }
-      if (!(cause instanceof ClassNotFoundException)) {
-        Taking.tell(cause);
-      }
+      Taking.tell(problem);
     }
   }
 
@@ -219,15 +172,7 @@ public final class LanceStatements {
 
     // Whether an INSERT replaces rows USING columns or ON a condition, which Spark has from 4.3 on.
     private static boolean replaces(InsertIntoStatement insert) {
-      for (int i = 0; i < insert.productArity(); i++) {
-        Object part = insert.productElement(i);
-        Object value = part instanceof scala.Some ? ((scala.Some) part).get() : null;
-        String name = value == null ? "" : value.getClass().getSimpleName();
-        if (name.equals("InsertReplaceUsing") || name.equals("InsertReplaceOn")) {
-          return true;
-        }
-      }
-      return false;
+      return Shim.replaceCriteria(insert) != null;
     }
 
     private static boolean isTrue(String text) {
@@ -238,19 +183,9 @@ public final class LanceStatements {
       if (!isDefinedAt(node)) {
         return otherwise.apply(node);
       }
-      try {
-        ClassLoader loader = Thread.currentThread().getContextClassLoader();
-        Class unit = Class.forName(RELATIONS, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
-        boolean reads = node instanceof UnresolvedRelation;
-        Class kind = reads ? UnresolvedRelation.class : LogicalPlan.class;
-        return unit.getMethod(reads ? "changes" : "replacing", new Class[] {kind}).invoke(null, new Object[] {node});
-      } catch (InvocationTargetException problem) {
-        Platform.throwException(problem.getCause());
-        return node;
-      } catch (ReflectiveOperationException problem) {
-        // A warning has told of it.
-        return node;
-      }
+      OptionalUnit unit = OptionalUnit.ofThread(RELATIONS);
+      String method = node instanceof UnresolvedRelation ? "changes" : "replacing";
+      return unit == null ? node : unit.call(method, new Object[] {node});
     }
   }
 
@@ -262,16 +197,10 @@ public final class LanceStatements {
       }
       Object taken = null;
       try {
-        ClassLoader loader = Thread.currentThread().getContextClassLoader();
-        Class unit = Class.forName(UNIT, true, loader == null ? LanceStatements.class.getClassLoader() : loader);
-        taken = unit.getMethod("take", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
-      } catch (ClassNotFoundException missing) {
-        return plan;
-      } catch (InvocationTargetException problem) {
-        if (problem.getCause() instanceof UnsupportedOperationException) {
-          Platform.throwException(problem.getCause());
-        }
-        tell(problem.getCause());
+        OptionalUnit unit = OptionalUnit.ofThread(UNIT);
+        taken = unit == null ? null : unit.call("take", new Object[] {plan});
+      } catch (UnsupportedOperationException refusal) {
+        throw refusal;
       } catch (Throwable problem) {
         tell(problem);
       }
@@ -302,15 +231,8 @@ public final class LanceStatements {
       if (!function.getClass().getName().startsWith(SEARCHES)) {
         return null;
       }
-      try {
-        Class unit = Class.forName(SEARCHES, true, function.getClass().getClassLoader());
-        return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
-      } catch (InvocationTargetException problem) {
-        Platform.throwException(problem.getCause());
-        return null;
-      } catch (ReflectiveOperationException problem) {
-        throw new IllegalStateException(problem);
-      }
+      OptionalUnit unit = OptionalUnit.find(SEARCHES, function.getClass().getClassLoader());
+      return unit == null ? null : (SparkPlan) unit.call("planned", new Object[] {plan});
     }
 
     // The plan of columns that are computed of rows which the driver has read; null if a plan is none.
@@ -351,11 +273,8 @@ public final class LanceStatements {
     // The unit's plan for a logical plan with a part that it knows; null where it leaves it to Spark.
     private static SparkPlan planned(String planner, Object part, LogicalPlan plan, String what) {
       try {
-        Class unit = Class.forName(planner, true, part.getClass().getClassLoader());
-        return (SparkPlan) unit.getMethod("planned", new Class[] {LogicalPlan.class}).invoke(null, new Object[] {plan});
-      } catch (ClassNotFoundException missing) {
-        // A warning has told of it.
-        return null;
+        OptionalUnit unit = OptionalUnit.find(planner, part.getClass().getClassLoader());
+        return unit == null ? null : (SparkPlan) unit.call("planned", new Object[] {plan});
       } catch (Throwable problem) {
         LoggerFactory.getLogger("spark_lance").warn(what + " was left to Spark's own plan: " + problem);
         return null;

@@ -1,12 +1,11 @@
 // The table that a DELETE, UPDATE or MERGE is about, behind names, views and caches.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.rowlevel;
 
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Set;
@@ -26,10 +25,11 @@ import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.lance.spark.catalog.LanceTable;
+import org.lance.spark.shim.Shim;
 
 /** The table of a statement, behind names, views and caches. */
 public final class LanceTarget {
-  private static final String TABLE = "org.lance.spark.catalog.LanceTable";
   private static final String PADDING = "readSidePadding";
   private static final Set PADDING_PARTS =
       new LinkedHashSet(
@@ -128,30 +128,19 @@ public final class LanceTarget {
 
   // Whether Spark has added the columns of MERGE WITH SCHEMA EVOLUTION to the table by now.
   public boolean evolves() {
-    boolean found = false;
-    for (Iterator i = relation.table().capabilities().iterator(); i.hasNext() && !found; ) {
-      found = i.next().toString().equals("AUTOMATIC_SCHEMA_EVOLUTION");
-    }
-    return found;
+    return relation.table().capabilities().contains(Shim.schemaEvolution());
   }
 
   private boolean isLance(DataSourceV2Relation found) {
     Table table = found.table();
-    Class type = table.getClass();
-    boolean named = false;
-    while (type != null && !named) {
-      named = type.getName().startsWith(TABLE);
-      type = type.getSuperclass();
-    }
-    if (named) {
-      // By reflection, so that this unit does not need that of the catalog.
-      if (!((Boolean) call(table, "writable")).booleanValue()) {
+    if (table instanceof LanceTable) {
+      if (!((LanceTable) table).writable()) {
         throw new UnsupportedOperationException(
             table.name() + " cannot be changed: " + kind + " needs the table itself, not an older version or what "
                 + "tells of it");
       }
       options = new HashMap(found.options().asCaseSensitiveMap());
-      options.putAll((Map) call(table, "options"));
+      options.putAll(((LanceTable) table).options());
     } else if (table instanceof PythonTable && "lance".equalsIgnoreCase(table.name())) {
       options = found.options().asCaseSensitiveMap();
     } else {
@@ -163,13 +152,5 @@ public final class LanceTarget {
       names.put(column.exprId(), column.name());
     }
     return true;
-  }
-
-  private static Object call(Object object, String method) {
-    try {
-      return object.getClass().getMethod(method, new Class[0]).invoke(object, new Object[0]);
-    } catch (Exception problem) {
-      throw new IllegalStateException("no method " + method + " in " + object.getClass().getName(), problem);
-    }
   }
 }

@@ -1,6 +1,6 @@
 // A number that a planned scan shows in Spark's UI. A class of its own, as Spark makes another one by its name.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.scan;
 

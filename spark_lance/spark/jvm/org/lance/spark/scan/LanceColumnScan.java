@@ -1,6 +1,6 @@
 // The scan of rows that the driver has read, too many for a local scan: tasks without Python read them as columns.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.scan;
 

@@ -4,7 +4,7 @@
 // gets Spark's own expressions. Python answers with a condition that leaves out documents which cannot meet them. Spark
 // applies its own condition to the others. See spark/scan/json_conditions.py.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.scan;
 

@@ -3,7 +3,7 @@
 //
 // Whatever cannot be computed so, such as functions of users and what fails, is left to Spark.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.scan;
 
@@ -50,7 +50,7 @@ public final class LanceLocal {
     try {
       List computed = new ArrayList(Arrays.asList((Object[]) rows));
       if (!isSame(wanted, relation.output())) {
-        InterpretedMutableProjection compute = new InterpretedMutableProjection(wanted, relation.output());
+        InterpretedMutableProjection compute = new InterpretedMutableProjection(wanted, (Seq) relation.output());
         compute.initialize(0);
         for (int i = 0; i < rows.length; i++) {
           computed.set(i, compute.apply(rows[i]).copy());

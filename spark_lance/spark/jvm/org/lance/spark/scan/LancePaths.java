@@ -1,10 +1,9 @@
 // Reads and writes of format("lance") that the driver's own Python describes and plans.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.scan;
 
-import java.lang.reflect.Field;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -20,6 +19,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceUnits;
+import org.lance.spark.shim.Callers;
+import org.lance.spark.shim.Shim;
 
 public final class LancePaths {
   private LancePaths() {}
@@ -85,7 +86,7 @@ public final class LancePaths {
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
       WriteBuilder own = super.newWriteBuilder(info);
       String shown = String.valueOf(info.options().get("path"));
-      return Bridge.writing(false, shown, (PythonDataSourceV2) source(), info, own);
+      return Bridge.writing(false, shown, Shim.sourceOf(this), info, own);
     }
 
     private synchronized Map read(CaseInsensitiveStringMap options) {
@@ -97,7 +98,7 @@ public final class LancePaths {
     // between several versions, or of rows that are not in a version yet.
     private synchronized CaseInsensitiveStringMap known(CaseInsensitiveStringMap options) {
       boolean named = LanceUnits.hasOption(options, "versions");
-      if (ref == null || named || source() != source || Bridge.callerIs("MicroBatchExecution")) {
+      if (ref == null || named || Shim.sourceOf(this) != source || Callers.isMicroBatch()) {
         return options;
       }
       Map all = new HashMap(options.asCaseSensitiveMap());
@@ -107,7 +108,7 @@ public final class LancePaths {
 
     // The version that all reads of this table see.
     private synchronized Object pinned(CaseInsensitiveStringMap options) {
-      Object now = source();
+      Object now = Shim.sourceOf(this);
       if (now != source) {
         // A view that shall see what was written gets another source.
         source = now;
@@ -123,19 +124,5 @@ public final class LancePaths {
       return ref;
     }
 
-    private Object source() {
-      Field[] fields = PythonTable.class.getDeclaredFields();
-      try {
-        for (int i = 0; i < fields.length; i++) {
-          if (fields[i].getType() == PythonDataSourceV2.class) {
-            fields[i].setAccessible(true);
-            return fields[i].get(this);
-          }
-        }
-      } catch (IllegalAccessException problem) {
-        throw new IllegalStateException(problem);
-      }
-      return source;
-    }
   }
 }

@@ -1,6 +1,6 @@
 // Spark's push-down in the form in which the driver's Python receives it: conditions, aggregates and columns as JSON.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.scan;
 

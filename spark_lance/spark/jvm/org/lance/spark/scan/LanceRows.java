@@ -1,6 +1,6 @@
 // Rows that the driver has read, and what is known of the columns of a scan for Spark's estimates.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.scan;
 

@@ -5,13 +5,10 @@
 // Python; where they are many they stay columns, which tasks without Python read (LanceColumnScan). Tasks are what
 // Spark's own reader of Python data sources takes, which LanceTransport may put another one around (LanceTaskScan).
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.scan;
 
-import java.io.IOException;
-import java.io.InputStream;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -36,7 +33,6 @@ import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy$;
-import org.apache.spark.sql.execution.datasources.v2.PushDownUtils$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.internal.connector.SupportsPushDownCatalystFilters;
@@ -46,6 +42,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceUnits;
+import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 import scala.collection.immutable.Seq;
 
@@ -54,7 +51,6 @@ public final class LanceScan {
   private static final String PLANS = "spark.lance.planInDriver";
   // A limit that one task meets for a read of all rows of a version (as in scans.py).
   private static final int MOST_PLAIN = 100000;
-  private static Boolean takesExpressions = null;
 
   private LanceScan() {}
 
@@ -86,28 +82,9 @@ public final class LanceScan {
   }
 
   private static ScanBuilder made(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
-    return takesExpressions()
+    return Shim.takesCatalystFilters()
         ? (ScanBuilder) new OfExpressions(shown, read, schema, hidden, own)
         : new OfPredicates(shown, read, schema, hidden, own);
-  }
-
-  // Whether Spark gives any source its own expressions: Spark 4.0 gives them to files alone.
-  private static synchronized boolean takesExpressions() {
-    if (takesExpressions == null) {
-      Class asks = PushDownUtils$.class;
-      try {
-        InputStream code = asks.getResourceAsStream(asks.getSimpleName() + ".class");
-        try {
-          String names = new String(code.readAllBytes(), StandardCharsets.ISO_8859_1);
-          takesExpressions = Boolean.valueOf(names.indexOf("SupportsPushDownCatalystFilters") >= 0);
-        } finally {
-          code.close();
-        }
-      } catch (IOException problem) {
-        throw new IllegalStateException(problem);
-      }
-    }
-    return takesExpressions.booleanValue();
   }
 
   // Whether a session's reads are planned here.
@@ -243,7 +220,7 @@ public final class LanceScan {
       wanted.put("path", Bridge.list(((NamedReference) orders[0].expression()).fieldNames()));
       wanted.put("descending", Boolean.valueOf(orders[0].direction() == SortDirection.DESCENDING));
       wanted.put("nulls", orders[0].nullOrdering() == NullOrdering.NULLS_FIRST ? "first" : "last");
-      wanted.put("rows", new Integer(limit));
+      wanted.put("rows", Integer.valueOf(limit));
       Map question = question("push_top");
       question.put("top", wanted);
       if (((Boolean) Bridge.ask(question, null)).booleanValue()) {
@@ -308,11 +285,11 @@ public final class LanceScan {
       List predicates = new ArrayList(told);
       predicates.addAll(narrowed);
       question.put("predicates", predicates);
-      question.put("limit", limit < 0 ? null : new Integer(limit));
+      question.put("limit", limit < 0 ? null : Integer.valueOf(limit));
       question.put("alone", Boolean.valueOf(alone));
-      question.put("offset", new Integer(offset));
+      question.put("offset", Integer.valueOf(offset));
       question.put("top", top);
-      question.put("cores", new Integer(SparkContext.getOrCreate().defaultParallelism()));
+      question.put("cores", Integer.valueOf(SparkContext.getOrCreate().defaultParallelism()));
       question.put("localRows", setting("spark.lance.localRows", "10000"));
       question.put("localBytes", setting("spark.lance.localBytes", "8388608"));
       return question;
@@ -380,7 +357,7 @@ public final class LanceScan {
         Map candidate = told.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
         if (!told.isEmpty()) {
           predicates.add(told.get());
-          places.add(new Integer(i));
+          places.add(Integer.valueOf(i));
         } else if (candidate != null) {
           candidates.add(candidate);
         }
@@ -388,7 +365,7 @@ public final class LanceScan {
       List answers = take(predicates, candidates);
       Seq left = (Seq) scala.collection.immutable.Nil$.MODULE$;
       for (int i = 0; i < filters.size(); i++) {
-        int place = places.indexOf(new Integer(i));
+        int place = places.indexOf(Integer.valueOf(i));
         if (place < 0 || !((Boolean) answers.get(place)).booleanValue()) {
           left = (Seq) left.appended(filters.apply(i));
         }

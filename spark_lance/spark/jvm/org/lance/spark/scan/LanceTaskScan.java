@@ -1,18 +1,15 @@
 // The scan of a table by tasks, for Spark's own reader of Python data sources.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.scan;
 
-import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.apache.spark.JobArtifactSet$;
-import org.apache.spark.JobArtifactState;
 import org.apache.spark.sql.connector.expressions.FieldReference;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
@@ -22,18 +19,15 @@ import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
-import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 
 public final class LanceTaskScan
@@ -159,24 +153,7 @@ public final class LanceTaskScan
   }
 
   private synchronized PartitionReaderFactory rows() {
-    byte[] function = bytes(planned.get("function"));
-    Method setter = Bridge.readInfoSetter();
-    try {
-      if (setter == null) {
-        scala.Option artifacts = JobArtifactSet$.MODULE$.getCurrentJobArtifactState();
-        scala.Option id =
-            artifacts.isEmpty() ? artifacts : scala.Option.apply(((JobArtifactState) artifacts.get()).uuid());
-        Object[] parts = {source.source(), function, schema, id};
-        return (PartitionReaderFactory) PythonPartitionReaderFactory.class.getConstructors()[0].newInstance(parts);
-      }
-      Object none = scala.jdk.javaapi.CollectionConverters.asScala(new ArrayList()).toSeq();
-      Object[] info = {function, none};
-      setter.invoke(source, new Object[] {PythonDataSourceReadInfo.class.getConstructors()[0].newInstance(info)});
-    } catch (ReflectiveOperationException problem) {
-      throw new IllegalStateException(problem);
-    }
-    ScanBuilder builder = new PythonTable(source, "lance", schema).newScanBuilder(LanceRows.options(question));
-    return builder.build().toBatch().createReaderFactory();
+    return Shim.readerFactory(source, bytes(planned.get("function")), schema, LanceRows.options(question));
   }
 
   private static byte[] bytes(Object text) {

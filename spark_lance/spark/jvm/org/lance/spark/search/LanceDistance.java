@@ -8,7 +8,7 @@
 // of the classes here. Sums are of doubles; the result is a float, as the column _distance of a search is. An array
 // that is null, or has a null in it, has no distance. A constant array is made a vector once.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.search;
 
@@ -113,7 +113,7 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
   }
 
   private static Expression number(double value) {
-    return new Literal(new Double(value), DataTypes.DoubleType);
+    return new Literal(Double.valueOf(value), DataTypes.DoubleType);
   }
 
   private static Expression call(Class where, String name, DataType type, Expression[] arguments) {

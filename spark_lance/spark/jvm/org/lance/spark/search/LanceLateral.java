@@ -6,7 +6,7 @@
 // place that hands the rows, with what is searched for, to the driver's Python as a DataFrame, and gets one of the rows
 // that are found. Tasks are those of that DataFrame.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.search;
 
@@ -32,7 +32,6 @@ import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Range$;
 import org.apache.spark.sql.catalyst.trees.CurrentOrigin$;
-import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.PlanLater;
@@ -222,7 +221,7 @@ public final class LanceLateral {
       return (Seq) NONE.appended(child);
     }
 
-    public TreeNode withNewChildrenInternal(IndexedSeq children) {
+    public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {
       return new Node(about, (SparkPlan) children.apply(0));
     }
 

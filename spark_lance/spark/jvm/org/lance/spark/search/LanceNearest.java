@@ -2,7 +2,7 @@
 // of the index finds are read. Spark still sorts them by their exact distances. Off unless a session's setting says
 // otherwise (LanceLate), as an index may miss rows.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.search;
 

@@ -5,7 +5,7 @@
 // search is done. The read ends in Spark's own classes for Python data sources; nothing of this is sent to executors.
 // Filters above the relation are applied to what was found.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.search;
 

@@ -1,7 +1,7 @@
 // Columns of Spark's, copied into those of Arrow that rows are turned into (LanceRowColumns): what a scan reads as
 // columns needs no rows to be written.
 //
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 

@@ -4,7 +4,7 @@
 // loaded, against its number of rows; then values are read by address. One class for all types, so that what the JVM
 // compiles for them calls no method that may be of several classes.
 //
-// Executors get this class (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get this class (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 

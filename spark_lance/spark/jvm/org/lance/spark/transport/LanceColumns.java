@@ -5,17 +5,13 @@
 // Their columns are read where Arrow keeps them, or where the worker has placed them in memory that both share, by
 // address: see LanceColumnVector, LanceRing.
 //
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 
 import java.io.File;
 import java.io.IOException;
 import java.io.Serializable;
-import java.lang.reflect.Constructor;
-import java.lang.reflect.Field;
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.ArrayList;
@@ -34,11 +30,8 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonCustomMetric$;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
-import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource$;
 import org.apache.spark.sql.execution.metric.SQLMetric;
-import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils$;
@@ -46,83 +39,10 @@ import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.util.AccumulatorV2;
+import org.lance.spark.shim.WorkerShim;
 
 public final class LanceColumns {
   private LanceColumns() {}
-
-  // What this release of Spark lacks of what is used here; null if nothing. Asked in the driver, which then does not
-  // send tasks that would fail.
-  public static String missing() {
-    try {
-      for (int i = 0; i < evaluator().getParameterTypes().length - 2; i++) {
-        Parts.field(Parts.NAMES[i]);
-      }
-      runner(Class.forName(EVALUATOR, false, MapInBatchEvaluatorFactory.class.getClassLoader()));
-      return null;
-    } catch (ReflectiveOperationException lacking) {
-      return lacking.toString();
-    } catch (LinkageError lacking) {
-      return lacking.toString();
-    }
-  }
-
-  private static final String EVALUATOR =
-      "org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory$MapInBatchEvaluator";
-
-  // The method that makes what runs a function over batches in a Python worker. It has a parameter more since 4.1.
-  private static Method evaluator() throws NoSuchMethodException {
-    Method[] methods = UserDefinedPythonDataSource.class.getMethods();
-    for (int i = 0; i < methods.length; i++) {
-      int parameters = methods[i].getParameterTypes().length;
-      if (methods[i].getName().equals("createMapInBatchEvaluatorFactory") && (parameters == 6 || parameters == 7)) {
-        return methods[i];
-      }
-    }
-    throw new NoSuchMethodException("createMapInBatchEvaluatorFactory");
-  }
-
-  // The source of batches for the evaluator, which then cuts them into rows: an anonymous class of the evaluator. It is
-  // constructed from the evaluator and from the columns that the function takes.
-  private static Constructor runner(Class evaluator) throws ReflectiveOperationException {
-    Class found = Class.forName(evaluator.getName() + "$$anon$1", true, evaluator.getClassLoader());
-    Class[] types = {evaluator, int[][].class};
-    if (!BasePythonRunner.class.isAssignableFrom(found)) {
-      throw new ClassNotFoundException(found.getName() + " runs no Python");
-    }
-    Constructor constructor = found.getConstructor(types);
-    constructor.setAccessible(true);
-    return constructor;
-  }
-
-  /** What Spark's own factory of readers is made of. */
-  private static final class Parts {
-    static final String[] NAMES = {"source", "pickledReadFunc", "outputSchema", "jobArtifactUUID", "sessionUUID"};
-    private final UserDefinedPythonDataSource source;
-    private final byte[] function;
-    private final StructType schema;
-    private final Object artifacts;
-    // None before 4.1.
-    private final Object session;
-
-    Parts(PartitionReaderFactory rows) throws ReflectiveOperationException {
-      source = (UserDefinedPythonDataSource) field(NAMES[0]).get(rows);
-      function = (byte[]) field(NAMES[1]).get(rows);
-      schema = (StructType) field(NAMES[2]).get(rows);
-      artifacts = field(NAMES[3]).get(rows);
-      session = evaluator().getParameterTypes().length == 7 ? field(NAMES[4]).get(rows) : null;
-    }
-
-    static Field field(String name) throws NoSuchFieldException {
-      Field[] fields = PythonPartitionReaderFactory.class.getDeclaredFields();
-      for (int i = 0; i < fields.length; i++) {
-        if (fields[i].getName().equals(name) || fields[i].getName().endsWith("$$" + name)) {
-          fields[i].setAccessible(true);
-          return fields[i];
-        }
-      }
-      throw new NoSuchFieldException(name);
-    }
-  }
 
   /** Makes readers of batches; Spark's own factory knows how a worker is started. */
   public static final class Factory implements PartitionReaderFactory, Serializable {
@@ -146,11 +66,10 @@ public final class LanceColumns {
 
     public PartitionReader createColumnarReader(InputPartition partition) {
       try {
-        return new Batches(new Parts(rows), (PythonInputPartition) partition, memory);
+        return new Batches(new WorkerShim(rows), (PythonInputPartition) partition, memory);
       } catch (ReflectiveOperationException problem) {
         // As it would be without the detour.
-        boolean thrown = problem instanceof InvocationTargetException;
-        Platform.throwException(thrown ? problem.getCause() : problem);
+        Platform.throwException(WorkerShim.cause(problem));
         return null;
       }
     }
@@ -172,27 +91,11 @@ public final class LanceColumns {
     private FieldVector given = null;
     private LanceColumnVector[] columns = null;
 
-    Batches(Parts parts, PythonInputPartition partition, long memory) throws ReflectiveOperationException {
-      this.source = parts.source;
-      this.schema = parts.schema;
-      Method making = evaluator();
-      Object[] some = {
-        parts.function,
-        "read_from_data_source",
-        UserDefinedPythonDataSource$.MODULE$.readInputSchema(),
-        parts.schema,
-        metrics,
-        parts.artifacts
-      };
-      Object[] all = Arrays.copyOf(some, making.getParameterTypes().length);
-      if (all.length > some.length) {
-        all[some.length] = parts.session;
-      }
-      Object evaluator = ((MapInBatchEvaluatorFactory) making.invoke(source, all)).createEvaluator();
-      // The function takes one column, a struct with the pickled partition.
-      Object[] chosen = {evaluator, new int[][] {{0}}};
-      BasePythonRunner runner = (BasePythonRunner) runner(evaluator.getClass()).newInstance(chosen);
-      ring = parts.schema.length() == 0 ? null : LanceRing.leased(memory);
+    Batches(WorkerShim worker, PythonInputPartition partition, long memory) throws ReflectiveOperationException {
+      this.source = worker.source();
+      this.schema = worker.schema();
+      BasePythonRunner runner = worker.runner(metrics);
+      ring = schema.length() == 0 ? null : LanceRing.leased(memory);
       told = ring == null ? file() : null;
       boolean done = false;
       try {

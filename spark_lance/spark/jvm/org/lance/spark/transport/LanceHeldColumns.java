@@ -1,6 +1,6 @@
 // Rows that the driver has read, too many for a local scan, as tasks without Python read them: streams of Arrow.
 //
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 

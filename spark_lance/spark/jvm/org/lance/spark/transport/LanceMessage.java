@@ -3,7 +3,7 @@
 // All of it is checked before any of it is read: the metadata is copied, and columns and buffers are asked for in the
 // order in which Arrow writes them, each with what it must have.
 //
-// Executors get this class (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get this class (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 

@@ -19,7 +19,7 @@
 // holds a lock of the file (fcntl) while it may write. The executor gives a file to the next task only when it could
 // have that lock, and writes a new key under it; a worker looks for its key under the lock. So no two workers ever write.
 //
-// Executors get this class (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get this class (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 

@@ -4,7 +4,7 @@
 // the processor time of a write of many columns. Rows know their own size. Where this class is used, the writer's rows
 // have one column, `rows`. Each of its values is a stream of Arrow (LanceRowColumns); TaskWrite, in Python, unpacks it.
 //
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 

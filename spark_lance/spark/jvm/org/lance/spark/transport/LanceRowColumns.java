@@ -3,7 +3,7 @@
 // Spark's ArrowWriter asks each field of each row for its value, and puts it into a vector that checks its bounds. Here
 // rows are copied until there are some thousands of them, and then one column after the other is filled in a loop.
 //
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 

@@ -1,6 +1,6 @@
 // A column of Arrow that is being filled, and what it is filled into: bytes that grow, and bits.
 //
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 

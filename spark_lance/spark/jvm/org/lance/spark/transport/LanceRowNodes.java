@@ -7,7 +7,7 @@
 //            the place, counted from where the row or array starts, in its upper half, and the size in its lower one
 //   map      the bytes that the keys take, an array of keys, an array of values
 //
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino; hence no generics, no lambdas.
+// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 
@@ -42,7 +42,7 @@ public final class LanceRowNodes {
 
   private static void width(String[] names, int bytes) {
     for (int i = 0; i < names.length; i++) {
-      WIDTHS.put(names[i], new Integer(bytes));
+      WIDTHS.put(names[i], Integer.valueOf(bytes));
     }
   }
 

@@ -1,14 +1,13 @@
 // How the rows of tasks come from Python workers and go to them: as rows, which is Spark's way, or as batches of columns
 // (LanceColumns, LanceRowBatches).
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.transport;
 
 import java.io.File;
 import java.io.IOException;
 import java.io.InputStream;
-import java.io.OutputStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.file.Files;
 import java.util.ArrayList;
@@ -45,9 +44,14 @@ public final class LanceTransport {
   private static final long MOST_MEMORY = 1L << 30;
   private static final List KINDS = Arrays.asList((Object[]) new String[] {"rows", "columns"});
   private static final String PACKAGE = "org.lance.spark.transport.";
-  // The units whose classes executors need; the first says what it lacks.
+  // The units whose classes executors need; the first one reports what this release of Spark lacks.
   private static final String[] UNITS = {
-    "LanceColumns", "LanceHeldColumns", "LanceColumnVector", "LanceRing", "LanceMessage"
+    "org.lance.spark.shim.WorkerShim",
+    PACKAGE + "LanceColumns",
+    PACKAGE + "LanceHeldColumns",
+    PACKAGE + "LanceColumnVector",
+    PACKAGE + "LanceRing",
+    PACKAGE + "LanceMessage"
   };
   // The classes of tasks that write. Where one is missing they write Spark's way, and read as ever.
   private static final String WRITING = "LanceRowBatches";
@@ -149,7 +153,7 @@ public final class LanceTransport {
   }
 
   private static Class loaded(String name) throws ClassNotFoundException {
-    return Class.forName(PACKAGE + name, true, LanceTransport.class.getClassLoader());
+    return Class.forName(name.contains(".") ? name : PACKAGE + name, true, LanceTransport.class.getClassLoader());
   }
 
   private static boolean hasBytes(DataType type) {

@@ -3,7 +3,7 @@
 // Python chooses the value of a row for which Spark sends it (spark/streaming/routes.py); here that becomes a
 // repartition under Spark's own node for the write. Without it any task may have any row, and the driver writes the logs.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.write;
 
@@ -26,6 +26,7 @@ import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.IntegerType$;
+import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
 public final class LanceRoutes {
@@ -38,7 +39,7 @@ public final class LanceRoutes {
     WriteToDataSourceV2 plan = (WriteToDataSourceV2) write;
     MicroBatchWrite batch = (MicroBatchWrite) plan.batchWrite();
     LanceWrite.Stream stream = (LanceWrite.Stream) batch.writeSupport();
-    Map route = stream.route(LanceWrite.Planned.part(batch, "epochId"));
+    Map route = stream.route(Shim.epochOf(batch));
     if (route == null) {
       return null;
     }
@@ -54,7 +55,7 @@ public final class LanceRoutes {
     LogicalPlan sent = new RepartitionByExpression(
         (Seq) NONE.appended(sentBy(route, plan.query())),
         plan.query(),
-        scala.Option.apply(new Integer(((Number) route.get("partitions")).intValue())),
+        scala.Option.apply(Integer.valueOf(((Number) route.get("partitions")).intValue())),
         scala.Option.empty());
     LogicalPlan routed = new WriteToDataSourceV2(plan.relation(), batch, sent, plan.customMetrics());
     return (SparkPlan) new DataSourceV2Strategy(SparkSession.active()).apply(routed).apply(0);
@@ -63,7 +64,7 @@ public final class LanceRoutes {
   // The value that determines the partition of a row; see spark/streaming/routes.py.
   private static Expression sentBy(Map route, LogicalPlan query) {
     if (route.get("column") == null) {
-      return new Literal(new Integer(0), DataTypes.IntegerType);
+      return new Literal(Integer.valueOf(0), DataTypes.IntegerType);
     }
     Expression column = (Expression) query.output().apply(((Number) route.get("column")).intValue());
     List values = (List) route.get("values");
@@ -75,8 +76,8 @@ public final class LanceRoutes {
       numbers[i] = ((Number) values.get(i)).intValue();
     }
     Expression hash = new Murmur3Hash((Seq) NONE.appended(column), 0);
-    Expression positive = new BitwiseAnd(hash, new Literal(new Integer(Integer.MAX_VALUE), DataTypes.IntegerType));
-    Expression bucket = new Pmod(positive, new Literal(new Integer(numbers.length), DataTypes.IntegerType));
+    Expression positive = new BitwiseAnd(hash, new Literal(Integer.valueOf(Integer.MAX_VALUE), DataTypes.IntegerType));
+    Expression bucket = new Pmod(positive, new Literal(Integer.valueOf(numbers.length), DataTypes.IntegerType));
     ArrayType type = new ArrayType(IntegerType$.MODULE$, false);
     return new GetArrayItem(new Literal(UnsafeArrayData.fromPrimitiveArray(numbers), type), bucket, false);
   }

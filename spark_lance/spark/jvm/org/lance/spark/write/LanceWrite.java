@@ -4,14 +4,10 @@
 // are those of Spark's own writer of Python data sources, which gets rows in batches (LanceRowBatches) where that is of
 // use. Where few rows are written the driver does it itself: see LanceWriteRows.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.write;
 
-import java.lang.reflect.Constructor;
-import java.lang.reflect.Field;
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.HashMap;
@@ -39,6 +35,7 @@ import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.scan.LanceScan;
+import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 
 public final class LanceWrite {
@@ -142,45 +139,7 @@ public final class LanceWrite {
 
     // Spark's own factory of the tasks' writers, for the plan; `schema` is that of the rows that they get.
     Object factory(Class kind, Map plan, StructType schema, Object beside) {
-      List parts = new ArrayList();
-      parts.add(source.source());
-      parts.add(bytes(plan.get("function")));
-      parts.add(schema);
-      parts.add(part(beside, "jobArtifactUUID"));
-      Constructor constructor = kind.getConstructors()[0];
-      if (constructor.getParameterTypes().length > parts.size()) {
-        parts.add(part(beside, "sessionUUID"));
-      }
-      try {
-        return constructor.newInstance(parts.toArray());
-      } catch (ReflectiveOperationException problem) {
-        throw new IllegalStateException(problem);
-      }
-    }
-
-    // What Spark's own write holds by that name; nothing where it has no such thing.
-    static Object part(Object beside, String name) {
-      try {
-        Method[] methods = beside.getClass().getDeclaredMethods();
-        for (int i = 0; i < methods.length; i++) {
-          if (methods[i].getName().equals(name) && methods[i].getParameterTypes().length == 0) {
-            methods[i].setAccessible(true);
-            return methods[i].invoke(beside, new Object[0]);
-          }
-        }
-        Field[] fields = beside.getClass().getDeclaredFields();
-        for (int i = 0; i < fields.length; i++) {
-          if (fields[i].getName().equals(name)) {
-            fields[i].setAccessible(true);
-            return fields[i].get(beside);
-          }
-        }
-      } catch (IllegalAccessException problem) {
-        throw new IllegalStateException(problem);
-      } catch (InvocationTargetException problem) {
-        throw new IllegalStateException(problem.getCause());
-      }
-      return scala.Option.empty();
+      return Shim.writerFactory(kind, source, bytes(plan.get("function")), schema, beside);
     }
 
     // Commits what tasks wrote, or takes it back; epoch is null but for streams.
@@ -276,7 +235,7 @@ public final class LanceWrite {
       }
       Map question = write.question("plan_upserts");
       question.put("epoch", epoch);
-      question.put("partitions", new Integer(((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions()));
+      question.put("partitions", Integer.valueOf(((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions()));
       plan = (Map) Bridge.ask(question, null);
       return plan == null ? null : (Map) plan.get("route");
     }
@@ -302,7 +261,7 @@ public final class LanceWrite {
       if (plan == null) {
         own.commit(epoch, messages);
       } else {
-        Planned.finish(plan, messages, new Long(epoch), false);
+        Planned.finish(plan, messages, Long.valueOf(epoch), false);
       }
     }
 
@@ -310,7 +269,7 @@ public final class LanceWrite {
       if (plan == null) {
         own.abort(epoch, messages);
       } else {
-        Planned.finish(plan, messages, new Long(epoch), true);
+        Planned.finish(plan, messages, Long.valueOf(epoch), true);
       }
     }
   }

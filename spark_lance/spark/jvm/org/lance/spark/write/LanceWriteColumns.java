@@ -3,7 +3,7 @@
 // Spark puts a node between such a scan and a write that makes rows of batches. Where nothing but that, and a choice of
 // columns, is between them, the node here asks the scan itself.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.write;
 
@@ -17,7 +17,6 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
-import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.ColumnarToRowExec;
 import org.apache.spark.sql.execution.InputAdapter;
@@ -138,7 +137,7 @@ public final class LanceWriteColumns {
       return (Seq) NONE.appended(child);
     }
 
-    public TreeNode withNewChildrenInternal(IndexedSeq children) {
+    public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {
       return new Node(write, (SparkPlan) children.apply(0));
     }
 

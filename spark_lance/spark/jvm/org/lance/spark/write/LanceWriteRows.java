@@ -3,7 +3,7 @@
 // Where the rows are few and what they are made of is small, Spark collects them in one job, or in none if the driver
 // has them already, and Python writes and commits them: no task runs Python.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.write;
 
@@ -32,7 +32,6 @@ import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Range;
-import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.LocalLimitExec;
@@ -260,7 +259,7 @@ public final class LanceWriteRows {
       return (Seq) NONE.appended(rows);
     }
 
-    public TreeNode withNewChildrenInternal(IndexedSeq children) {
+    public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {
       return new Command(own, (SparkPlan) children.apply(0), metrics);
     }
 

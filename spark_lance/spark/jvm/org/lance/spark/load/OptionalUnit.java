@@ -1,0 +1,59 @@
+// A unit that a release of Spark may refuse. Whoever uses it goes on without it, so it is looked up by name: a class that
+// names it would be refused, too. LanceUnits has logged why the unit is missing.
+
+package org.lance.spark.load;
+
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import org.apache.spark.unsafe.Platform;
+
+public final class OptionalUnit {
+  private final Class type;
+
+  private OptionalUnit(Class type) {
+    this.type = type;
+  }
+
+  /** The unit of that name, as a class loader knows it; null if it is missing. */
+  public static OptionalUnit find(String name, ClassLoader loader) {
+    try {
+      return new OptionalUnit(Class.forName(name, true, loader));
+    } catch (ClassNotFoundException missing) {
+      return null;
+    }
+  }
+
+  /** The same for a class that the analyzer of any session uses: the loader of the calling thread knows its units. */
+  public static OptionalUnit ofThread(String name) {
+    ClassLoader loader = Thread.currentThread().getContextClassLoader();
+    return find(name, loader == null ? OptionalUnit.class.getClassLoader() : loader);
+  }
+
+  /** Calls a static method, which is the only one of its name. Throws what it throws. */
+  public Object call(String method, Object[] arguments) {
+    for (Method each : type.getMethods()) {
+      if (each.getName().equals(method)) {
+        try {
+          return each.invoke(null, arguments);
+        } catch (InvocationTargetException problem) {
+          Platform.throwException(problem.getCause());
+        } catch (IllegalAccessException problem) {
+          throw new IllegalStateException(problem);
+        }
+      }
+    }
+    throw new IllegalStateException(type.getName() + " has no method " + method);
+  }
+
+  /** Calls the only constructor. Throws what it throws. */
+  public Object construct(Object[] arguments) {
+    try {
+      return type.getConstructors()[0].newInstance(arguments);
+    } catch (InvocationTargetException problem) {
+      Platform.throwException(problem.getCause());
+      return null;
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+}

@@ -1,0 +1,374 @@
+// Differences between releases of Spark, and Spark's private parts that the driver uses. See also Callers, WorkerShim.
+//
+// A method here fails with an exception that names the missing part. tests/spark/session/test_java_units.py calls all of
+// them on each release, so a release that lacks a part is known before users meet it.
+
+package org.lance.spark.shim;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.function.UnaryOperator;
+import org.apache.spark.JobArtifactSet$;
+import org.apache.spark.JobArtifactState;
+import org.apache.spark.sql.catalyst.analysis.TableOutputResolver$;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.parser.ParserInterface;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.PushDownUtils$;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
+
+public final class Shim {
+  private static Boolean takesCatalystFilters = null;
+
+  private Shim() {}
+
+  // Sessions and their rules.
+
+  /** Replaces the parser of a session that exists; extensions only change sessions to come. */
+  public static void replaceParser(SparkSession session, UnaryOperator change) {
+    Object state = session.sessionState();
+    boolean isReplaced = false;
+    for (Field field : state.getClass().getDeclaredFields()) {
+      if (field.getType() == ParserInterface.class) {
+        write(field, state, change.apply(read(field, state)));
+        isReplaced = true;
+      }
+    }
+    if (!isReplaced) {
+      throw lacking("SessionState.sqlParser");
+    }
+  }
+
+  /** Adds a rule to the analyzer of a session that exists, unless one of its class is there. */
+  public static void addHintResolutionRule(SparkSession session, Object rule) {
+    addRule(session, "hintResolutionRules", rule);
+  }
+
+  /** Adds a rule to the analyzer of a session that exists, unless one of its class is there. */
+  public static void addResolutionRule(SparkSession session, Object rule) {
+    addRule(session, "extendedResolutionRules", rule);
+  }
+
+  private static void addRule(SparkSession session, String name, Object rule) {
+    Object analyzer = session.sessionState().analyzer();
+    scala.collection.immutable.Seq rules = (scala.collection.immutable.Seq) call(analyzer, name);
+    for (int i = 0; i < rules.size(); i++) {
+      if (rules.apply(i).getClass() == rule.getClass()) {
+        return;
+      }
+    }
+    for (Class type = analyzer.getClass(); type != null; type = type.getSuperclass()) {
+      for (Field field : type.getDeclaredFields()) {
+        if (field.getName().endsWith(name)) {
+          write(field, analyzer, rules.appended(rule));
+          return;
+        }
+      }
+    }
+    throw lacking("Analyzer." + name);
+  }
+
+  /** Recomputes the cache of a table by name at its next use. Spark 4.0 never finds a catalog's table in its cache again. */
+  public static void recacheTable(SparkSession session, List nameParts) {
+    Class[] types = {SparkSession.class, scala.collection.immutable.Seq.class, boolean.class};
+    Object cache = session.sharedState().cacheManager();
+    try {
+      Method method = cache.getClass().getMethod("recacheTableOrView", types);
+      invoke(method, cache, new Object[] {session, sequence(nameParts), Boolean.FALSE});
+    } catch (NoSuchMethodException spark40) {
+      return;
+    }
+  }
+
+  // Capabilities of catalogs and tables.
+
+  /** The capability of a table that takes new columns of MERGE WITH SCHEMA EVOLUTION; null before Spark 4.1. */
+  public static TableCapability schemaEvolution() {
+    for (TableCapability capability : TableCapability.values()) {
+      if (capability.name().equals("AUTOMATIC_SCHEMA_EVOLUTION")) {
+        return capability;
+      }
+    }
+    return null;
+  }
+
+  /** Whether Spark asks a table which changes of its schema it supports: since Spark 4.3. */
+  public static boolean asksForSchemaChanges() {
+    return hasClass("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
+  }
+
+  /** Whether Spark offers its own expressions to any source: Spark 4.0 offers them to files only. */
+  public static synchronized boolean takesCatalystFilters() {
+    if (takesCatalystFilters == null) {
+      // The interface exists in Spark 4.0, too. Only the class that pushes filters tells the releases apart.
+      Class pushes = PushDownUtils$.class;
+      try {
+        InputStream code = pushes.getResourceAsStream(pushes.getSimpleName() + ".class");
+        try {
+          String names = new String(code.readAllBytes(), StandardCharsets.ISO_8859_1);
+          takesCatalystFilters = names.contains("SupportsPushDownCatalystFilters");
+        } finally {
+          code.close();
+        }
+      } catch (IOException problem) {
+        throw new IllegalStateException(problem);
+      }
+    }
+    return takesCatalystFilters;
+  }
+
+  // Spark's classes of Python data sources.
+
+  /** Whether a source keeps the plan of a read. Spark 4.0 does not; it loses the rows of a read without columns. */
+  public static boolean keepsReadPlan() {
+    return method(PythonDataSourceV2.class, "setReadInfo") != null;
+  }
+
+  /**
+   * Spark's own factory of readers that run a pickled function in Python workers.
+   *
+   * @param options of the read; Spark builds a scan with them since 4.1
+   */
+  public static PartitionReaderFactory readerFactory(
+      PythonDataSourceV2 source, byte[] function, StructType schema, CaseInsensitiveStringMap options) {
+    Method setter = method(PythonDataSourceV2.class, "setReadInfo");
+    if (setter == null) {
+      scala.Option artifacts = JobArtifactSet$.MODULE$.getCurrentJobArtifactState();
+      scala.Option id = artifacts.isEmpty() ? artifacts : scala.Option.apply(((JobArtifactState) artifacts.get()).uuid());
+      return (PartitionReaderFactory)
+          construct(PythonPartitionReaderFactory.class, new Object[] {source.source(), function, schema, id});
+    }
+    Object noPartitions = sequence(new ArrayList());
+    Object plan = construct(PythonDataSourceReadInfo.class, new Object[] {function, noPartitions});
+    invoke(setter, source, new Object[] {plan});
+    return new PythonTable(source, "lance", schema).newScanBuilder(options).build().toBatch().createReaderFactory();
+  }
+
+  /**
+   * Spark's own factory of writers that run a pickled function in Python workers.
+   *
+   * @param type PythonBatchWriterFactory or PythonStreamingWriterFactory
+   * @param schema of the rows that writers get
+   * @param sparkWrite Spark's own write, which knows the artifacts, and the session since 4.1
+   */
+  public static Object writerFactory(
+      Class type, PythonDataSourceV2 source, byte[] function, StructType schema, Object sparkWrite) {
+    List parts = new ArrayList(Arrays.asList(new Object[] {source.source(), function, schema}));
+    parts.add(member(sparkWrite, "jobArtifactUUID"));
+    if (type.getConstructors()[0].getParameterTypes().length > parts.size()) {
+      parts.add(member(sparkWrite, "sessionUUID"));
+    }
+    return construct(type, parts.toArray());
+  }
+
+  /** The epoch of Spark's write of a micro-batch. */
+  public static long epochOf(Object microBatchWrite) {
+    return (Long) member(microBatchWrite, "epochId");
+  }
+
+  /** The source of Spark's table of a Python format. A view keeps its table, and so the version that the source pinned. */
+  public static PythonDataSourceV2 sourceOf(PythonTable table) {
+    return (PythonDataSourceV2) read(field(PythonTable.class, "ds"), table);
+  }
+
+  /** Gives Spark's table of a Python format another source. */
+  public static void replaceSource(PythonTable table, PythonDataSourceV2 source) {
+    write(field(PythonTable.class, "ds"), table, source);
+  }
+
+  /** The short name of the format of Spark's table of a Python format. */
+  public static String formatOf(PythonTable table) {
+    return (String) read(field(PythonTable.class, "shortName"), table);
+  }
+
+  // Statements.
+
+  /** The provider of CREATE TABLE or REPLACE TABLE with their variants, an Option; null if a plan is none of these. */
+  public static scala.Option tableProvider(TreeNode plan) {
+    String kind = plan.getClass().getSimpleName();
+    if (!kind.startsWith("CreateTable") && !kind.startsWith("ReplaceTable")) {
+      return null;
+    }
+    Method spec = method(plan.getClass(), "tableSpec");
+    return spec == null ? null : (scala.Option) call(invoke(spec, plan, new Object[0]), "provider");
+  }
+
+  /** The name in such a plan; null if it has none. */
+  public static Object tableName(TreeNode plan) {
+    Method name = method(plan.getClass(), "name");
+    return name == null ? null : invoke(name, plan, new Object[0]);
+  }
+
+  /** The value of an update as its column stores it, by Spark's rules; `addError` collects refusals. */
+  public static Expression resolveUpdate(
+      String table, Expression value, Object column, Object conf, Object addError, Object path) {
+    Method method = method(TableOutputResolver$.class, "resolveUpdate");
+    if (method == null) {
+      throw lacking("TableOutputResolver.resolveUpdate");
+    }
+    List arguments = new ArrayList(Arrays.asList(new Object[] {table, value, column, conf, addError, path}));
+    if (method.getParameterTypes().length > arguments.size()) {
+      // Newer releases ask how to fill in missing fields: not at all.
+      arguments.add(call(object("org.apache.spark.sql.catalyst.analysis.TableOutputResolver$DefaultValueFillMode$"), "NONE"));
+    }
+    return (Expression) invoke(method, TableOutputResolver$.MODULE$, arguments.toArray());
+  }
+
+  /** The criteria of INSERT ... REPLACE USING or ON, since Spark 4.3; null if an INSERT has none. */
+  public static Object replaceCriteria(LogicalPlan insert) {
+    for (int i = 0; i < insert.productArity(); i++) {
+      if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
+        scala.Option criteria = (scala.Option) insert.productElement(i);
+        boolean replaces = criteria.isDefined() && isReplaceCriteria(criteria.get());
+        return replaces ? criteria.get() : null;
+      }
+    }
+    return null;
+  }
+
+  private static boolean isReplaceCriteria(Object criteria) {
+    String kind = criteria.getClass().getSimpleName();
+    return kind.equals("InsertReplaceUsing") || kind.equals("InsertReplaceOn");
+  }
+
+  /** The columns of INSERT ... REPLACE USING; null for ON. */
+  public static scala.collection.immutable.Seq replaceColumns(Object criteria) {
+    boolean isUsing = criteria.getClass().getSimpleName().equals("InsertReplaceUsing");
+    return isUsing ? (scala.collection.immutable.Seq) call(criteria, "cols") : null;
+  }
+
+  /** The condition of INSERT ... REPLACE ON. */
+  public static Expression replaceCondition(Object criteria) {
+    return (Expression) call(criteria, "cond");
+  }
+
+  /** The alias of the table in INSERT ... REPLACE ON, an Option. */
+  public static scala.Option replaceAlias(Object criteria) {
+    return (scala.Option) call(criteria, "tableAliasOpt");
+  }
+
+  // Reflection.
+
+  private static boolean hasClass(String name) {
+    try {
+      Class.forName(name, false, PythonTable.class.getClassLoader());
+      return true;
+    } catch (ClassNotFoundException missing) {
+      return false;
+    }
+  }
+
+  private static Object object(String name) {
+    try {
+      return Class.forName(name, true, PythonTable.class.getClassLoader()).getField("MODULE$").get(null);
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  private static Method method(Class type, String name) {
+    for (Method method : type.getMethods()) {
+      if (method.getName().equals(name)) {
+        return method;
+      }
+    }
+    return null;
+  }
+
+  private static Object call(Object object, String name) {
+    try {
+      return invoke(object.getClass().getMethod(name, new Class[0]), object, new Object[0]);
+    } catch (NoSuchMethodException problem) {
+      throw lacking(object.getClass().getName() + "." + name);
+    }
+  }
+
+  // Throws what the method throws.
+  private static Object invoke(Method method, Object object, Object[] arguments) {
+    try {
+      return method.invoke(object, arguments);
+    } catch (InvocationTargetException problem) {
+      Platform.throwException(problem.getCause());
+      return null;
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  private static Object construct(Class type, Object[] arguments) {
+    Constructor constructor = type.getConstructors()[0];
+    try {
+      return constructor.newInstance(arguments);
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  private static Field field(Class type, String name) {
+    try {
+      return type.getDeclaredField(name);
+    } catch (NoSuchFieldException problem) {
+      throw lacking(type.getName() + "." + name);
+    }
+  }
+
+  private static Object read(Field field, Object object) {
+    try {
+      field.setAccessible(true);
+      return field.get(object);
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  private static void write(Field field, Object object, Object value) {
+    try {
+      field.setAccessible(true);
+      field.set(object, value);
+    } catch (IllegalAccessException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
+  // The value of a method without parameters or of a field, private ones included.
+  private static Object member(Object object, String name) {
+    for (Method method : object.getClass().getDeclaredMethods()) {
+      if (method.getName().equals(name) && method.getParameterTypes().length == 0) {
+        method.setAccessible(true);
+        return invoke(method, object, new Object[0]);
+      }
+    }
+    for (Field field : object.getClass().getDeclaredFields()) {
+      if (field.getName().equals(name)) {
+        return read(field, object);
+      }
+    }
+    throw lacking(object.getClass().getName() + "." + name);
+  }
+
+  private static scala.collection.immutable.Seq sequence(List values) {
+    return (scala.collection.immutable.Seq) scala.jdk.javaapi.CollectionConverters.asScala(values).toSeq();
+  }
+
+  private static IllegalStateException lacking(String name) {
+    return new IllegalStateException("this release of Spark has no " + name);
+  }
+}

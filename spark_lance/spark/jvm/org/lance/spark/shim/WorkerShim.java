@@ -1,0 +1,122 @@
+// Spark's private parts that run Python workers of data sources, in the driver and in executors.
+//
+// Executors get this class (LanceTransport). It names no class of this package.
+
+package org.lance.spark.shim;
+
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.util.Arrays;
+import org.apache.spark.api.python.BasePythonRunner;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource$;
+import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
+import org.apache.spark.sql.types.StructType;
+
+/** The parts of Spark's reader factory for Python data sources, and the worker that it would start. */
+public final class WorkerShim {
+  private static final String EVALUATOR =
+      "org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory$MapInBatchEvaluator";
+  // Fields of Spark's factory of readers. The last one exists since Spark 4.1.
+  private static final String[] FIELDS = {"source", "pickledReadFunc", "outputSchema", "jobArtifactUUID", "sessionUUID"};
+
+  private final UserDefinedPythonDataSource source;
+  private final byte[] function;
+  private final StructType schema;
+  private final Object artifacts;
+  private final Object session;
+
+  /** Reads the fields of Spark's own factory of readers. */
+  public WorkerShim(PartitionReaderFactory factory) throws ReflectiveOperationException {
+    source = (UserDefinedPythonDataSource) field(FIELDS[0]).get(factory);
+    function = (byte[]) field(FIELDS[1]).get(factory);
+    schema = (StructType) field(FIELDS[2]).get(factory);
+    artifacts = field(FIELDS[3]).get(factory);
+    session = takesSession() ? field(FIELDS[4]).get(factory) : null;
+  }
+
+  public UserDefinedPythonDataSource source() {
+    return source;
+  }
+
+  public StructType schema() {
+    return schema;
+  }
+
+  /** The names that this release of Spark lacks; null if none. The driver asks, so that no task fails for this reason. */
+  public static String missing() {
+    try {
+      for (int i = 0; i < (takesSession() ? FIELDS.length : FIELDS.length - 1); i++) {
+        field(FIELDS[i]);
+      }
+      runnerConstructor(Class.forName(EVALUATOR, false, MapInBatchEvaluatorFactory.class.getClassLoader()));
+      return null;
+    } catch (ReflectiveOperationException lacking) {
+      return lacking.toString();
+    } catch (LinkageError lacking) {
+      return lacking.toString();
+    }
+  }
+
+  /** The runner of a Python worker that yields Arrow batches. Spark's evaluator would cut the batches into rows. */
+  public BasePythonRunner runner(Object metrics) throws ReflectiveOperationException {
+    Method factory = evaluatorFactory();
+    Object[] arguments = {
+      function, "read_from_data_source", UserDefinedPythonDataSource$.MODULE$.readInputSchema(), schema, metrics, artifacts
+    };
+    if (takesSession()) {
+      arguments = Arrays.copyOf(arguments, arguments.length + 1);
+      arguments[arguments.length - 1] = session;
+    }
+    Object evaluator = ((MapInBatchEvaluatorFactory) factory.invoke(source, arguments)).createEvaluator();
+    // The function takes one column, a struct with the pickled partition.
+    Object[] parts = {evaluator, new int[][] {{0}}};
+    return (BasePythonRunner) runnerConstructor(evaluator.getClass()).newInstance(parts);
+  }
+
+  /** The exception that a call by reflection wraps. */
+  public static Throwable cause(ReflectiveOperationException problem) {
+    return problem instanceof InvocationTargetException ? problem.getCause() : problem;
+  }
+
+  // Since Spark 4.1 the worker gets the id of its session.
+  private static boolean takesSession() throws NoSuchMethodException {
+    return evaluatorFactory().getParameterTypes().length == 7;
+  }
+
+  private static Method evaluatorFactory() throws NoSuchMethodException {
+    for (Method method : UserDefinedPythonDataSource.class.getMethods()) {
+      int parameters = method.getParameterTypes().length;
+      if (method.getName().equals("createMapInBatchEvaluatorFactory") && (parameters == 6 || parameters == 7)) {
+        return method;
+      }
+    }
+    throw new NoSuchMethodException("createMapInBatchEvaluatorFactory");
+  }
+
+  // The runner is an anonymous class of the evaluator.
+  private static Constructor runnerConstructor(Class evaluator) throws ReflectiveOperationException {
+    Class type = Class.forName(evaluator.getName() + "$$anon$1", true, evaluator.getClassLoader());
+    if (!BasePythonRunner.class.isAssignableFrom(type)) {
+      throw new ClassNotFoundException(type.getName() + " runs no Python");
+    }
+    Class[] types = {evaluator, int[][].class};
+    Constructor constructor = type.getConstructor(types);
+    constructor.setAccessible(true);
+    return constructor;
+  }
+
+  private static Field field(String name) throws NoSuchFieldException {
+    for (Field field : PythonPartitionReaderFactory.class.getDeclaredFields()) {
+      if (field.getName().equals(name) || field.getName().endsWith("$$" + name)) {
+        field.setAccessible(true);
+        return field;
+      }
+    }
+    throw new NoSuchFieldException(name);
+  }
+}
