@@ -48,10 +48,11 @@ class TableBase(OneSpelling):
             raise OptionTypeError(f"the path of a table is text, not {type(self.path).__name__}")
 
     @property
-    def _parsed(self) -> WriteOptions:
+    def writeOptions(self) -> WriteOptions:
+        """The options of the table, parsed."""
         return write_options({**self.options, "path": self.path})
 
-    def _dataset(self) -> LanceDataset:
+    def dataset(self) -> LanceDataset:
         """Open the newest version in this process.
 
         Raises:
@@ -59,11 +60,11 @@ class TableBase(OneSpelling):
             OptionError: the session has been stopped.
         """
         check_running(self.spark)
-        parsed = self._parsed
+        parsed = self.writeOptions
         store, root = open_store(parsed.path, parsed.storage)
         return LanceDataset(parsed.path, store, root, load_latest(store, root))
 
-    def _read(self, **options: object) -> DataFrame:
+    def read(self, **options: object) -> DataFrame:
         """Return a DataFrame of the table, read with further options."""
         check_running(self.spark)
         reader = self.spark.read.format("lance").options(**self.options)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.spark.lance_table.at_hand import gather_changes, whole_row_bytes
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression, text_of
 from spark_lance.spark.lance_table.expressions import (
-    QUOTING,
     analysed,
     as_column,
     functions_of,
@@ -22,11 +19,8 @@ from spark_lance.spark.lance_table.expressions import (
 )
 from spark_lance.spark.lance_table.reading import AS_THEY_ARE, Widened, few_partitions, read_needed
 from spark_lance.spark.lance_table.row_commits import (
-    RETRIES,
-    RETRY_TIMEOUT,
     Attempt,
     Changed,
-    policy,
     run_attempts,
 )
 from spark_lance.spark.lance_table.row_tasks import Action, ChangeRows, MarkRows
@@ -40,80 +34,7 @@ from spark_lance.table.rows.row_rewrites import check_movable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Changing", "delete_rows", "update_rows"]
-
-
-class Changing(TableBase):
-    """Deleting and updating rows."""
-
-    def delete(
-        self,
-        condition: Expression | None = None,
-        *,
-        conflictRetries: int = RETRIES,
-        retryTimeout: timedelta = RETRY_TIMEOUT,
-    ) -> DataFrame:
-        """Delete the rows for which a condition is true; all rows without one.
-
-        Spark reads the columns that the condition names; deletion files say which rows are gone. Fragments
-        without a row left are dropped. If no row matches, no version is made.
-
-        Args:
-            condition: SQL such as "day < '2024-01-01'", or a Column.
-            conflictRetries: how often to look for the rows again because another writer changed them.
-            retryTimeout: no new attempt is begun after this time.
-
-        Returns:
-            One row: num_affected_rows, num_updated_rows, num_deleted_rows, num_inserted_rows, bytes_written,
-            version.
-
-        Raises:
-            ExpressionError: the condition does not fit the table.
-            CommitError: other writers were in the way; see its subclasses.
-            UnsupportedFormatError: the table needs a feature that is not written here.
-        """
-        reruns = policy(conflictRetries, retryTimeout)
-        return delete_rows(self, condition, reruns).frame(self.spark)
-
-    def update(
-        self,
-        condition: Expression | None = None,
-        set: Mapping[str, Expression] | None = None,
-        *,
-        conflictRetries: int = RETRIES,
-        retryTimeout: timedelta = RETRY_TIMEOUT,
-    ) -> DataFrame:
-        """Set columns of the rows for which a condition is true, of all rows without one.
-
-        All values are computed from the old row. They are cast by Spark's rules of store assignment: a
-        number too large for its column is an error. Only the changed rows are rewritten, and columns without
-        a new value do not pass through Spark. With stable row ids rows keep their `_rowid`.
-
-        Args:
-            condition: SQL or a Column.
-            set: column, or field inside one (`a.b`) -> SQL text or Column.
-            conflictRetries: how often to compute the change again because another writer changed its rows.
-            retryTimeout: no new attempt is begun after this time.
-
-        Returns:
-            One row, as `delete`.
-
-        Raises:
-            OptionError: nothing is set.
-            ExpressionError: the condition or a value does not fit the table.
-            SchemaError: a column does not exist, is set twice, or cannot hold values of that type.
-            CommitError: other writers were in the way; see its subclasses.
-            UnsupportedFormatError: the table uses what is not written here.
-        """
-        if isinstance(condition, Mapping):
-            raise OptionTypeError(
-                "the first argument of update() is the condition: write update(set={...}) for all rows, or "
-                f"update(condition, set={{...}}). {QUOTING}"
-            )
-        if not set:
-            raise OptionError('an update needs at least one column: update(condition, set={"a": "a + 1"})')
-        reruns = policy(conflictRetries, retryTimeout)
-        return update_rows(self, condition, set, reruns).frame(self.spark)
+__all__ = ["delete_rows", "update_rows"]
 
 
 def delete_rows(
@@ -138,7 +59,7 @@ def delete_rows(
         return at.delete_rows(answers, text_of(condition))
 
     with operation(table.spark, "deletion", table.path):
-        return run_attempts(table._dataset(), attempt, reruns)
+        return run_attempts(table.dataset(), attempt, reruns)
 
 
 def update_rows(
@@ -165,7 +86,7 @@ def update_rows(
         return at.change_rows(answers, assigned.field_ids)
 
     with operation(table.spark, "update", table.path):
-        return run_attempts(table._dataset(), attempt, reruns)
+        return run_attempts(table.dataset(), attempt, reruns)
 
 
 def _where(

@@ -99,7 +99,7 @@ class ColumnJob:
     _used: _Files = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._start = self.table._dataset()
+        self._start = self.table.dataset()
         self._files = ColumnFiles(self._start.store, self._start.root)
 
     def add(self, schema: pa.Schema) -> Outcome:
@@ -172,7 +172,7 @@ class ColumnJob:
             for done in self._records.load():
                 self._files.keep(done)
                 self._found.update(_paths([done]))
-        message = self.table._parsed.commit_message
+        message = self.table.writeOptions.commit_message
         options = nullcontext() if message is None else commit_options(message=message)
         running = operation(self.table.spark, "change of columns", self.table.path)
         with running, discarding(self._discard, PySparkException), options:
@@ -294,7 +294,7 @@ def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
     Raises:
         SchemaError, CommitError, UnsupportedFormatError: see `alter_columns` of the table layer.
     """
-    dataset = table._dataset()
+    dataset = table.dataset()
     records = JobRecords(dataset.store, dataset.root, f"auto-{uuid.uuid4().hex}", "cast")
 
     def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:

@@ -289,7 +289,7 @@ def _rows(
     """Return columns of fragments of a version with the row addresses; each fragment in one partition."""
     names = list(dict.fromkeys([*columns, ROW_ADDRESS]))
     options = {"fragments": _ranges(fragments)} if fragments else {}
-    rows = table._read(version=version.version, columns=columns_option(names), **options)
+    rows = table.read(version=version.version, columns=columns_option(names), **options)
     return rows if table.aliased is None else rows.alias(table.aliased)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ from spark_lance.table.schema.keys import check_droppable
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["Evolving"]
+__all__ = ["TableColumns"]
 
 BATCH_ROWS = 8192
 _METRICS = (
@@ -50,15 +51,18 @@ _METRICS = (
     "num_files_reused bigint, bytes_written bigint"
 )
 
-_Batches = Callable[[pa.RecordBatch], Any]
+Batches = Callable[[pa.RecordBatch], Any]
 
 
-class Evolving(TableBase):
+@dataclass(frozen=True)
+class TableColumns:
     """Adding, updating, altering and dropping columns."""
 
-    def addColumns(
+    table: TableBase
+
+    def add(
         self,
-        columns: Mapping[str, Expression] | DataFrame | _Batches | pa.Schema | pa.Field | st.StructType,
+        columns: Mapping[str, Expression] | DataFrame | Batches | pa.Schema | pa.Field | st.StructType,
         *,
         on: str | Sequence[str] | Mapping[str, str] | None = None,
         inputs: Sequence[str] | None = None,
@@ -113,24 +117,24 @@ class Evolving(TableBase):
         nulls = _null_columns(columns, sizes)
         if nulls is not None:
             self._check_case(nulls.names)
-            dataset = self._dataset().add_columns(nulls)
+            dataset = self.table.dataset().add_columns(nulls)
             return self._metrics(Outcome(dataset.version))
         if isinstance(columns, DataFrame):
             joined = self._joined(columns, on)
             self._check_case(joined.values)
             kinds = [columns.schema[name] for name in joined.values.values()]
             target = _new_fields(kinds, list(joined.values), sizes)
-            return self._metrics(ColumnJob(self, joined, Others.NULL, resume).add(target))
+            return self._metrics(ColumnJob(self.table, joined, Others.NULL, resume).add(target))
         if isinstance(columns, Mapping):
             self._check_case(columns)
-            source = Expressions(self, columns)
-            frame = source.frame(*_all_of(self._dataset()))
+            source = Expressions(self.table, columns)
+            frame = source.frame(*_all_of(self.table.dataset()))
             kinds = [field for field in frame.schema if field.name in columns]
             target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
-            return self._metrics(ColumnJob(self, source, Others.FORBIDDEN, resume).add(target))
-        function, target = self._function(cast("_Batches", columns), inputs, schema, batchSize, sizes)
+            return self._metrics(ColumnJob(self.table, source, Others.FORBIDDEN, resume).add(target))
+        function, target = self._function(cast("Batches", columns), inputs, schema, batchSize, sizes)
         self._check_case(target.names)
-        return self._metrics(ColumnJob(self, function, Others.FORBIDDEN, resume).add(target))
+        return self._metrics(ColumnJob(self.table, function, Others.FORBIDDEN, resume).add(target))
 
     def _check_case(self, names: Iterable[str], renamed: Collection[str] = ()) -> None:
         """Refuse new columns that Spark could not tell from others of the table.
@@ -138,9 +142,11 @@ class Evolving(TableBase):
         Raises:
             SchemaError: a name is that of another column but for the case.
         """
-        if self.spark.conf.get("spark.sql.caseSensitive") == "true":
+        if self.table.spark.conf.get("spark.sql.caseSensitive") == "true":
             return
-        there = [field.name for field in self._dataset().lance_schema.fields if field.name not in renamed]
+        there = [
+            field.name for field in self.table.dataset().lance_schema.fields if field.name not in renamed
+        ]
         for name in names:
             alike = [other for other in there if other.lower() == name.lower() and other != name]
             if alike:
@@ -150,9 +156,9 @@ class Evolving(TableBase):
                 )
             there.append(name)
 
-    def updateColumns(
+    def update(
         self,
-        columns: Mapping[str, Expression] | DataFrame | _Batches,
+        columns: Mapping[str, Expression] | DataFrame | Batches,
         *,
         where: Expression | None = None,
         on: str | Sequence[str] | Mapping[str, str] | None = None,
@@ -184,13 +190,13 @@ class Evolving(TableBase):
             ExpressionError, MergeError, OptionError, CommitError, UnsupportedFormatError: see `addColumns`.
         """
         self._check(columns, on=on, inputs=inputs, outputs=outputs, where=where)
-        dataset = self._dataset()
+        dataset = self.table.dataset()
         table = dataset.manifest.schema
         if isinstance(columns, DataFrame):
             joined = self._joined(columns, on)
             renamed = {find_column(table, name).name: theirs for name, theirs in joined.values.items()}
-            functions = functions_of(self.spark)
-            ansi = is_ansi(self.spark)
+            functions = functions_of(self.table.spark)
+            ansi = is_ansi(self.table.spark)
             fitted = columns.select(
                 *[functions.col(quoted(theirs)) for theirs in joined.on.values()],
                 *[
@@ -205,21 +211,21 @@ class Evolving(TableBase):
                     for name, theirs in renamed.items()
                 ],
             )
-            source = Joined(self, fitted, joined.on, {name: name for name in renamed})
-            return self._metrics(ColumnJob(self, source, Others.KEPT, resume).update(list(renamed)))
+            source = Joined(self.table, fitted, joined.on, {name: name for name in renamed})
+            return self._metrics(ColumnJob(self.table, source, Others.KEPT, resume).update(list(renamed)))
         if isinstance(columns, Mapping):
             values = {find_column(table, name).name: value for name, value in columns.items()}
-            expressions = Expressions(self, values, where, self._stored)
+            expressions = Expressions(self.table, values, where, self._stored)
             expressions.frame(*_all_of(dataset))
-            return self._metrics(ColumnJob(self, expressions, Others.KEPT, resume).update(list(values)))
+            return self._metrics(ColumnJob(self.table, expressions, Others.KEPT, resume).update(list(values)))
         seen = self._inputs(dataset, inputs)
         targets = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
         target = pa.schema([table.field(name).arrow_field() for name in targets])
         computation = function(BatchUDF(columns, target), seen, lambda: sample_row(dataset.snapshot, seen))
-        computed = Function(self, seen, computation.compute, targets, _rows(batchSize), where)
-        return self._metrics(ColumnJob(self, computed, Others.KEPT, resume).update(targets))
+        computed = Function(self.table, seen, computation.compute, targets, _rows(batchSize), where)
+        return self._metrics(ColumnJob(self.table, computed, Others.KEPT, resume).update(targets))
 
-    def dropColumns(self, *columns: str) -> None:
+    def drop(self, *columns: str) -> None:
         """Drop columns, or fields of structs ("a.b"). Only the schema changes, no file is rewritten.
 
         The values stay in older versions, and in files that hold other columns too until these are compacted.
@@ -229,7 +235,7 @@ class Evolving(TableBase):
                 `unsetPrimaryKey`).
             CommitError: other writers were in the way; see its subclasses.
         """
-        dataset = self._dataset()
+        dataset = self.table.dataset()
         check_droppable(dataset.lance_schema, columns)
         dataset.drop_columns(columns)
 
@@ -241,24 +247,24 @@ class Evolving(TableBase):
             UnsupportedFormatError: writers log rows by that key (MemWAL).
             CommitError: other writers were in the way; see its subclasses.
         """
-        unset_primary_key(self._dataset().snapshot)
+        unset_primary_key(self.table.dataset().snapshot)
 
-    def renameColumn(self, existing: str, new: str) -> None:
+    def rename(self, existing: str, new: str) -> None:
         """Rename a column, or a field of a struct ("a.b", which becomes "a.c" if `new` is "c").
 
         Raises:
             SchemaError: it does not exist, or the name is taken.
             CommitError: other writers were in the way; see its subclasses.
         """
-        self.renameColumns({existing: new})
+        self.renameAll({existing: new})
 
-    def renameColumns(self, names: Mapping[str, str]) -> None:
+    def renameAll(self, names: Mapping[str, str]) -> None:
         """Rename several columns at once; keys are present names, see `renameColumn`."""
         tops = {path: name for path, name in names.items() if "." not in path}
         self._check_case(tops.values(), tops)
-        cast_columns(self, [Alteration(path, name=name) for path, name in names.items()])
+        cast_columns(self.table, [Alteration(path, name=name) for path, name in names.items()])
 
-    def alterColumn(
+    def alter(
         self,
         name: str,
         *,
@@ -286,22 +292,22 @@ class Evolving(TableBase):
             raise OptionError("give a type, nullable or a comment")
         if type is not None:
             field = self._new_field(type)
-            check_widened(name, self._dataset().lance_schema.find(name)[-1], field)
-            cast_columns(self, [Alteration(name, data_type=field.type)])
+            check_widened(name, self.table.dataset().lance_schema.find(name)[-1], field)
+            cast_columns(self.table, [Alteration(name, data_type=field.type)])
             self._declare_type(name, field.metadata or {})
         if nullable is not None:
-            cast_columns(self, [Alteration(name, nullable=nullable)])
+            cast_columns(self.table, [Alteration(name, nullable=nullable)])
         if comment is not None:
-            self._dataset().update_field_metadata({name: {"comment": comment or None}})
+            self.table.dataset().update_field_metadata({name: {"comment": comment or None}})
 
-    def alterColumns(self, *alterations: Mapping[str, Any]) -> None:
+    def alterAll(self, *alterations: Mapping[str, Any]) -> None:
         """Alter several columns in one version, by dicts with the keys of `LanceDataset.alter_columns`.
 
         Raises:
             OptionError: a dict has other keys, or none of the last three.
             SchemaError, CommitError: see `alterColumn`.
         """
-        cast_columns(self, [read_alteration(alteration) for alteration in alterations])
+        cast_columns(self.table, [read_alteration(alteration) for alteration in alterations])
 
     def _new_field(self, kind: st.DataType | pa.DataType | str) -> pa.Field:
         """Return the field that a column gets with a type."""
@@ -309,14 +315,14 @@ class Evolving(TableBase):
             return pa.field("x", kind)
         if isinstance(kind, str):
             with analysed(f"the type {kind!r}"):
-                column = self.spark.createDataFrame([], f"x {kind}").schema["x"]
+                column = self.table.spark.createDataFrame([], f"x {kind}").schema["x"]
         else:
             column = st.StructField("x", kind)
         return new_field(column, {})
 
     def _declare_type(self, name: str, metadata: Mapping[bytes, bytes]) -> None:
         """Keep the declared type of a column: CHAR(n), VARCHAR(n), a collation, TIME(p) or an interval."""
-        dataset = self._dataset()
+        dataset = self.table.dataset()
         field = dataset.lance_schema.find(name)[-1]
         texts = {key: metadata.get(key.encode()) for key in (STRING_TYPE, PRECISE_TYPE)}
         declarations = {key: None if text is None else text.decode() for key, text in texts.items()}
@@ -341,7 +347,7 @@ class Evolving(TableBase):
             on = [on]
         if not isinstance(on, Mapping):
             on = {name: name for name in on or ()}
-        table = self._dataset().manifest.schema
+        table = self.table.dataset().manifest.schema
         system = system_names(field.name for field in table.fields)
         names = frame.columns
         by_lower = {name.lower(): name for name in names}
@@ -356,28 +362,28 @@ class Evolving(TableBase):
             raise SchemaError("the data needs columns with keys and columns besides them")
         if len({name.lower() for name in names}) < len(names):
             raise SchemaError(f"the data has several columns of one name: {', '.join(names)}")
-        return Joined(self, frame, keys, values)
+        return Joined(self.table, frame, keys, values)
 
     def _function(
         self,
-        call: _Batches,
+        call: Batches,
         inputs: Sequence[str] | None,
         schema: pa.Schema | st.StructType | str | None,
         batch_size: int,
         sizes: ColumnSettings,
     ) -> tuple[Function, pa.Schema]:
         """Return a function as the source of new columns, and their schema."""
-        dataset = self._dataset()
+        dataset = self.table.dataset()
         seen = self._inputs(dataset, inputs)
         if isinstance(schema, str):
-            schema = self.spark.createDataFrame([], schema).schema
+            schema = self.table.spark.createDataFrame([], schema).schema
         if isinstance(schema, st.StructType):
             schema = _new_fields(list(schema), schema.names, sizes)
         if schema is not None:
             call = BatchUDF(call, schema)
         computation = function(call, seen, lambda: sample_row(dataset.snapshot, seen))
         computed = Function(
-            self, seen, computation.compute, tuple(computation.schema.names), _rows(batch_size)
+            self.table, seen, computation.compute, tuple(computation.schema.names), _rows(batch_size)
         )
         return computed, computation.schema
 
@@ -393,8 +399,8 @@ class Evolving(TableBase):
 
     def _stored(self, frame: DataFrame, columns: Mapping[str, Column]) -> Mapping[str, Column]:
         """Return values in the types of the table's columns of these names."""
-        table = self._dataset().manifest.schema
-        functions, ansi = functions_of(self.spark), is_ansi(self.spark)
+        table = self.table.dataset().manifest.schema
+        functions, ansi = functions_of(self.table.spark), is_ansi(self.table.spark)
         kinds = types_of(frame, list(columns.values()))
         return {
             name: stored(functions, column, kind, field_type(table.field(name).read_field()), name, ansi)
@@ -410,7 +416,7 @@ class Evolving(TableBase):
             outcome.reused,
             outcome.bytes_written,
         )
-        return self.spark.createDataFrame([row], _METRICS)
+        return self.table.spark.createDataFrame([row], _METRICS)
 
 
 def _kind(columns: Any) -> tuple[str, tuple[str, ...]]:

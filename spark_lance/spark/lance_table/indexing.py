@@ -56,7 +56,7 @@ from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Indexing"]
+__all__ = ["TableIndexes"]
 
 # Rows that one task codes, and rows of a segment, about.
 _TASK_ROWS = 1 << 18
@@ -68,10 +68,13 @@ _INDICES = (
 )
 
 
-class Indexing(TableBase):
-    """Indices of vectors and of single values."""
+@dataclass(frozen=True)
+class TableIndexes:
+    """Indexes of vectors, values and words."""
 
-    def createIndex(
+    table: TableBase
+
+    def create(
         self,
         column: str,
         indexType: str = "IVF_PQ",
@@ -109,7 +112,7 @@ class Indexing(TableBase):
             OptionError: an option is wrong, or the name is taken.
             CommitError: the commit failed; see its subclasses.
         """
-        table = self._dataset()
+        table = self.table.dataset()
         recipe = recipe_with(indexType, metric, numPartitions, numSubVectors, numBits, snake_options(options))
         field = leaf_field(table.manifest.schema, column)
         dim, _ = vector_type(field.arrow_type(), recipe.metric)
@@ -118,30 +121,30 @@ class Indexing(TableBase):
         check_name(table.manifest, name, field.id, replace)
         rows = table.count_rows()
         work = _Work(table.snapshot.ref(), column, name)
-        parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.spark))))
+        parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.table.spark))))
         segments = numSegments or -(-rows // _SEGMENT_ROWS)
         has_graph = INDEX_TYPES[recipe.kind][1]
         if has_graph and numSegments is None:
             segments = len(parts)
-        with operation(self.spark, f"index {name}", self.path):
-            with step(self.spark, "train"):
-                (trained,) = spread(self.spark, [(work, recipe, rows)], _train)
+        with operation(self.table.spark, f"index {name}", self.table.path):
+            with step(self.table.spark, "train"):
+                (trained,) = spread(self.table.spark, [(work, recipe, rows)], _train)
             plan = (work, recipe, trained)
             indices = [trained]
             with discarding(lambda: _delete(table.snapshot, indices), PySparkException):
-                with step(self.spark, f"code {rows} rows"):
-                    written = spread(self.spark, [(*plan, part) for part in parts], _code)
+                with step(self.table.spark, f"code {rows} rows"):
+                    written = spread(self.table.spark, [(*plan, part) for part in parts], _code)
                 indices += written
                 if len(written) > segments:
                     bundles = [written[i::segments] for i in range(segments)]
-                    with step(self.spark, f"put {len(written)} segments together"):
-                        written = spread(self.spark, [(*plan, bundle) for bundle in bundles], _merge)
+                    with step(self.table.spark, f"put {len(written)} segments together"):
+                        written = spread(self.table.spark, [(*plan, bundle) for bundle in bundles], _merge)
                     indices += written
                 result = self._commit(table, name, written)
             _delete(table.snapshot, set(indices) - set(written))
         return result
 
-    def createScalarIndex(
+    def createScalar(
         self,
         column: str,
         indexType: str = "BTREE",
@@ -176,7 +179,7 @@ class Indexing(TableBase):
             OptionError: there is no such kind or option, or the name is taken.
             CommitError: the commit failed; see its subclasses.
         """
-        table = self._dataset()
+        table = self.table.dataset()
         kind = scalar_kind(indexType)
         options = snake_options(options)
         kind.check(options)
@@ -186,12 +189,14 @@ class Indexing(TableBase):
         rows = table.count_rows()
         groups = _groups(table, -(-rows // numSegments) if numSegments else _SEGMENT_ROWS)
         work = _Work(table.snapshot.ref(), column, name)
-        with operation(self.spark, f"index {name}", self.path):
-            with step(self.spark, f"index {rows} rows"):
-                written = spread(self.spark, [(work, kind.name, group, options) for group in groups], _build)
+        with operation(self.table.spark, f"index {name}", self.table.path):
+            with step(self.table.spark, f"index {rows} rows"):
+                written = spread(
+                    self.table.spark, [(work, kind.name, group, options) for group in groups], _build
+                )
             return self._commit(table, name, written)
 
-    def optimizeIndices(self, name: str | None = None, merge: int | None = None) -> DataFrame:
+    def optimize(self, name: str | None = None, merge: int | None = None) -> DataFrame:
         """Index the rows that indices do not cover yet, in one task per index.
 
         Args:
@@ -205,28 +210,28 @@ class Indexing(TableBase):
         Raises:
             IndexNotFoundError: there is no such index, or it is of a kind that is not built here.
         """
-        table = self._dataset()
+        table = self.table.dataset()
         names = known_indices(table.manifest)
         if name is not None and name not in names:
             raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
-        with operation(self.spark, "extension of the indices", self.path):
+        with operation(self.table.spark, "extension of the indices", self.table.path):
             for one in names if name is None else [name]:
-                with step(self.spark, f"index new rows in {one}"):
+                with step(self.table.spark, f"index new rows in {one}"):
                     table.optimize.optimize_indices(num_indices_to_merge=merge, index_names=[one])
-                table = self._dataset()
-        return self.indices()
+                table = self.table.dataset()
+        return self.list()
 
-    def dropIndex(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         """Take an index out of the table; its files stay for older versions.
 
         Raises:
             IndexNotFoundError: there is no such index.
         """
-        self._dataset().drop_index(name)
+        self.table.dataset().drop_index(name)
 
-    def indices(self) -> DataFrame:
+    def list(self) -> DataFrame:
         """Return one row per index: `name`, `type`, `columns`, and how much of the table it covers."""
-        table = self._dataset()
+        table = self.table.dataset()
         rows = table.count_rows()
         records = []
         for index in table.describe_indices():
@@ -244,14 +249,14 @@ class Indexing(TableBase):
                     index.total_size_bytes,
                 )
             )
-        return self.spark.createDataFrame(records, _INDICES)
+        return self.table.spark.createDataFrame(records, _INDICES)
 
     def _commit(self, table: LanceDataset, name: str, written: Sequence[bytes]) -> DataFrame:
         entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
         removed = [entry for entry in table.manifest.indices if entry.name == name]
         commit_segments(table.snapshot, entries, removed)
         covered = BitMap().union(*(covered_fragments(entry) or BitMap() for entry in entries))
-        return self.spark.createDataFrame([(len(covered), name)], _RESULT)
+        return self.table.spark.createDataFrame([(len(covered), name)], _RESULT)
 
 
 def _most_tasks(spark: Any) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.datasets.spelling import snake_options
 from spark_lance.errors import (
     OptionError,
     RetryableConflictError,
@@ -40,7 +39,7 @@ from spark_lance.table.writing.write import delete_fragment_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Maintaining", "Optimizing", "VacuumRequest", "VacuumWords"]
+__all__ = ["PYTHON_WORDS", "Optimizing", "VacuumRequest", "VacuumWords", "repair_frame", "vacuum"]
 
 logger = logging.getLogger(__name__)
 
@@ -77,107 +76,47 @@ class VacuumWords:
     allow_short: str
 
 
-_PYTHON_WORDS = VacuumWords("retentionHours", "retainVersions", "allowShortRetention=True")
+PYTHON_WORDS = VacuumWords("retentionHours", "retainVersions", "allowShortRetention=True")
 
 
-class Maintaining(TableBase):
-    """Compaction, clustering and clean-up."""
-
-    def optimize(self, **options: Any) -> Optimizing:
-        """Begin to rewrite data files; a method of the result chooses how.
-
-        Args:
-            options: those of `LanceDataset.compact_files` in camelCase, such as `targetRowsPerFragment`,
-                `maxBytesPerFile`, `maxSourceBytes`, `deferIndexRemap`, `remapIndices`,
-                `dataStorageVersion`.
-        """
-        return Optimizing(self, snake_options(options))
-
-    def vacuum(
-        self,
-        retentionHours: float | None = None,
-        dryRun: bool = False,
-        *,
-        retainVersions: int | None = None,
-        deleteUnverified: bool = False,
-        allowShortRetention: bool = False,
-    ) -> DataFrame:
-        """Delete old versions and the files that only they need.
-
-        The newest version stays, and so do tagged versions, those at which a branch begins, and every file
-        that one of these or a branch needs. Files that no version names go when they are seven days old.
-
-        A DataFrame reads the version that was the newest when it was made, and a stream that of its last
-        micro-batch: keep versions for as long as the longest of them takes. Versions younger than 24 hours
-        therefore stay unless `allowShortRetention` is given; the table's config
-        `spark_lance.vacuum.min_retention`, such as `3days`, raises these 24 hours.
-
-        Args:
-            retentionHours: age of the versions that go; two weeks if neither this nor `retainVersions` is
-                given.
-            dryRun: delete nothing; may show what a shorter retention would delete.
-            retainVersions: how many of the newest versions stay; older ones go once they are 24 hours old,
-                or `retentionHours` if both are given.
-            allowShortRetention: let younger versions go. Only while nothing reads older versions.
-            deleteUnverified: delete files that no version names whatever their age. Do so only while nobody
-                writes to the table.
-
-        Returns:
-            One row with the numbers of bytes, versions and files that went; for a dry run a row for each
-            file that would go.
-
-        Raises:
-            OptionError: a number cannot be used, or retentionHours is too short.
-            FormatError, UnsupportedFormatError: a version cannot be read; nothing was deleted.
-        """
-        request = VacuumRequest(retentionHours, dryRun, retainVersions, deleteUnverified, allowShortRetention)
-        return self._vacuum(request, _PYTHON_WORDS)
-
-    def _vacuum(self, request: VacuumRequest, words: VacuumWords) -> DataFrame:
-        """Delete old versions; see `vacuum`. Errors name the arguments in the words of the caller."""
-        hours, retain = request.retention_hours, request.retain_versions
-        check_number(words.hours, hours, "168 for 7 days")
-        check_number(words.retain, retain, "10", whole=True)
-        dataset = self._dataset()
-        age = guarded_age(
-            dataset.manifest,
-            None if hours is None else age_of_hours(hours, words.hours),
-            retain is not None,
-            allow_short=request.allow_short_retention or (request.dry_run and hours is not None),
-            source=f"{words.hours}={hours:g}" if hours is not None else "",
-            remedy=words.allow_short,
+def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> DataFrame:
+    """Delete old versions; see `vacuum`. Errors name the arguments in the words of the caller."""
+    hours, retain = request.retention_hours, request.retain_versions
+    check_number(words.hours, hours, "168 for 7 days")
+    check_number(words.retain, retain, "10", whole=True)
+    dataset = table.dataset()
+    age = guarded_age(
+        dataset.manifest,
+        None if hours is None else age_of_hours(hours, words.hours),
+        retain is not None,
+        allow_short=request.allow_short_retention or (request.dry_run and hours is not None),
+        source=f"{words.hours}={hours:g}" if hours is not None else "",
+        remedy=words.allow_short,
+    )
+    with operation(table.spark, "clean-up", table.path):
+        stats = dataset.cleanup_old_versions(
+            older_than=age,
+            retain_versions=retain,
+            delete_unverified=request.delete_unverified,
+            error_if_tagged_old_versions=False,
+            dry_run=request.dry_run,
         )
-        with operation(self.spark, "clean-up", self.path):
-            stats = dataset.cleanup_old_versions(
-                older_than=age,
-                retain_versions=retain,
-                delete_unverified=request.delete_unverified,
-                error_if_tagged_old_versions=False,
-                dry_run=request.dry_run,
-            )
-        if request.dry_run:
-            return self.spark.createDataFrame([_doomed(file) for file in stats.files], _DOOMED)
-        return self._removed(stats)
+    if request.dry_run:
+        return table.spark.createDataFrame([_doomed(file) for file in stats.files], _DOOMED)
+    return _removed(table, stats)
 
-    def repair(self) -> DataFrame:
-        """Move manifests that are not whole aside, as after a power failure; no rows are read.
 
-        Returns:
-            One row: the newest version, the version that was restored as it (null if the newest manifest was
-            whole), and where the torn files are now.
+def _removed(table: TableBase, stats: CleanupStats) -> DataFrame:
+    names = [column.split()[0] for column in _CLEANUP.split(", ")]
+    return table.spark.createDataFrame([tuple(getattr(stats, name) for name in names)], _CLEANUP)
 
-        Raises:
-            TornManifestError: no version is whole.
-            CommitError: the restore failed; see its subclasses. Nothing was moved.
-        """
-        dataset = self._dataset()
-        done = repair(dataset.store, dataset.root)
-        row = (done.manifest.version, done.restored, list(done.moved))
-        return self.spark.createDataFrame([row], "version bigint, restored bigint, moved array<string>")
 
-    def _removed(self, stats: CleanupStats) -> DataFrame:
-        names = [column.split()[0] for column in _CLEANUP.split(", ")]
-        return self.spark.createDataFrame([tuple(getattr(stats, name) for name in names)], _CLEANUP)
+def repair_frame(table: TableBase) -> DataFrame:
+    """Move torn manifests aside; see `LanceTable.repair`."""
+    dataset = table.dataset()
+    done = repair(dataset.store, dataset.root)
+    row = (done.manifest.version, done.restored, list(done.moved))
+    return table.spark.createDataFrame([row], "version bigint, restored bigint, moved array<string>")
 
 
 def _doomed(file: CleanupFile) -> tuple[str, str, int, bool]:
@@ -227,7 +166,7 @@ class Optimizing:
             CommitError: the commit failed; see its other subclasses.
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
-        dataset = self.table._dataset()
+        dataset = self.table.dataset()
         chosen = read_options(dataset.manifest.config, self.options)
 
         def execute(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
@@ -277,7 +216,7 @@ class Optimizing:
     def _cluster(self, columns: Sequence[str], *, interleaved: bool) -> DataFrame:
         if not columns or not all(isinstance(column, str) for column in columns):
             raise SchemaError("give the names of one or more columns to sort by")
-        dataset = self.table._dataset()
+        dataset = self.table.dataset()
         chosen = read_options(dataset.manifest.config, self.options)
         if chosen.defer_index_remap:
             raise OptionError("deferIndexRemap is for compaction: it cannot tell where sorted rows went")
@@ -314,7 +253,7 @@ class Optimizing:
     def _matching(self, dataset: LanceDataset) -> set[int]:
         """Return the ids of the fragments of a version that hold a row of the condition."""
         columns = [*needed_columns(dataset.schema.names, self.conditions), ROW_ADDRESS]
-        rows = self.table._read(version=dataset.version, columns=columns_option(columns))
+        rows = self.table.read(version=dataset.version, columns=columns_option(columns))
         with analysed("the condition of optimize().where"):
             for condition in self.conditions:
                 rows = rows.where(as_column(functions_of(self.table.spark), condition))

@@ -36,7 +36,7 @@ from spark_lance.table.writing.align import check_added_names
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["MergeBuilder", "Merging"]
+__all__ = ["MergeBuilder"]
 
 _EVOLUTIONS = 5
 # For tables from this many rows on it pays to keep the source and read only rows that may have its keys.
@@ -45,23 +45,6 @@ _PRUNED_ROWS = 1 << 21
 # source of this many rows at most, for its keys are held by every task.
 _MANY_ROWS = 1 << 24
 _FEW_ROWS = 1 << 21
-
-
-class Merging(TableBase):
-    """Merging rows into the table."""
-
-    def merge(self, source: DataFrame, condition: Expression) -> MergeBuilder:
-        """Return a builder of a merge: update, insert and delete rows by comparing them with a source.
-
-            table.alias("t").merge(changes.alias("s"), "t.id = s.id")
-                .whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
-
-        Args:
-            source: the rows to merge, a DataFrame of the same session.
-            condition: SQL or a Column that is true for a row of the table and one of the source that match;
-                null keys match nothing.
-        """
-        return MergeBuilder(self, source, condition)
 
 
 class MergeBuilder(OneSpelling):
@@ -180,12 +163,12 @@ class MergeBuilder(OneSpelling):
 
     def _run(self) -> Changed:
         _check_order(self._clauses)
-        dataset = self._table._dataset()
+        dataset = self._table.dataset()
         # Errors come before anything is done.
         self._plan(dataset.manifest)
         if self._evolving:
             self._evolve()
-            dataset = self._table._dataset()
+            dataset = self._table.dataset()
         reruns = policy(self._retries, self._timeout)
         return run_attempts(dataset, self._attempt, reruns)
 
@@ -276,7 +259,7 @@ class MergeBuilder(OneSpelling):
     def _evolve(self) -> None:
         """Add the columns that only the source has."""
         for left in range(_EVOLUTIONS, 0, -1):
-            dataset = self._table._dataset()
+            dataset = self._table.dataset()
             existing = {top.name.lower() for top in dataset.manifest.schema.fields}
             needed = self._wanted()
             fresh = [

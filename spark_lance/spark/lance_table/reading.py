@@ -62,7 +62,7 @@ def read_needed(
         names = existing
     columns = list(dict.fromkeys([*names, ROW_ADDRESS]))
     only = {} if condition is None else {"filter": condition}
-    frame = table._read(version=manifest.version, columns=columns_option(columns), **only)
+    frame = table.read(version=manifest.version, columns=columns_option(columns), **only)
     return frame if table.aliased is None else frame.alias(table.aliased)
 
 

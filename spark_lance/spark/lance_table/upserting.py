@@ -11,13 +11,10 @@ import pyarrow as pa
 
 from spark_lance.errors import OptionError
 from spark_lance.memwal.compact import (
-    WalCollection,
     WalCompaction,
-    collect_wal,
     compact_shard,
     shards_of,
 )
-from spark_lance.memwal.names import GRACE
 from spark_lance.memwal.staged import (
     Lease,
     Once,
@@ -33,12 +30,11 @@ from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.streaming.upsert import Staging
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.upkeep import only_logged
-from spark_lance.table.versions.ages import age_of_hours
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["UpsertLog", "Upserting"]
+__all__ = ["UpsertLog", "compact_logs"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class UpsertLog:
         return self._log(keys, _once(txnAppId, txnVersion), deletes=True)
 
     def _log(self, frame: DataFrame, once: Once | None, *, deletes: bool) -> int:
-        at = self.table._dataset().snapshot
+        at = self.table.dataset().snapshot
         if once is not None and has_epoch(at.store, at.root, once):
             return 0
         staging = Staging.plan(at, frame.columns, deletes=deletes)
@@ -115,42 +111,14 @@ def _once(name: str | None, number: int | None) -> Once | None:
     return None if name is None or number is None else Once(name, number)
 
 
-class Upserting(TableBase):
-    """Write rows to logs next to the table; they are merged into it later (MemWAL)."""
-
-    def upsertLog(self) -> UpsertLog:
-        """Return what writes DataFrames to the logs of the table; see `UpsertLog`."""
-        return UpsertLog(self)
-
-    def compactWal(self, flush: bool = False) -> WalCompaction:
-        """Bring the rows of SSTables into the table, a Spark task for each shard; return what was done.
-
-        Args:
-            flush: bring what is only in logs, too. That claims each shard: a writer at work is fenced.
-
-        Raises:
-            OptionError: the table has no MemWAL.
-            CommitError: other writers were in the way; see its subclasses. What was brought in stays.
-        """
-        at = self._dataset().snapshot
-        done = WalCompaction(at.version)
-        tasks = [(at, shard, flush) for shard in shards_of(at)]
-        for its in spread(self.spark, tasks, _compact):
-            done = done.and_also(its)
-        return done
-
-    def collectWal(self, retentionHours: float | None = None, dryRun: bool = False) -> WalCollection:
-        """Delete SSTables, entries of logs and manifests of shards that nobody needs any more.
-
-        Args:
-            retentionHours: only what is older; an hour by default.
-            dryRun: delete nothing.
-
-        Raises:
-            OptionError: the table has no MemWAL.
-        """
-        age = GRACE if retentionHours is None else age_of_hours(retentionHours, "retentionHours")
-        return collect_wal(self._dataset().snapshot, older_than=age, dry_run=dryRun)
+def compact_logs(table: TableBase, flush: bool) -> WalCompaction:
+    """Bring the rows of SSTables into the table; see `LanceTable.compactWal`."""
+    at = table.dataset().snapshot
+    done = WalCompaction(at.version)
+    tasks = [(at, shard, flush) for shard in shards_of(at)]
+    for its in spread(table.spark, tasks, _compact):
+        done = done.and_also(its)
+    return done
 
 
 def _compact(task: tuple[Snapshot, UUID, bool]) -> WalCompaction:

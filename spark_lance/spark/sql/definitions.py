@@ -198,7 +198,7 @@ def _describe(question: Question, uri: str) -> None:
     if settings:
         table.setConfig(settings)
     if comment := question.request["properties"].get("comment"):
-        table._dataset().update_schema_metadata({"comment": comment})
+        table.dataset().update_schema_metadata({"comment": comment})
 
 
 def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -60,7 +60,7 @@ def _rollback_to_snapshot(question: Question, table: LanceTable, a: Mapping[str,
 
 
 def _rollback_to_timestamp(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
-    dataset = table._dataset()
+    dataset = table.dataset()
     version = version_at(dataset.store, dataset.root, _moment(a["timestamp"]))
     return _restored(question, table, version)
 
@@ -82,15 +82,15 @@ def _set_current_snapshot(question: Question, table: LanceTable, a: Mapping[str,
 
 
 def _ancestors_of(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
-    dataset = table._dataset()
+    dataset = table.dataset()
     newest = dataset.version if a["snapshot_id"] is None else int(a["snapshot_id"])
     dataset.checkout_version(newest)
-    rows = table._read(table="versions").where(f"version <= {newest}").orderBy(f.desc("version"))
+    rows = table.read(table="versions").where(f"version <= {newest}").orderBy(f.desc("version"))
     return rows.selectExpr("version AS snapshot_id", "unix_millis(timestamp) AS timestamp")
 
 
 def _expire_snapshots(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
-    dataset = table._dataset()
+    dataset = table.dataset()
     config = dataset.config()
     drop_expired_refs(dataset.store, dataset.main_root, _setting(config, _MAX_REF_AGE))
     if a["snapshot_ids"] is not None:
@@ -164,7 +164,7 @@ def _remove_orphan_files(question: Question, table: LanceTable, a: Mapping[str, 
                 f"{question.catalog.name}.system.vacuum('<table>', "
                 "delete_unverified => true)"
             )
-    dataset = table._dataset()
+    dataset = table.dataset()
     if a["location"] is not None and not _is_below(dataset, str(a["location"])):
         raise OptionError(
             f"location {a['location']!r} is not in the table's folder, {table.path}: leave out location"
@@ -230,7 +230,7 @@ def _rewrite_data_files(question: Question, table: LanceTable, a: Mapping[str, A
         raise OptionError(f"strategy is binpack or sort, not {a['strategy']!r}")
     if strategy == "binpack" and a["sort_order"]:
         raise OptionError("sort_order is for the strategy sort: strategy => 'sort'")
-    before = table._dataset()
+    before = table.dataset()
     work = _rewrite(table, a["options"] or {})
     if a["where"] is not None:
         work = work.where(a["where"])
@@ -246,7 +246,7 @@ def _rewrite_data_files(question: Question, table: LanceTable, a: Mapping[str, A
                 "WRITE ORDERED BY id"
             )
         work.executeSortBy(*_columns(order)).collect()
-    row = _rewritten(before.manifest, table._dataset().manifest)
+    row = _rewritten(before.manifest, table.dataset().manifest)
     return _frame(
         question,
         [row],
@@ -345,11 +345,11 @@ def _add_files(question: Question, table: LanceTable, a: Mapping[str, Any]) -> D
     source = _source(question, a["source_table"])
     for column, value in (a["partition_filter"] or {}).items():
         source = source.where(f.col(column) == f.lit(value))
-    before = {file.path for x in table._dataset().manifest.fragments for file in x.files}
+    before = {file.path for x in table.dataset().manifest.fragments for file in x.files}
     source.select(*_matching(source, table)).write.format("lance").options(**table.options).mode(
         "append"
     ).save(table.path)
-    after = {file.path for x in table._dataset().manifest.fragments for file in x.files}
+    after = {file.path for x in table.dataset().manifest.fragments for file in x.files}
     return _frame(
         question, [(len(after - before), None)], "added_files_count bigint, changed_partition_count bigint"
     )
@@ -406,7 +406,7 @@ def _fast_forward(question: Question, table: LanceTable, a: Mapping[str, Any]) -
 
 
 def _published(question: Question, table: LanceTable, branch: str, target: str) -> DataFrame:
-    dataset = table._dataset()
+    dataset = table.dataset()
     done = publish_branch(dataset.store, dataset.main_root, branch, target)
     return _frame(
         question,
@@ -449,7 +449,7 @@ def _create_changelog_view(question: Question, table: LanceTable, a: Mapping[str
     if updates and a["net_changes"]:
         raise OptionError("net_changes has no updates: leave out compute_updates and identifier_columns")
     if updates and not keys:
-        keys = [field.name for field in primary_key(table._dataset().manifest.schema)]
+        keys = [field.name for field in primary_key(table.dataset().manifest.schema)]
     if updates and not keys:
         raise OptionError("compute_updates needs identifier_columns => array('id')")
     rows = _changes(table, a["options"] or {})
@@ -472,7 +472,7 @@ def _changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
     for name, text in options.items():
         if name not in names or not text.isdigit():
             raise OptionError(f"option {name!r} of a change log: numbers for {', '.join(names)}")
-    dataset = table._dataset()
+    dataset = table.dataset()
     versions = [file.version for file in list_versions(dataset.store, dataset.root)]
     start, end = options.get("start-snapshot-id"), options.get("end-snapshot-id")
     first = min(versions) if start is None else int(start) + 1
@@ -483,8 +483,8 @@ def _changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
         last = _version_before(dataset, int(until), min(versions) - 1)
     if first > last:
         # There is nothing between; the schema is that of a feed.
-        return table._read(readChangeFeed="true", startingVersion=dataset.version).where("false")
-    return table._read(readChangeFeed="true", startingVersion=first, endingVersion=last)
+        return table.read(readChangeFeed="true", startingVersion=dataset.version).where("false")
+    return table.read(readChangeFeed="true", startingVersion=first, endingVersion=last)
 
 
 def _version_before(dataset: LanceDataset, millis: int, otherwise: int) -> int:

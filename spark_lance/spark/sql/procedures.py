@@ -16,7 +16,7 @@ import pyspark.sql.types as st
 from pyspark.sql import SparkSession
 
 from spark_lance.errors import OptionError
-from spark_lance.spark.lance_table.maintaining import VacuumRequest, VacuumWords
+from spark_lance.spark.lance_table.maintaining import VacuumRequest, VacuumWords, vacuum
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
 from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
@@ -52,7 +52,7 @@ def _vacuum(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
         bool(a["delete_unverified"]),
         bool(a["allow_short_retention"]),
     )
-    return table._vacuum(request, _SQL_WORDS)
+    return vacuum(table, request, _SQL_WORDS)
 
 
 _SQL_WORDS = VacuumWords("retention_hours", "retain_versions", "allow_short_retention => true")
@@ -106,7 +106,7 @@ def _add_columns_from(question: Question, table: LanceTable, a: Mapping[str, Any
 def _verify(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
     if a["repair"]:
         table.repair()
-    dataset = table._dataset()
+    dataset = table.dataset()
     report = verify(dataset.snapshot)
     rows = [(finding.level, finding.where, finding.message) for finding in report.findings]
     return question.spark.createDataFrame(rows, "level string, place string, message string")

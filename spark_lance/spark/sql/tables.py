@@ -97,7 +97,7 @@ def load_table(question: Question) -> dict[str, Any]:
 
 def _is_branch(question: Question, name: str) -> bool:
     """Return whether a name is that of a branch of the table, and of no tag."""
-    opened = table_at(question)._dataset()
+    opened = table_at(question).dataset()
     return name not in opened.tags.list() and name in opened.branches.list()
 
 
@@ -246,7 +246,7 @@ def alter_table(question: Question) -> dict[str, Any]:
     """Carry out the changes of an ALTER TABLE, one after the other, and return the table as it is then."""
     table = table_at(question)
     if question.request["evolves"]:
-        check_evolution(table._dataset().manifest, question.request["changes"])
+        check_evolution(table.dataset().manifest, question.request["changes"])
     _check_changes(table, question.request["changes"])
     for change in question.request["changes"]:
         _CHANGES[change["kind"]](table, change)
@@ -255,7 +255,7 @@ def alter_table(question: Question) -> dict[str, Any]:
 
 def supports_change(question: Question) -> bool:
     """Return whether a statement WITH SCHEMA EVOLUTION may make a change of the schema."""
-    return is_supported(table_at(question)._dataset().manifest, question.request["change"])
+    return is_supported(table_at(question).dataset().manifest, question.request["change"])
 
 
 def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> None:
@@ -264,7 +264,7 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
     Raises:
         UnsupportedFormatError, SchemaError, LanceError: a change cannot be made.
     """
-    manifest = table._dataset().manifest
+    manifest = table.dataset().manifest
     for change in changes:
         if change["kind"] == "set_property" or (
             change["kind"] == "remove_property" and not has_damaged_record(manifest)
@@ -292,7 +292,7 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
             _check_added(change)
     whole = [change["column"] for change in changes if change["kind"] == "drop_column"]
     if whole:
-        check_droppable(table._dataset().lance_schema, [".".join(path) for path in whole])
+        check_droppable(table.dataset().lance_schema, [".".join(path) for path in whole])
     dropped = {path[0] for path in whole if len(path) == 1}
     if dropped and dropped >= {field.name for field in manifest.schema.fields}:
         raise UnsupportedFormatError(
@@ -315,7 +315,7 @@ def _check_added(change: Mapping[str, Any]) -> None:
 
 
 def _fields(table: LanceTable, parts: Sequence[str]) -> list[Field | None]:
-    return fields_along(table._dataset().lance_schema.fields, parts)
+    return fields_along(table.dataset().lance_schema.fields, parts)
 
 
 def _path(table: LanceTable, parts: Sequence[str]) -> str:

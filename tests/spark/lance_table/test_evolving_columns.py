@@ -123,7 +123,7 @@ class Steps:
         frame = self.spark.createDataFrame([(i, values[i]) for i in ids], f"id bigint, {name} string")
         if key == "id":
             return frame, values
-        addresses = self.table._read(columns=f"id,{key}")
+        addresses = self.table.read(columns=f"id,{key}")
         return addresses.join(frame, "id").select(key, name), values
 
     def add_join(self) -> None:
@@ -449,7 +449,7 @@ def test_one_name_added_twice_at_once(
 def test_row_addresses_that_have_moved_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     path = make(tmp_path / "t", 6, 2)
     table = LanceTable.forPath(spark, path)
-    old = table._read(columns="_rowaddr,id").selectExpr("_rowaddr", "id + 1 AS next")
+    old = table.read(columns="_rowaddr,id").selectExpr("_rowaddr", "id + 1 AS next")
     old.first()
     spark_lance.dataset(path).compact_files()
     with pytest.raises(SchemaError, match="they have moved"):
@@ -461,7 +461,7 @@ def test_rows_that_move_meanwhile_are_not_left_without_values(
 ) -> None:
     path = make(tmp_path / "t", 6, 2)
     table = LanceTable.forPath(spark, path)
-    values = table._read(columns="_rowaddr,id").selectExpr("_rowaddr", "id + 1 AS next")
+    values = table.read(columns="_rowaddr,id").selectExpr("_rowaddr", "id + 1 AS next")
     act_once(monkeypatch, lambda: MEANWHILE["update rows"](path))
     with pytest.raises(IncompatibleConflictError, match="have moved rows"):
         table.addColumns(values, on="_rowaddr")

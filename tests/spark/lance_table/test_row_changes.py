@@ -191,7 +191,7 @@ def test_errors_before_any_job(spark: SparkSession, path: str) -> None:
 
 def test_only_needed_columns_are_read(spark: SparkSession, path: str) -> None:
     table = LanceTable.forPath(spark, path).alias("t")
-    manifest = table._dataset().manifest
+    manifest = table.dataset().manifest
     assert reading.read_needed(table, manifest, ["t.v > 1"]).columns == ["v", "_rowaddr"]
     assert reading.read_needed(table, manifest, [F.col("s.a") + F.col("ID")]).columns == [
         "id",

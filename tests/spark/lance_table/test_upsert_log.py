@@ -64,7 +64,7 @@ def test_batches_are_upserted_and_read(spark: SparkSession, path: Path) -> None:
     assert by_spark(spark, path) == expected
     keys = [*range(5, 15), 0, 99]
     used = len(set(buckets(pa.array(keys), 4).tolist()))
-    assert len(list_shards(table._dataset().store, str(path))) == used
+    assert len(list_shards(table.dataset().store, str(path))) == used
     fresh = read(spark, path)
     assert fresh.count() == len(expected)
     assert fresh.where("val = 'base' and id > 2").count() == 2
