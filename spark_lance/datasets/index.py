@@ -1,4 +1,4 @@
-"""Indices and their upkeep, without Spark."""
+"""Indices, their upkeep and figures of their segments, without Spark."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.index_segment import Index
-from spark_lance.datasets.index_stats import segment_figures
-from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError
+from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError, UnsupportedFormatError
 from spark_lance.index.columns import leaf_field
-from spark_lance.index.entries import check_name
+from spark_lance.index.entries import check_name, segments_of
 from spark_lance.index.scalar.create import (
     build_segment,
     create_scalar_index,
@@ -26,10 +25,11 @@ from spark_lance.index.vector.create import (
     create_vector_index,
     extend_vector_index,
     merge_vector_segments,
+    open_segment,
     recipe_with,
     write_vector_segment,
 )
-from spark_lance.index.vector.kinds import VECTOR_LABEL
+from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.storage import INDEX_TYPES
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
@@ -38,11 +38,80 @@ from spark_lance.table.indices.describe import IndexDescription, describe_indice
 from spark_lance.table.maintenance.drop_index import drop_index
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index_message
+from spark_lance.table.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["DatasetIndices", "known_indices"]
+__all__ = [
+    "DatasetIndices",
+    "known_indices",
+    "segment_figures",
+]
+
+
+def segment_figures(snapshot: Snapshot, index: IndexDescription) -> list[dict[str, Any]]:
+    """Return a dict per segment.
+
+    All segments have `uuid`, `num_fragments` and `size_bytes`. Vector indices also have `index_type`,
+    `metric_type`, `uri`, `num_partitions`, `centroids` (a list of vectors), `loss` (None if the writer did
+    not store it) and `partitions` (with their `size` in rows). Codes have `sub_index` with `index_type`,
+    `metric_type`, `dimension`, `nbits` and `num_sub_vectors`. Other indices have the figures of their kind
+    (`ScalarIndex.figures`): sizes of zones, filters, how text was cut.
+
+    Raises:
+        FormatError: files of the index are damaged.
+    """
+    plain: list[dict[str, Any]] = [
+        {
+            "uuid": segment.uuid,
+            "num_fragments": None if segment.fragment_ids is None else len(segment.fragment_ids),
+            "size_bytes": segment.size_bytes,
+            **({"params": dict(index.details)} if index.details else {}),
+        }
+        for segment in index.segments
+    ]
+    label = index.type_url.rpartition(".")[2].lower()
+    kind = next((each for each in SCALAR_INDICES.values() if each.label == label), None)
+    if kind is not None:
+        for usable in segments_of(snapshot, label, kind.newest):
+            for figures in plain if usable.name == index.name else ():
+                if figures["uuid"].replace("-", "") == usable.entry.uuid.uuid.hex():
+                    figures |= kind(usable).figures()
+    if label != VECTOR_LABEL:
+        return plain
+    result = {
+        segment.entry.uuid.uuid.hex(): segment
+        for segment in segments_of(snapshot, VECTOR_LABEL, VECTOR_NEWEST)
+        if segment.name == index.name
+    }
+    for figures in plain:
+        number = figures["uuid"].replace("-", "")
+        if number not in result:
+            continue
+        segment = result[number]
+        try:
+            opened = open_segment(segment)
+            centroids = opened.ivf.centroids
+        except UnsupportedFormatError:
+            continue
+        details = dict(index.details.get("compression") or {})
+        sub = {"index_type": details.pop("type", "flat").upper(), "dimension": int(centroids.shape[1])}
+        if "num_bits" in details:
+            details["nbits"] = details.pop("num_bits")
+        figures |= {
+            "index_type": opened.kind,
+            "index_file_version": "V3",
+            "metric_type": opened.metric,
+            "uri": opened.index.store.uri(opened.index.path),
+            "loss": opened.training_loss,
+            "num_partitions": len(opened.lengths),
+            "centroids": centroids.tolist(),
+            "partitions": [{"size": int(size)} for size in opened.lengths],
+            "sub_index": {**sub, **details, **opened.quantizer.figures()},
+        }
+    return plain
+
 
 _VECTOR_ARGUMENTS = ("num_partitions", "num_sub_vectors", "num_bits")
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance import LanceTable
 from spark_lance.errors import SchemaError
-from spark_lance.spark.lance_table import at_hand
+from spark_lance.spark.lance_table import changing
 from tests.spark.sink.test_driver_writes import jobs
 
 ROWS = 200
@@ -114,7 +114,7 @@ def test_rows_that_may_be_large_are_left_to_tasks(driver: SparkSession, tmp_path
 def test_where_the_class_is_missing_tasks_do_it(
     driver: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(at_hand, "_ROWS", "org.lance.spark.rowlevel.NoSuchClass")
+    monkeypatch.setattr(changing, "_ROWS", "org.lance.spark.rowlevel.NoSuchClass")
     path = made(tmp_path)
     assert jobs(driver, lambda: LanceTable.forPath(driver, path).delete("id = 8")) > 0
     assert len(rows_of(path)) == ROWS - 1
