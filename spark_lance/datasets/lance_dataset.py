@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_lance.datasets.stats import LanceStats
     from spark_lance.datasets.transaction import Transaction
     from spark_lance.datasets.versions import DatasetBasePath, DatasetBases, DatasetHistory
-    from spark_lance.memwal.routed import RoutedWriter
+    from spark_lance.memwal.shard_router import RoutedWriter
     from spark_lance.memwal.writer import ShardWriter
     from spark_lance.table import transaction as stored
     from spark_lance.table.indices.describe import IndexDescription

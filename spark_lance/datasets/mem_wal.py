@@ -13,9 +13,9 @@ from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal
 from spark_lance.memwal.entries import read_tail
 from spark_lance.memwal.fresh import compacted_generations, open_fresh
 from spark_lance.memwal.names import GRACE, ShardPaths, parse_shard_id
-from spark_lance.memwal.routed import RoutedWriter
 from spark_lance.memwal.setup import drop_mem_wal, initialize_mem_wal
 from spark_lance.memwal.shard_manifest import load_shard
+from spark_lance.memwal.shard_router import RoutedWriter
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.proto.index_pb2 import ShardManifest
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details

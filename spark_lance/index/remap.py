@@ -20,7 +20,7 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.index.building import SegmentTarget
 from spark_lance.index.copies import Numbers, RowAddressMap
 from spark_lance.index.entries import Segment, index_directory, segments_of
-from spark_lance.index.resolve import Moves, RowResolver
+from spark_lance.index.resolve import RowAddressRemap, RowResolver
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.remap import remap_vectors
@@ -47,7 +47,7 @@ class SegmentRemap:
     def rewrite(self, snapshot: Snapshot, groups: Sequence[MovedGroup]) -> list[RewrittenIndex]:
         """Rewrite the segments that cover moved rows, see `IndexRemap.rewrite`."""
         resolver = RowResolver(snapshot)
-        moves = Moves.by(groups)
+        moves = RowAddressRemap.by(groups)
         sources = [BitMap(digest.id for digest in group.old_fragments) for group in groups]
         done: list[RewrittenIndex] = []
         try:
@@ -113,7 +113,7 @@ class _RowAddressMap:
 
     resolver: RowResolver
     covered: BitMap
-    moves: Moves
+    moves: RowAddressRemap
 
     def __call__(self, numbers: Numbers) -> tuple[Numbers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
         before, counts = self.resolver.addresses(numbers, self.covered, are_addresses=True)

@@ -37,7 +37,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import addresses_of
 from spark_lance.table.row_set import RowSet
 
-__all__ = ["Moves", "RowResolver"]
+__all__ = ["RowAddressRemap", "RowResolver"]
 
 # Rows of one group of a compaction; a bitmap of a few bytes can hold 2^32.
 _MOST_MOVED = 1 << 26
@@ -58,13 +58,13 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class Moves:
+class RowAddressRemap:
     """The recorded moves of a version's rows, in order."""
 
     groups: Sequence[_Group] = ()
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Moves:
+    def of(cls, snapshot: Snapshot) -> RowAddressRemap:
         """Read the moves of a version.
 
         Raises:
@@ -79,7 +79,7 @@ class Moves:
         return cls([_group(group) for version in history.versions for group in version.groups])
 
     @classmethod
-    def by(cls, groups: Iterable[table_pb2.FragmentReuseIndexDetails.Group]) -> Moves:
+    def by(cls, groups: Iterable[table_pb2.FragmentReuseIndexDetails.Group]) -> RowAddressRemap:
         """Return the moves of one rewrite.
 
         Raises:
@@ -167,13 +167,13 @@ class RowResolver:
         return self._scan
 
     @property
-    def has_moves(self) -> bool:
+    def has_remaps(self) -> bool:
         """Whether rows may be elsewhere than an index says."""
         return bool(self._moves.groups)
 
     @cached_property
-    def _moves(self) -> Moves:
-        return Moves.of(self._snapshot)
+    def _moves(self) -> RowAddressRemap:
+        return RowAddressRemap.of(self._snapshot)
 
     def addresses(
         self, numbers: Addresses, covered: BitMap, *, are_addresses: bool = False

@@ -22,7 +22,7 @@ from spark_lance.errors import FormatError, RetriesExhaustedError, ShardSealedEr
 from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
 from spark_lance.memwal.names import ShardPaths, numbers_in
-from spark_lance.memwal.puts import put_new
+from spark_lance.memwal.put_if_absent import put_new
 from spark_lance.proto.index_pb2 import ShardManifest
 
 __all__ = ["change_shard", "claim_shard", "create_shard", "load_shard", "publish_shard"]

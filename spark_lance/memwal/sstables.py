@@ -26,8 +26,8 @@ from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.io.local import sync_files
 from spark_lance.io.store import Store, join
+from spark_lance.memwal.dedup import newest_rows
 from spark_lance.memwal.entries import TOMBSTONE, wal_fields
-from spark_lance.memwal.newest import newest_rows
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import create_table
 from spark_lance.table.deletion import pack_deletions

@@ -47,11 +47,11 @@ from spark_lance.memwal.entries import (
     read_tail,
     rows_of,
 )
-from spark_lance.memwal.logged import check_rows, logged_keys, logged_rows, plain_schema
 from spark_lance.memwal.names import ShardPaths, new_sstable_name
-from spark_lance.memwal.puts import put_new
+from spark_lance.memwal.put_if_absent import put_new
 from spark_lance.memwal.shard_manifest import change_shard, claim_shard, load_shard
 from spark_lance.memwal.sstables import check_key, write_sstable
+from spark_lance.memwal.wal_rows import check_rows, logged_keys, logged_rows, plain_schema
 from spark_lance.memwal.writer_config import WriterConfig, WriterStats
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardManifest
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details

@@ -14,7 +14,7 @@ from spark_lance.file.base.schema import Field
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.proto import table_pb2
 from spark_lance.table.row_set import RowSet
 
@@ -55,7 +55,7 @@ class ScalarIndex(ABC):
         return False
 
     @abstractmethod
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return rows that hold all for which a condition is true; None if the index does not help.
 
         Raises:
@@ -63,7 +63,7 @@ class ScalarIndex(ABC):
             FormatError: stored bytes are damaged.
         """
 
-    def find_bytes(self, probe: Probe) -> int | None:
+    def find_bytes(self, probe: ColumnPredicate) -> int | None:
         """Return about the bytes that `find` reads; None if it does not help, or this is not known."""
         del probe
         return None

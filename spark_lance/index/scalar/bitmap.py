@@ -26,7 +26,7 @@ from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import pack_sorted, row_numbers
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.btree import value_order
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.row_set import RowSet
 
@@ -82,12 +82,12 @@ class Bitmap(SetsByKey):
         for start in range(0, self._file.num_rows, _RUN_KEYS):
             yield from self._file.read(["bitmaps"], start, start + _RUN_KEYS)["bitmaps"].to_pylist()
 
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return exactly the rows whose value fulfils the condition."""
         matches = np.flatnonzero(probe.true_for(self._keys))
         return None if len(matches) > _MOST_SETS else read_sets(self._file, matches)
 
-    def find_bytes(self, probe: Probe) -> int | None:
+    def find_bytes(self, probe: ColumnPredicate) -> int | None:
         """Return how many bytes `find` reads at most."""
         del probe  # the sizes of single sets are not known
         return self.num_bytes

@@ -23,7 +23,7 @@ from spark_lance.errors import ExpressionError, FormatError
 from spark_lance.expressions.values import common
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.files import IndexFileWriter
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.scalar.zones import ZONE_FIELDS, Zone, ZoneIndex, in_runs, rows_of_zones, zones_of
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.row_set import RowSet
@@ -63,7 +63,7 @@ class BloomFilter(ZoneIndex):
         names = [*(field.name for field in ZONE_FIELDS), "has_null", "bloom_filter_data"]
         return self.segment.file(FILE).read(names)
 
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return the zones that may have one of some values, or null."""
         zones = self._zones
         if probe.operator == "is_null":

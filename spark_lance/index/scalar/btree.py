@@ -28,7 +28,7 @@ from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.scalar.base import ScalarIndex
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.row_set import RowSet
@@ -121,7 +121,7 @@ class BTree(ScalarIndex):
             raise FormatError(f"pages of {size} rows", file.path)
         return file.read(["min", "max", "null_count", "page_idx"]), size
 
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return exactly the rows for which a comparison is true."""
         pages = self._pages(probe)
         if pages is None:
@@ -137,7 +137,7 @@ class BTree(ScalarIndex):
                 parts.append(entries.ids[probe.true_for(entries.values) if places is None else places])
         return RowSet.from_addresses(np.concatenate(parts))
 
-    def find_bytes(self, probe: Probe) -> int | None:
+    def find_bytes(self, probe: ColumnPredicate) -> int | None:
         """Return about the bytes that `find` reads; None if it does not help."""
         pages = self._pages(probe)
         if pages is None:
@@ -147,7 +147,7 @@ class BTree(ScalarIndex):
         all_pages: int = max(1, self._lookup[0].num_rows)
         return size * len(pages) // all_pages
 
-    def _pages(self, probe: Probe) -> npt.NDArray[np.int64] | None:
+    def _pages(self, probe: ColumnPredicate) -> npt.NDArray[np.int64] | None:
         """Return the pages that may have rows for which a comparison is true; None for too many."""
         # How much an answer reads is asked before the answer.
         last_probe, pages = self._asked
@@ -156,9 +156,9 @@ class BTree(ScalarIndex):
             self._asked = probe, pages
         return pages
 
-    _asked: tuple[Probe | None, npt.NDArray[np.int64] | None] = None, None
+    _asked: tuple[ColumnPredicate | None, npt.NDArray[np.int64] | None] = None, None
 
-    def _pages_of(self, probe: Probe) -> npt.NDArray[np.int64] | None:
+    def _pages_of(self, probe: ColumnPredicate) -> npt.NDArray[np.int64] | None:
         lookup, _ = self._lookup
         if probe.operator == "is_null":
             mask = lookup["null_count"].to_numpy() > 0

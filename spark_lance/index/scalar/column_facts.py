@@ -26,8 +26,8 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree, value_order
-from spark_lance.index.scalar.covering import LONGEST_RUN, Covering, coverings
 from spark_lance.index.scalar.facts import MOST_SHARE, Bounds, Order, bounds_between, has_nan
+from spark_lance.index.scalar.full_coverage import LONGEST_RUN, FullCoverageIndex, full_coverage_indices
 from spark_lance.index.scalar.zone_facts import bounds_of_zones, leading_of_zones, nulls_of_zones
 from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.table.addresses import Addresses
@@ -69,10 +69,10 @@ def leading_rows(
     Raises:
         FormatError: the index is damaged.
     """
-    for index in coverings(snapshot, path, _TELLERS):
+    for index in full_coverage_indices(snapshot, path, _STATISTICS):
         if not index.names_addresses:
             continue
-        result = _TELLERS[index.kind].leading(index, Order(count, descending, nulls, within))
+        result = _STATISTICS[index.kind].leading(index, Order(count, descending, nulls, within))
         if result is not None:
             return result
     return None
@@ -84,8 +84,8 @@ def null_count(snapshot: Snapshot, path: Sequence[str]) -> int | None:
     Raises:
         FormatError: the index is damaged.
     """
-    for index in coverings(snapshot, path, _TELLERS):
-        result = _TELLERS[index.kind].nulls(index)
+    for index in full_coverage_indices(snapshot, path, _STATISTICS):
+        result = _STATISTICS[index.kind].nulls(index)
         if result is not None:
             return result
     return None
@@ -110,8 +110,8 @@ def value_counts(
     Raises:
         FormatError: the index is damaged.
     """
-    for index in coverings(snapshot, path, _TELLERS):
-        counts = _TELLERS[index.kind].counts
+    for index in full_coverage_indices(snapshot, path, _STATISTICS):
+        counts = _STATISTICS[index.kind].counts
         if counts is not None and (result := counts(index, most_values, most_bytes, within)) is not None:
             return result
     return None
@@ -123,8 +123,8 @@ def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
     Raises:
         FormatError: the index is damaged.
     """
-    for index in coverings(snapshot, path, _TELLERS):
-        result = _TELLERS[index.kind].bounds(index)
+    for index in full_coverage_indices(snapshot, path, _STATISTICS):
+        result = _STATISTICS[index.kind].bounds(index)
         if result is not None:
             return result
     return None
@@ -133,7 +133,7 @@ def bounds_of(snapshot: Snapshot, path: Sequence[str]) -> Bounds | None:
 # B-trees
 
 
-def _leading_of_btree(index: Covering, order: Order) -> RowSet | None:
+def _leading_of_btree(index: FullCoverageIndex, order: Order) -> RowSet | None:
     if order.count > index.live * MOST_SHARE:
         return None
     result = [np.empty(0, np.uint64)]
@@ -145,7 +145,7 @@ def _leading_of_btree(index: Covering, order: Order) -> RowSet | None:
     return RowSet.from_addresses(np.concatenate(result))
 
 
-def _first_alive(index: Covering, segment: BTree, order: Order) -> Addresses | None:
+def _first_alive(index: FullCoverageIndex, segment: BTree, order: Order) -> Addresses | None:
     nothing, total = segment.null_entries, segment.entries
     count, descending = order.count, order.descending
     if nothing is None or (segment.is_floating and not segment.has_numbers_first):
@@ -171,7 +171,7 @@ def _first_alive(index: Covering, segment: BTree, order: Order) -> Addresses | N
     return rows if len(np.unique(rows)) == len(rows) else None
 
 
-def _nulls_of_btree(index: Covering) -> int | None:
+def _nulls_of_btree(index: FullCoverageIndex) -> int | None:
     total = 0
     for segment in index.segments:
         nothing = segment.null_entries
@@ -181,7 +181,7 @@ def _nulls_of_btree(index: Covering) -> int | None:
     return total
 
 
-def _bounds_of_btree(index: Covering) -> Bounds | None:
+def _bounds_of_btree(index: FullCoverageIndex) -> Bounds | None:
     ends = []
     nulls = 0
     for segment in index.segments:
@@ -197,7 +197,7 @@ def _bounds_of_btree(index: Covering) -> Bounds | None:
 # Bitmaps
 
 
-def _leading_of_bitmap(index: Covering, order: Order) -> RowSet | None:
+def _leading_of_bitmap(index: FullCoverageIndex, order: Order) -> RowSet | None:
     if order.count > index.live * MOST_SHARE:
         return None
     result = [np.empty(0, np.uint64)]
@@ -222,7 +222,7 @@ def _leading_of_bitmap(index: Covering, order: Order) -> RowSet | None:
     return RowSet.from_addresses(np.concatenate(result))
 
 
-def _nulls_of_bitmap(index: Covering) -> int | None:
+def _nulls_of_bitmap(index: FullCoverageIndex) -> int | None:
     total = 0
     for segment in index.segments:
         keys = segment.keys(_MOST_VALUES)
@@ -236,7 +236,7 @@ def _nulls_of_bitmap(index: Covering) -> int | None:
 
 
 def _counts_of(
-    index: Covering, most_values: int, most_bytes: int, within: RowSet | None
+    index: FullCoverageIndex, most_values: int, most_bytes: int, within: RowSet | None
 ) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
     if sum(segment.num_bytes for segment in index.segments) > most_bytes:
         return None
@@ -261,7 +261,9 @@ def _counts_of(
     return one_array(table["value"]), table["rows"].to_numpy()
 
 
-def _set_sizes(index: Covering, segment: Bitmap, keys: int, within: RowSet | None) -> npt.NDArray[np.int64]:
+def _set_sizes(
+    index: FullCoverageIndex, segment: Bitmap, keys: int, within: RowSet | None
+) -> npt.NDArray[np.int64]:
     """Return how many rows of the version each set of a segment has, and how many of those that are meant."""
     sizes = np.zeros((2, keys), np.int64)
     pending: list[tuple[int, Addresses]] = []
@@ -286,7 +288,7 @@ def _set_sizes(index: Covering, segment: Bitmap, keys: int, within: RowSet | Non
     return sizes
 
 
-def _bounds_of_bitmap(index: Covering) -> Bounds | None:
+def _bounds_of_bitmap(index: FullCoverageIndex) -> Bounds | None:
     parts = [segment.keys(_MOST_VALUES) for segment in index.segments]
     if any(keys is None or pa.types.is_floating(keys.type) for keys in parts) or not parts:
         return None
@@ -295,19 +297,20 @@ def _bounds_of_bitmap(index: Covering) -> Bounds | None:
     return None if nulls is None else bounds_between([(keys, keys)], nulls, len(keys) - keys.null_count)
 
 
-class _Teller(NamedTuple):
+class IndexStatistics(NamedTuple):
     """The functions of a kind of index; `counts` is None if it does not know the rows of each value."""
 
-    leading: Callable[[Covering, Order], RowSet | None]
-    nulls: Callable[[Covering], int | None]
-    bounds: Callable[[Covering], Bounds | None]
+    leading: Callable[[FullCoverageIndex, Order], RowSet | None]
+    nulls: Callable[[FullCoverageIndex], int | None]
+    bounds: Callable[[FullCoverageIndex], Bounds | None]
     counts: (
-        Callable[[Covering, int, int, RowSet | None], tuple[pa.Array, npt.NDArray[np.int64]] | None] | None
+        Callable[[FullCoverageIndex, int, int, RowSet | None], tuple[pa.Array, npt.NDArray[np.int64]] | None]
+        | None
     ) = None
 
 
-_TELLERS: Mapping[type[ScalarIndex], _Teller] = {
-    BTree: _Teller(_leading_of_btree, _nulls_of_btree, _bounds_of_btree),
-    Bitmap: _Teller(_leading_of_bitmap, _nulls_of_bitmap, _bounds_of_bitmap, _counts_of),
-    ZoneMap: _Teller(leading_of_zones, nulls_of_zones, bounds_of_zones),
+_STATISTICS: Mapping[type[ScalarIndex], IndexStatistics] = {
+    BTree: IndexStatistics(_leading_of_btree, _nulls_of_btree, _bounds_of_btree),
+    Bitmap: IndexStatistics(_leading_of_bitmap, _nulls_of_bitmap, _bounds_of_bitmap, _counts_of),
+    ZoneMap: IndexStatistics(leading_of_zones, nulls_of_zones, bounds_of_zones),
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyroaring import BitMap
 
 from spark_lance.expressions.expressions import Call, Column, Expression
-from spark_lance.index.scalar.covering import pruner_of
+from spark_lance.index.scalar.full_coverage import pruner_of
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_set import RowSet
 

@@ -14,7 +14,7 @@ from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.entries import Segment
 from spark_lance.index.scalar.base import ScalarIndex
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.text.inverted import (
     FORMAT_VERSION,
     INVERTED_LABEL,
@@ -80,7 +80,7 @@ class Inverted(ScalarIndex):
         """Return True: documents are cut as others cut them."""
         return True
 
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return None: conditions ask for texts, not for words."""
         return None
 

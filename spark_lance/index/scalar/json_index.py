@@ -33,8 +33,8 @@ from spark_lance.index.scalar import bitmap, btree, zone_map
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree
+from spark_lance.index.scalar.column_predicate import ColumnPredicate, turned
 from spark_lance.index.scalar.ngram import NGram
-from spark_lance.index.scalar.probe import Probe, turned
 from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.jsonb.binary import strings_of
 from spark_lance.jsonb.numbers import numbers_of
@@ -128,14 +128,14 @@ class JsonIndex(ScalarIndex):
     def _names(self) -> tuple[str, ...] | None:
         return names_of_path(self._path)
 
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return what the index over the values says of a condition on them."""
         if self._target is None or not self._names or any(map(is_item_key, self._names)):
             return None
         tree = self._on_keys(probe.tree)
         if tree is None:
             return None
-        return self._target.find(Probe(("value",), tree))
+        return self._target.find(ColumnPredicate(("value",), tree))
 
     def _on_keys(self, tree: Expression) -> Expression | None:
         """Return a condition on documents as one on the keys; None if it asks for something else of them."""

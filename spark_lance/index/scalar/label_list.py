@@ -24,7 +24,7 @@ from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.row_sets import pack_sorted, row_numbers
 from spark_lance.index.scalar.base import moved_sets
 from spark_lance.index.scalar.bitmap import FILE, Bitmap, SetsByKey, move_sets, read_sets, write_sets
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.row_set import RowSet
 
@@ -52,7 +52,7 @@ class LabelList(SetsByKey):
         """Return whether values are lists of what can be told apart."""
         return _is_list(kind) and Bitmap.fits(kind.value_type)
 
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return exactly the rows whose list has an element, one of several, or all of them."""
         if probe.operator not in ("array_has", "array_has_any", "array_has_all") or not probe.literals:
             return None
@@ -64,7 +64,7 @@ class LabelList(SetsByKey):
         return reduce(or_, sets)
 
     def _with(self, element: Any) -> RowSet:
-        same = Probe(probe_path, Call("=", (Column(("value",)), Literal(element))))
+        same = ColumnPredicate(probe_path, Call("=", (Column(("value",)), Literal(element))))
         return read_sets(self._file, np.flatnonzero(same.true_for(self._keys)))
 
     @classmethod

@@ -25,7 +25,7 @@ from spark_lance.index.copies import RowAddressMap
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import treemap_numbers
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.text.tokenizer import folded
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.row_set import RowSet
@@ -64,7 +64,7 @@ class NGram(ScalarIndex):
         result: npt.NDArray[np.uint32] = self._file.read(["tokens"])["tokens"].to_numpy()
         return result
 
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return rows with all threes of the texts that values must contain."""
         if probe.operator == "is_null":
             return self._with([_NULLS])
@@ -134,7 +134,7 @@ class NGram(ScalarIndex):
             raise FormatError(f"undecodable rows of an n-gram: {error}", self._file.path) from error
 
 
-def _needles(probe: Probe) -> Iterator[str]:
+def _needles(probe: ColumnPredicate) -> Iterator[str]:
     """Yield texts that a value must contain."""
     if probe.operator not in ("contains", "starts_with", "ends_with", "like", "ilike", "="):
         return

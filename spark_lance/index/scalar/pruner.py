@@ -28,8 +28,8 @@ from spark_lance.file.base.schema import Field
 from spark_lance.index.entries import by_age, segments_of
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.scalar.base import ScalarIndex
+from spark_lance.index.scalar.column_predicate import ColumnPredicate, column_predicate_of, conjuncts
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
-from spark_lance.index.scalar.probe import Probe, conjuncts, probe_of
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
@@ -151,7 +151,7 @@ class ScalarPruner:
         return self._lookup(tree)
 
     def _lookup(self, tree: Expression) -> _Query:
-        probe = probe_of(tree)
+        probe = column_predicate_of(tree)
         fields = None if probe is None else self._manifest.schema.along(probe.path)
         if probe is None or fields is None or fields[-1].id not in self._indices:
             return _Unknown()
@@ -168,7 +168,7 @@ class ScalarPruner:
         """Return rows of an index as rows of the fragments that it covers, exact unless they are unknown."""
         covered = index.segment.covered
         by_address = index.has_addresses or not self._manifest.uses_stable_row_ids
-        if by_address and not self.resolver.has_moves:
+        if by_address and not self.resolver.has_remaps:
             mine = rows.only(fragment for fragment in rows if fragment in covered)
             self.resolver.check(mine)
             return IndexAnswer(mine, exact=True)
@@ -319,7 +319,7 @@ class _Lookup(_Query):
 
     pruner: ScalarPruner
     tree: Expression
-    probe: Probe
+    probe: ColumnPredicate
     field: Field
     groups: tuple[Sequence[ScalarIndex], ...]
 

@@ -45,7 +45,7 @@ from spark_lance.index.entries import Segment
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.row_sets import pack_sorted, row_numbers
 from spark_lance.index.scalar.base import ScalarIndex
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.table.index_kinds import INDEX_KINDS
 from spark_lance.table.row_set import RowSet
@@ -154,7 +154,7 @@ class RTree(ScalarIndex):
             "bbox": self._file.parsed("bbox", json.loads),
         }
 
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return the rows whose boxes meet that of a constant, or those without a geometry."""
         if probe.operator == "is_null":
             return RowSet.from_bytes(self._nulls())

@@ -15,14 +15,14 @@ from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.btree import value_order
-from spark_lance.index.scalar.covering import Covering
 from spark_lance.index.scalar.facts import MOST_SHARE, Bounds, Order, bounds_between, has_nan
+from spark_lance.index.scalar.full_coverage import FullCoverageIndex
 from spark_lance.table.row_set import RowSet
 
 __all__ = ["bounds_of_zones", "leading_of_zones", "nulls_of_zones"]
 
 
-def leading_of_zones(index: Covering, order: Order) -> RowSet | None:
+def leading_of_zones(index: FullCoverageIndex, order: Order) -> RowSet | None:
     """Return the zones, by fragment, in which the first rows are; None if they are not known, or too many."""
     count, descending, nulls = order.count, order.descending, order.nulls
     zones = _Zones.of(index) if order.within is None else None
@@ -70,10 +70,10 @@ class _Zones:
         return self.lengths - self.nulls
 
     @classmethod
-    def of(cls, index: Covering) -> _Zones | None:
+    def of(cls, index: FullCoverageIndex) -> _Zones | None:
         """Return the zones; None where their bounds do not tell, as with NaN, or not all rows are in one."""
         table = _zone_table(index)
-        if table is None or index.resolver.has_moves:
+        if table is None or index.resolver.has_remaps:
             return None
         lows, highs = one_array(table["min"]), one_array(table["max"])
         if has_nan(lows) or has_nan(highs) or table["nan_count"].to_numpy().any():
@@ -91,7 +91,7 @@ class _Zones:
         fragments, starts, lengths, nulls = numbers
         return cls(fragments, starts, lengths, nulls, ranks[: len(lows)], ranks[len(lows) :])
 
-    def deleted(self, index: Covering, place: int) -> int:
+    def deleted(self, index: FullCoverageIndex, place: int) -> int:
         """Return how many rows of a zone are deleted."""
         number, start = int(self.fragments[place]), int(self.starts[place])
         gone = index.resolver.deletions(number)
@@ -102,7 +102,7 @@ class _Zones:
 _ZONE_NUMBERS = ("fragment_id", "zone_start", "zone_length", "null_count")
 
 
-def _zone_table(index: Covering) -> pa.Table | None:
+def _zone_table(index: FullCoverageIndex) -> pa.Table | None:
     """Return the zones of the fragments that segments cover; None if they leave out rows."""
     parts = []
     for segment in index.segments:
@@ -122,10 +122,10 @@ def _zone_table(index: Covering) -> pa.Table | None:
     return table
 
 
-def nulls_of_zones(index: Covering) -> int | None:
+def nulls_of_zones(index: FullCoverageIndex) -> int | None:
     """Return how many rows are null; None if it is not known, as where a zone with nulls has lost rows."""
     table = _zone_table(index)
-    if table is None or index.resolver.has_moves:
+    if table is None or index.resolver.has_remaps:
         return None
     with_deletions = [f.id for f in index.snapshot.fragments if f.deletion_file.num_deleted_rows]
     counts = table["null_count"].to_numpy()
@@ -134,10 +134,10 @@ def nulls_of_zones(index: Covering) -> int | None:
     return int(counts.sum())
 
 
-def bounds_of_zones(index: Covering) -> Bounds | None:
+def bounds_of_zones(index: FullCoverageIndex) -> Bounds | None:
     """Return bounds of all values; None for floats, and where zones do not tell."""
     table = _zone_table(index)
-    if table is None or pa.types.is_floating(table["min"].type) or index.resolver.has_moves:
+    if table is None or pa.types.is_floating(table["min"].type) or index.resolver.has_remaps:
         return None
     if (pc.is_null(table["min"]).to_numpy() != pc.is_null(table["max"]).to_numpy()).any():
         return None

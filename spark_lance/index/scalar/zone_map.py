@@ -23,7 +23,7 @@ from spark_lance.errors import OptionError
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.files import IndexFile, IndexFileWriter
 from spark_lance.index.scalar.btree import BTree
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.scalar.zones import ZONE_FIELDS, ZONE_ROWS, ZoneIndex, in_runs, rows_of_zones, zones_of
 from spark_lance.proto import index_pb2
 from spark_lance.table.index_kinds import INDEX_KINDS
@@ -83,7 +83,7 @@ class ZoneMap(ZoneIndex):
         names = ["min", "max", "null_count", "nan_count", *(field.name for field in ZONE_FIELDS)]
         return self.segment.file(FILE).read(names)
 
-    def find(self, probe: Probe) -> RowSet | None:
+    def find(self, probe: ColumnPredicate) -> RowSet | None:
         """Return the zones that may have rows for which a comparison is true."""
         zones = self.zones
         if probe.operator == "is_null":

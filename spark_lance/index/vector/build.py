@@ -37,8 +37,8 @@ from spark_lance.index.vector.storage import (
 from spark_lance.io.store import Store
 
 __all__ = [
-    "Recipe",
-    "Trained",
+    "IndexParams",
+    "TrainedModel",
     "as_matrix",
     "coded_rows",
     "merge_segments",
@@ -57,7 +57,7 @@ _MOST_PARTITIONS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Recipe:
+class IndexParams:
     """The kind of the index to build.
 
     Attributes:
@@ -129,10 +129,10 @@ def _keeps_bits(kind: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """The result of training; can be pickled and sent to tasks."""
 
-    recipe: Recipe
+    recipe: IndexParams
     ivf: Ivf
     quantizer: Quantizer
     dtype: np.dtype[Any]
@@ -180,7 +180,7 @@ def as_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Vectors, npt.NDArray[
     return matrix, valid
 
 
-def train(recipe: Recipe, sample: Vectors, rows: int) -> Trained:
+def train(recipe: IndexParams, sample: Vectors, rows: int) -> TrainedModel:
     """Find centroids and the parameters of the codes.
 
     Args:
@@ -206,7 +206,7 @@ def train(recipe: Recipe, sample: Vectors, rows: int) -> Trained:
             sample[: recipe.sample_rate * partitions], partitions, metric, iterations=recipe.max_iterations
         )
     quantizer = QUANTIZERS[INDEX_TYPES[recipe.kind][0]].fit(sample, ivf, recipe, dtype)
-    return Trained(recipe, ivf, quantizer, dtype)
+    return TrainedModel(recipe, ivf, quantizer, dtype)
 
 
 def prepare_sample(sample: Vectors, metric: Metric) -> Vectors:
@@ -224,7 +224,7 @@ def prepare_sample(sample: Vectors, metric: Metric) -> Vectors:
 
 
 def write_rows(
-    trained: Trained,
+    trained: TrainedModel,
     store: Store,
     directory: str,
     rows: Iterable[tuple[RowIds, Vectors]],
@@ -246,7 +246,9 @@ def write_rows(
 
 
 @contextmanager
-def coded_rows(trained: Trained, rows: Iterable[tuple[RowIds, Vectors]]) -> Iterator[Iterable[Partition]]:
+def coded_rows(
+    trained: TrainedModel, rows: Iterable[tuple[RowIds, Vectors]]
+) -> Iterator[Iterable[Partition]]:
     """Code rows, see `write_rows`, and lend their partitions in order; temporary files go when it ends."""
     quantizer, ivf = trained.quantizer, trained.ivf
     with tempfile.TemporaryDirectory() as folder:
@@ -259,7 +261,7 @@ def coded_rows(trained: Trained, rows: Iterable[tuple[RowIds, Vectors]]) -> Iter
 
 
 def merge_segments(
-    trained: Trained,
+    trained: TrainedModel,
     store: Store,
     directory: str,
     segments: Sequence[Iterable[Partition]],
@@ -277,9 +279,9 @@ def merge_segments(
     )
 
 
-def reopen(segment: VectorSegment, recipe: Recipe) -> Trained:
+def reopen(segment: VectorSegment, recipe: IndexParams) -> TrainedModel:
     """Return what was trained for a stored segment; `recipe` says how graphs are built."""
-    return Trained(recipe, segment.ivf, segment.quantizer, segment.value_type)
+    return TrainedModel(recipe, segment.ivf, segment.quantizer, segment.value_type)
 
 
 def _joined(parts: Sequence[Partition]) -> Partition:
@@ -292,7 +294,7 @@ def _joined(parts: Sequence[Partition]) -> Partition:
 
 
 def _write(
-    trained: Trained, store: Store, directory: str, partitions: Iterable[Partition], version: FileVersion
+    trained: TrainedModel, store: Store, directory: str, partitions: Iterable[Partition], version: FileVersion
 ) -> dict[str, int]:
     recipe, quantizer = trained.recipe, trained.quantizer
 

@@ -27,8 +27,8 @@ from spark_lance.index.entries import (
 )
 from spark_lance.index.resolve import RowResolver
 from spark_lance.index.vector.build import (
-    Recipe,
-    Trained,
+    IndexParams,
+    TrainedModel,
     coded_rows,
     merge_segments,
     reopen,
@@ -84,7 +84,7 @@ _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
 def create_vector_index(
     snapshot: Snapshot,
     column: str,
-    recipe: Recipe,
+    recipe: IndexParams,
     *,
     name: str | None = None,
     replace: bool = True,
@@ -124,7 +124,7 @@ def create_vector_index(
 def write_vector_segment(
     snapshot: Snapshot,
     column: str,
-    recipe: Recipe,
+    recipe: IndexParams,
     name: str,
     fragments: Sequence[table_pb2.DataFragment],
     number: uuid.UUID | None = None,
@@ -261,7 +261,7 @@ def segment_rows(
 
 
 def entry_of(
-    trained: Trained,
+    trained: TrainedModel,
     name: str,
     segment: uuid.UUID,
     field: int,
@@ -307,7 +307,7 @@ def _codebook(value: Any, sub_vectors: int | None, bits: int | None) -> Vectors 
     return numbers.reshape(sub_vectors, words, -1)
 
 
-def check_dimension(recipe: Recipe, dim: int) -> None:
+def check_dimension(recipe: IndexParams, dim: int) -> None:
     """Check that an index can be built over vectors of `dim` values.
 
     Raises:
@@ -324,7 +324,7 @@ def recipe_with(
     num_sub_vectors: int | None,
     num_bits: int | None,
     options: Mapping[str, Any],
-) -> Recipe:
+) -> IndexParams:
     """Return a recipe of values that a user gave, with pylance's names for the rarer ones.
 
     Raises:
@@ -335,7 +335,7 @@ def recipe_with(
         raise OptionError(f"a vector index has no option {', '.join(unknown)}")
     plain = GraphParams()
     graph = {name: int(options.get(name, getattr(plain, name))) for name in _GRAPH_OPTIONS}
-    return Recipe(
+    return IndexParams(
         kind.upper(),
         metric_named(metric),
         num_partitions=num_partitions,
@@ -406,7 +406,7 @@ def _is_alike(one: VectorSegment, other: VectorSegment) -> bool:
     )
 
 
-def recipe_of(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> Recipe:
+def recipe_of(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> IndexParams:
     """Return the recipe with which a stored segment could be built again."""
     message = index_pb2.VectorIndexDetails.FromString(entry.index_details.value)
     stored = message.hnsw_index_config
@@ -415,10 +415,10 @@ def recipe_of(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> Recipe:
         graph = GraphParams(
             stored.max_connections, stored.construction_ef, stored.max_level or graph.max_level
         )
-    return Recipe(segment.kind, segment.metric, num_partitions=len(segment.ivf), graph=graph)
+    return IndexParams(segment.kind, segment.metric, num_partitions=len(segment.ivf), graph=graph)
 
 
-def _details(trained: Trained) -> index_pb2.VectorIndexDetails:
+def _details(trained: TrainedModel) -> index_pb2.VectorIndexDetails:
     """Return the message that tells kind and metric without opening a file."""
     recipe = trained.recipe
     message = index_pb2.VectorIndexDetails(

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from spark_lance.file.threads import spare_threads
 from spark_lance.index.vector.kmeans import Turned, assign, nearest, train_kmeans
-from spark_lance.index.vector.quantizers.base import Asked, Matrix, Scorer
+from spark_lance.index.vector.quantizers.base import Matrix, PreparedQuery, Scorer
 
 __all__ = ["Graph", "GraphParams", "Level", "build_graph", "search_graph"]
 
@@ -90,7 +90,7 @@ class Graph:
 
 
 def search_graph(
-    graph: Graph, scorer: Scorer, query: Asked, ef: int, allowed: npt.NDArray[np.bool_] | None = None
+    graph: Graph, scorer: Scorer, query: PreparedQuery, ef: int, allowed: npt.NDArray[np.bool_] | None = None
 ) -> tuple[Ints, Matrix]:
     """Return the nodes nearest to one query that the walk finds, nearest first.
 
@@ -123,7 +123,7 @@ def search_graph(
 def _beam(
     level: Level,
     scorer: Scorer,
-    query: Asked,
+    query: PreparedQuery,
     entry: tuple[int, float],
     ef: int,
     allowed: npt.NDArray[np.bool_] | None,

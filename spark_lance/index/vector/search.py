@@ -39,7 +39,7 @@ from spark_lance.index.vector.graph import Graph, search_graph
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST, is_multi
 from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
 from spark_lance.index.vector.multi import best_rows, flat_vectors, row_distances
-from spark_lance.index.vector.quantizers.base import Asked, Queries, Scorer, estimate_each
+from spark_lance.index.vector.quantizers.base import PreparedQuery, Queries, Scorer, estimate_each
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.storage import RowIds, VectorSegment
 from spark_lance.index.vector.top_k import BatchTopK, TopK, merged, smallest
@@ -172,7 +172,7 @@ class SegmentSearch:
         stored = self.stored
         full = [number for number in numbers if stored.lengths[number]]
         best: list[TopK] = []
-        group: list[tuple[_Loaded, Asked]] = []
+        group: list[tuple[_Loaded, PreparedQuery]] = []
         size = 0
         for number, prepared in zip(
             full, stored.quantizer.ask_each(one, stored.ivf.centroids[full]), strict=True
@@ -191,7 +191,7 @@ class SegmentSearch:
             best.append(self._nearest(group))
         return TopK.best(best, self.query.wanted)
 
-    def _walk(self, partition: _Loaded, prepared: Asked) -> TopK | None:
+    def _walk(self, partition: _Loaded, prepared: PreparedQuery) -> TopK | None:
         """Return what a walk through the graph of a partition finds; None if too few rows count for one."""
         assert partition.graph is not None
         addresses, counts = self._counting(partition.row_ids)
@@ -202,7 +202,7 @@ class SegmentSearch:
         nodes, scores = search_graph(partition.graph, partition.scorer, prepared, ef, counts)
         return TopK(addresses[nodes], scores)
 
-    def _nearest(self, group: Sequence[tuple[_Loaded, Asked]]) -> TopK:
+    def _nearest(self, group: Sequence[tuple[_Loaded, PreparedQuery]]) -> TopK:
         """Return the nearest rows of partitions that count.
 
         Resolving a row may be slow, so only the nearest are, and more of them if too few count.
@@ -260,7 +260,7 @@ def _smallest(
     scores: Distances,
     count: int,
     rounding: float,
-    group: Sequence[tuple[_Loaded, Asked]],
+    group: Sequence[tuple[_Loaded, PreparedQuery]],
     ends: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], Distances]:
     """Return the `wanted` rows of a group of partitions that are nearest, in no order, and their distances.

@@ -27,8 +27,8 @@ from spark_lance.index.entries import Segment, check_name, index_directory
 from spark_lance.index.scalar.create import build_segment, indexed_field
 from spark_lance.index.scalar.kinds import scalar_kind
 from spark_lance.index.vector.build import (
-    Recipe,
-    Trained,
+    IndexParams,
+    TrainedModel,
     merge_segments,
     reopen,
     train,
@@ -287,7 +287,7 @@ class _Work:
     name: str
 
 
-def _train(task: tuple[_Work, Recipe, int]) -> bytes:
+def _train(task: tuple[_Work, IndexParams, int]) -> bytes:
     """Write what training finds as a segment without rows, and return its entry."""
     work, recipe, rows = task
     table = work.table.load()
@@ -304,7 +304,7 @@ def _train(task: tuple[_Work, Recipe, int]) -> bytes:
     ).SerializeToString()
 
 
-def _trained(table: Snapshot, recipe: Recipe, written: bytes) -> Trained:
+def _trained(table: Snapshot, recipe: IndexParams, written: bytes) -> TrainedModel:
     """Return what training found."""
     return reopen(open_segment(_segment(table, written)), recipe)
 
@@ -315,7 +315,7 @@ def _segment(table: Snapshot, written: bytes) -> Segment:
     return Segment(entry, covered, table.store, index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid)))
 
 
-def _code(task: tuple[_Work, Recipe, bytes, tuple[int, ...]]) -> bytes:
+def _code(task: tuple[_Work, IndexParams, bytes, tuple[int, ...]]) -> bytes:
     """Write a segment of some fragments, and return its entry."""
     work, recipe, training, numbers = task
     table = work.table.load()
@@ -331,7 +331,7 @@ def _code(task: tuple[_Work, Recipe, bytes, tuple[int, ...]]) -> bytes:
     return entry.SerializeToString()
 
 
-def _merge(task: tuple[_Work, Recipe, bytes, Sequence[bytes]]) -> bytes:
+def _merge(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> bytes:
     """Write one segment with the rows of several, and return its entry."""
     work, recipe, training, written = task
     if len(written) == 1:

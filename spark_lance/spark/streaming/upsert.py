@@ -33,7 +33,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import Store, open_store
-from spark_lance.memwal.logged import logged_keys, logged_rows
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.staged import (
     Lease,
@@ -47,6 +46,7 @@ from spark_lance.memwal.staged import (
     pieces_by_value,
     record_epoch,
 )
+from spark_lance.memwal.wal_rows import logged_keys, logged_rows
 from spark_lance.memwal.writer import check_loggable
 from spark_lance.spark.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.failures import one_line

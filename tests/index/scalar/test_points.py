@@ -15,7 +15,7 @@ import pytest
 import spark_lance
 from spark_lance.expressions.expressions import Call, Column, Literal
 from spark_lance.index.scalar import btree
-from spark_lance.index.scalar.probe import Probe
+from spark_lance.index.scalar.column_predicate import ColumnPredicate
 
 ROWS = 30_000
 
@@ -65,8 +65,8 @@ def test_random_points(tmp_path: Path, name: str, index: str) -> None:
         assert found["id"].to_pylist() == expected
 
 
-def probe(*values: Any) -> Probe:
-    return Probe(("x",), Call("in", (Column(("value",)), *map(Literal, values))))
+def probe(*values: Any) -> ColumnPredicate:
+    return ColumnPredicate(("x",), Call("in", (Column(("value",)), *map(Literal, values))))
 
 
 def entries(values: pa.Array | pa.ChunkedArray) -> btree.Entries:

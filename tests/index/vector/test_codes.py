@@ -193,7 +193,7 @@ def test_a_large_partition_is_compared_in_parts(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(base, "_ONE_THREAD", 100 * 32)
     points = clustered(size, 32)
     lengths = np.arange(size, dtype=np.float32)
-    asked = base.Asked(clustered(1, 32, seed=3), np.ones(1, np.float32))
+    asked = base.PreparedQuery(clustered(1, 32, seed=3), np.ones(1, np.float32))
     scorer = base.Scorer(points, lengths, -2.0)
     expected = -2 * (points @ asked.points[0]) + lengths + 1
     for most in (0, 1 << 23):

@@ -10,10 +10,10 @@ import pytest
 
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric
-from spark_lance.index.vector.quantizers import coded, product
-from spark_lance.index.vector.quantizers.base import Asked, Scorer, estimate_each
-from spark_lance.index.vector.quantizers.coded import Coded, NarrowCodes
+from spark_lance.index.vector.quantizers import product, quantized_points
+from spark_lance.index.vector.quantizers.base import PreparedQuery, Scorer, estimate_each
 from spark_lance.index.vector.quantizers.product import Codebook, ProductCodes, ProductQuantizer
+from spark_lance.index.vector.quantizers.quantized_points import NarrowCodes, QuantizedPoints
 from tests.index.vectors import clustered
 
 Matrix = npt.NDArray[Any]
@@ -56,15 +56,15 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen(product, "_by_numpy", "numpy")
     seen(product, "_add_up_several", "several")
     seen(product, "_products_together", "together")
-    seen(Coded, "products", "decoded")
+    seen(QuantizedPoints, "products", "decoded")
     monkeypatch.setattr(product, "_MANY", 2)
     monkeypatch.setattr(product, "_WORTH_TABLES", 10)
     monkeypatch.setattr(product, "_WORTH_ARROW", 30)
     monkeypatch.setattr(product, "_BLOCK_SUMS", 64)
     monkeypatch.setattr(product, "_SMALL_ROWS", 40)
     monkeypatch.setattr(product, "_TOGETHER", 3)
-    monkeypatch.setattr(coded, "_TILE_VALUES", 24 * 7)
-    monkeypatch.setattr(coded, "_SHARED_TILE_VALUES", 24 * 8)
+    monkeypatch.setattr(quantized_points, "_TILE_VALUES", 24 * 7)
+    monkeypatch.setattr(quantized_points, "_SHARED_TILE_VALUES", 24 * 8)
     return taken
 
 
@@ -206,8 +206,8 @@ def test_too_few_columns_of_codes() -> None:
 @pytest.mark.parametrize("center", [0.0, 0.5, 15.5, 255.5])
 @pytest.mark.parametrize("rows", [1, 6, 7, 8, 50])
 def test_narrow_codes(monkeypatch: pytest.MonkeyPatch, center: float, rows: int) -> None:
-    monkeypatch.setattr(coded, "_TILE_VALUES", 24 * 7)
-    monkeypatch.setattr(coded, "_SHARED_TILE_VALUES", 24 * 8)
+    monkeypatch.setattr(quantized_points, "_TILE_VALUES", 24 * 7)
+    monkeypatch.setattr(quantized_points, "_SHARED_TILE_VALUES", 24 * 8)
     kind: type[np.unsignedinteger[Any]] = np.uint16 if center > 128 else np.uint8
     codes = np.random.default_rng(0).integers(0, int(2 * center + 1) or 256, (rows, 24)).astype(kind)
     plain = codes.astype(np.float64) - center
@@ -230,7 +230,7 @@ def test_estimates_of_several_partitions(decoded: list[int]) -> None:
     parts = [ProductCodes(some_codes(count, 8, seed=count), book) for count in (4, 2000, 30)]
     scorers = [Scorer(points, points.squares(), -2.0) for points in parts]
     scorers = [scorer.decoded() if i in decoded else scorer for i, scorer in enumerate(scorers)]
-    asked = [Asked(clustered(1, 24, seed=i), np.full(1, i, np.float32)) for i in range(3)]
+    asked = [PreparedQuery(clustered(1, 24, seed=i), np.full(1, i, np.float32)) for i in range(3)]
     found = np.empty(2034, np.float32)
     estimate_each(list(zip(scorers, asked, strict=True)), found)
     expected = [scorer.distances(one)[0] for scorer, one in zip(scorers, asked, strict=True)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spark_lance import dataset
-from spark_lance.index.vector.build import Recipe
+from spark_lance.index.vector.build import IndexParams
 from spark_lance.index.vector.create import create_vector_index, extend_vector_index, open_segment
 from spark_lance.index.vector.graph import GraphParams
 from spark_lance.index.vector.metrics import Metric
@@ -104,7 +104,7 @@ def test_pylance_searches_what_we_built(
 ) -> None:
     path = tmp_path / "t"
     write_pylance(path, VECTORS, max_rows_per_file=600)
-    build(path, Recipe(kind, metric, num_partitions=PARTITIONS, **options))
+    build(path, IndexParams(kind, metric, num_partitions=PARTITIONS, **options))
     nearest = {"column": "v", "q": QUERIES[0], "k": 3, "metric": metric}
     plan = lance.dataset(str(path)).scanner(nearest=nearest).explain_plan(True)
     assert "ANN" in plan
@@ -112,7 +112,7 @@ def test_pylance_searches_what_we_built(
     assert_alike(path, kind, metric)
 
 
-def build(path: Path, recipe: Recipe) -> None:
+def build(path: Path, recipe: IndexParams) -> None:
     found = dataset(path)
     create_vector_index(found.snapshot, "v", recipe)
 
@@ -124,7 +124,7 @@ def build(path: Path, recipe: Recipe) -> None:
 def test_pylance_reads_all_forms_of_rq_codes(options: dict[str, Any], metric: Metric, tmp_path: Path) -> None:
     path = tmp_path / "t"
     write_pylance(path, VECTORS)
-    build(path, Recipe("IVF_RQ", metric, num_partitions=PARTITIONS, **options))
+    build(path, IndexParams("IVF_RQ", metric, num_partitions=PARTITIONS, **options))
     assert_alike(path, "IVF_RQ", metric)
 
 
@@ -133,7 +133,7 @@ def test_pylance_reads_all_forms_of_rq_codes(options: dict[str, Any], metric: Me
 def test_other_floats(kind: str, dtype: Any, tmp_path: Path) -> None:
     path = tmp_path / "t"
     write_pylance(path, VECTORS.astype(dtype))
-    build(path, Recipe(kind, "l2", num_partitions=PARTITIONS))
+    build(path, IndexParams(kind, "l2", num_partitions=PARTITIONS))
     accurate = {"approx_mode": "accurate"} if has_tables(kind) else {}
     query = QUERIES[0].astype(dtype)
     ids, distances = pylance_neighbours(path, query, 20, nprobes=PARTITIONS, **accurate)
@@ -147,7 +147,7 @@ def test_a_vector_is_0_from_itself_and_none_is_nearer(kind: str, tmp_path: Path)
     path = tmp_path / "t"
     vectors = VECTORS + np.float32(100)  # far from 0, where rounding is felt
     write_pylance(path, vectors)
-    build(path, Recipe(kind, "l2", num_partitions=PARTITIONS))
+    build(path, IndexParams(kind, "l2", num_partitions=PARTITIONS))
     for number in range(0, ROWS, 75):
         ids, distances = ours(path, vectors[number], 3)
         assert (ids[0], distances[0]) == (number, 0.0)
@@ -159,7 +159,7 @@ def test_bits_are_compared_by_hamming(tmp_path: Path) -> None:
     path = tmp_path / "t"
     vectors = np.random.default_rng(0).integers(0, 256, (800, 8)).astype(np.uint8)
     write_pylance(path, vectors)
-    build(path, Recipe("IVF_FLAT", "hamming", num_partitions=4))
+    build(path, IndexParams("IVF_FLAT", "hamming", num_partitions=4))
     ids, distances = ours(path, vectors[3], 10, nprobes=4)
     theirs = pylance_neighbours(path, vectors[3], 10, nprobes=4, metric="hamming")
     assert ids[0] == 3
@@ -178,7 +178,7 @@ def test_both_extend_one_index_in_turns(kind: str, stable: bool, tmp_path: Path)
     path = tmp_path / "t"
     options: dict[str, Any] = {"num_sub_vectors": 4, "num_bits": 4} if "PQ" in kind else {}
     write_pylance(path, VECTORS[:600], enable_stable_row_ids=stable)
-    build(path, Recipe(kind, "l2", num_partitions=PARTITIONS, graph=GraphParams(m=8), **options))
+    build(path, IndexParams(kind, "l2", num_partitions=PARTITIONS, graph=GraphParams(m=8), **options))
     lance.write_dataset(table_of(VECTORS[600:900], 600), str(path), mode="append")
     lance.dataset(str(path)).optimize.optimize_indices(num_indices_to_merge=0)
     lance.write_dataset(table_of(VECTORS[900:1200], 900), str(path), mode="append")

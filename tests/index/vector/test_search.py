@@ -14,7 +14,7 @@ import pytest
 import spark_lance
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.index.vector import search
-from spark_lance.index.vector.quantizers.coded import Coded
+from spark_lance.index.vector.quantizers.quantized_points import QuantizedPoints
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.index.vector.storage import all_partitions
@@ -119,7 +119,7 @@ def test_only_what_is_walked_is_decoded(bound: int, tmp_path: Path, monkeypatch:
     query = VectorQuery.parse({"column": "v", "q": vectors[3], "k": 5}).fitted(vector_search.kind)
     ((segment, stored),) = vector_search._segments
     partition = vector_search.in_segment(query, segment, stored, None)._load(0)
-    assert isinstance(partition.scorer.points, Coded) is (bound > 700)
+    assert isinstance(partition.scorer.points, QuantizedPoints) is (bound > 700)
     assert found(dataset, vectors[3], k=5)["id"][0].as_py() == 3
 
 

@@ -19,7 +19,13 @@ from spark_lance.index.columns import leaf_field
 from spark_lance.index.commit import commit_segments, new_segment
 from spark_lance.index.entries import check_name, index_directory
 from spark_lance.index.files import IndexFileWriter
-from spark_lance.index.vector.build import Recipe, Trained, merge_segments, prepare_sample, vector_type
+from spark_lance.index.vector.build import (
+    IndexParams,
+    TrainedModel,
+    merge_segments,
+    prepare_sample,
+    vector_type,
+)
 from spark_lance.index.vector.create import entry_of, recipe_with, sample_vectors, segment_rows
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import metric_named
@@ -213,7 +219,7 @@ class IndicesBuilder:
         name = index_name or f"{self.column[0]}_idx"
         check_name(snapshot.manifest, name, field.id, replace=True)
         recipe = self._recipe(ivf.distance_type, None, 256, 50)
-        trained = Trained(recipe, self._ivf(ivf), self._quantizer(ivf, pq), self._dtype)
+        trained = TrainedModel(recipe, self._ivf(ivf), self._quantizer(ivf, pq), self._dtype)
         store, folder = open_store(dir_path)
         parts = [
             _partitions(LanceFileReader(store.uri(join(folder, file))), len(trained.ivf))
@@ -238,7 +244,7 @@ class IndicesBuilder:
         existing = [fragment for fragment in fragments if fragment is not None]
         return [fragment.message for fragment in existing], sum(each.count_rows() for each in existing)
 
-    def _recipe(self, metric: str, partitions: int | None, sample_rate: int, iterations: int) -> Recipe:
+    def _recipe(self, metric: str, partitions: int | None, sample_rate: int, iterations: int) -> IndexParams:
         options = {"sample_rate": sample_rate, "max_iters": iterations}
         return recipe_with("IVF_PQ", metric_named(metric.lower()), partitions, None, None, options)
 

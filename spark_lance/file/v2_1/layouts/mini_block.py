@@ -53,8 +53,8 @@ from spark_lance.file.v2_1.base.blocks import Block, DictionaryBlock, FixedWidth
 from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, words_of
 from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.general import decompress
-from spark_lance.file.v2_1.encodings.picking import Unpack, levels_pickable, pick, pick_levels, pickable
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, ChunkValues, EncodedBlock
+from spark_lance.file.v2_1.encodings.random_access import Unpack, levels_pickable, pick, pick_levels, pickable
 from spark_lance.file.v2_1.encodings.rle import Runs, block_runs
 from spark_lance.file.v2_1.layouts.levels_writer import LevelBuffers, LevelChunks
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes

@@ -45,7 +45,7 @@ from spark_lance.file.v2_1.base.chunks import (
     run_starts,
 )
 from spark_lance.file.v2_1.encodings.general import decompress
-from spark_lance.file.v2_1.encodings.picking import Unpack, plain_width
+from spark_lance.file.v2_1.encodings.random_access import Unpack, plain_width
 from spark_lance.file.v2_1.encodings.rle import Runs
 from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
 from spark_lance.file.v2_1.layouts.mini_block import ChunkParts, ChunkTable, Items, has_dictionary

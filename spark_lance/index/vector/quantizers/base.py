@@ -23,12 +23,12 @@ import pyarrow as pa
 
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric, Vectors
-from spark_lance.index.vector.quantizers.coded import Coded, Matrix, squares
+from spark_lance.index.vector.quantizers.quantized_points import Matrix, QuantizedPoints, squares
 
 __all__ = [
-    "Asked",
     "Codes",
     "Matrix",
+    "PreparedQuery",
     "Quantizer",
     "Queries",
     "Scorer",
@@ -69,7 +69,7 @@ class Queries:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PreparedQuery:
     """Queries as the rows of a partition are compared with them.
 
     Attributes:
@@ -96,16 +96,16 @@ class Scorer:
         whole: whether points and queries are whole numbers whose products add up without rounding.
     """
 
-    points: Matrix | Coded
+    points: Matrix | QuantizedPoints
     add: Matrix
     scale: Matrix | float
     direct: bool = False
     whole: bool = False
 
-    def distances(self, query: Asked) -> Matrix:
+    def distances(self, query: PreparedQuery) -> Matrix:
         """Return the distances of queries to all rows: (q, n) float32."""
         result: Matrix
-        if isinstance(self.points, Coded):
+        if isinstance(self.points, QuantizedPoints):
             result = np.empty((len(query.points), self.points.shape[0]), dtype=np.float32)
             self.points.products(query.points, result)
         else:
@@ -115,7 +115,7 @@ class Scorer:
         result += query.shift[:, None]
         return np.maximum(result, 0, out=result) if self.direct else result
 
-    def estimate(self, query: Asked, out: Matrix, *, afar: bool = False) -> None:
+    def estimate(self, query: PreparedQuery, out: Matrix, *, afar: bool = False) -> None:
         """Write the distances of one query to all rows into an array (n,) float32, rounded as sums are.
 
         Args:
@@ -123,7 +123,7 @@ class Scorer:
             out: where to.
             afar: whether the rows are in memory rather than in the caches of a core.
         """
-        if isinstance(self.points, Coded):
+        if isinstance(self.points, QuantizedPoints):
             self.points.products(query.points, out[None])
         elif (
             afar
@@ -137,13 +137,13 @@ class Scorer:
             self._products(self.points, query, out)
         self.finish(query, out)
 
-    def finish(self, query: Asked, out: Matrix) -> None:
+    def finish(self, query: PreparedQuery, out: Matrix) -> None:
         """Make the distances of one query to all rows of its products with their points."""
         out *= self.scale
         out += self.add if isinstance(query.gain, float) else self.add * query.gain[0]
         out += query.shift[0]
 
-    def _products(self, points: Matrix, query: Asked, out: Matrix) -> None:
+    def _products(self, points: Matrix, query: PreparedQuery, out: Matrix) -> None:
         """Write the products of one query with all rows, by one thread of BLAS unless there are very many."""
         rows, width = points.shape
         step = rows if points.size > _MOST_ALONE else max(1, _ONE_THREAD // max(1, width))
@@ -153,15 +153,17 @@ class Scorer:
 
     def part(self, rows: slice) -> Scorer:
         """Return some of the rows."""
-        points = self.points.part(rows) if isinstance(self.points, Coded) else self.points[rows]
+        points = self.points.part(rows) if isinstance(self.points, QuantizedPoints) else self.points[rows]
         scale = self.scale if isinstance(self.scale, float) else self.scale[rows]
         return replace(self, points=points, add=self.add[rows], scale=scale)
 
     def decoded(self) -> Scorer:
         """Return the rows as floats."""
-        return replace(self, points=self.points.floats()) if isinstance(self.points, Coded) else self
+        return (
+            replace(self, points=self.points.floats()) if isinstance(self.points, QuantizedPoints) else self
+        )
 
-    def rounding(self, query: Asked) -> float:
+    def rounding(self, query: PreparedQuery) -> float:
         """Return how far estimates of direct distances of one query may be off at most."""
         return self._rounding * (self._most + float(query.shift[0])) if self.direct else 0.0
 
@@ -174,7 +176,7 @@ class Scorer:
         # A sum of n products is off by n rounding errors of their size at most; there are two such sums.
         return 2 * int(self.points.shape[1]) * _ROUNDING
 
-    def some(self, query: Asked, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
+    def some(self, query: PreparedQuery, rows: npt.NDArray[np.integer[Any]]) -> Matrix:
         """Return the distances of one query to some rows."""
         if self.direct:
             return squares(self.points[rows] - query.points)
@@ -190,7 +192,7 @@ class Scorer:
         return self.points.nbytes + self.add.nbytes + scale
 
 
-def estimate_each(group: Sequence[tuple[Scorer, Asked]], out: Matrix, *, afar: bool = False) -> None:
+def estimate_each(group: Sequence[tuple[Scorer, PreparedQuery]], out: Matrix, *, afar: bool = False) -> None:
     """Write the distances of one query to the rows of several partitions, as `Scorer.estimate` does.
 
     Args:
@@ -198,7 +200,7 @@ def estimate_each(group: Sequence[tuple[Scorer, Asked]], out: Matrix, *, afar: b
         out: (n,) float32, n the rows of all partitions.
         afar: whether the rows are in memory rather than in the caches of a core.
     """
-    coded = [scorer.points for scorer, _ in group if isinstance(scorer.points, Coded)]
+    coded = [scorer.points for scorer, _ in group if isinstance(scorer.points, QuantizedPoints)]
     together = len(coded) == len(group)
     if together:
         type(coded[0]).products_of_each(coded, [query.points for _, query in group], out)
@@ -213,7 +215,7 @@ def estimate_each(group: Sequence[tuple[Scorer, Asked]], out: Matrix, *, afar: b
 
 
 class Training(Protocol):
-    """How a quantizer is trained; see `Recipe`, which is this."""
+    """How a quantizer is trained; see `IndexParams`, which is this."""
 
     @property
     def metric(self) -> Metric:
@@ -312,10 +314,10 @@ class Quantizer(ABC):
         return Queries(vectors, vectors)
 
     @abstractmethod
-    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
+    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Return queries as they are compared with the rows of the partition that a centroid has."""
 
-    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
+    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
         """Return one query as it is compared with the rows of each of some partitions (p, dim).
 
         To be overridden where the centroid matters: here all partitions see the query alike.
@@ -333,7 +335,7 @@ class Quantizer(ABC):
     def comparable(self, codes: Codes) -> Matrix:
         """Return what the codes of one partition, row by row, stand for: what a graph is built of."""
         points = self.scorer(self.pack(codes)).points
-        return points.floats() if isinstance(points, Coded) else points
+        return points.floats() if isinstance(points, QuantizedPoints) else points
 
     @classmethod
     @abstractmethod
@@ -354,10 +356,12 @@ class Quantizer(ABC):
         """
 
 
-def each_of(points: Matrix, shift: Matrix) -> list[Asked]:
+def each_of(points: Matrix, shift: Matrix) -> list[PreparedQuery]:
     """Return one query as several partitions see it: points (p, width), or (1, width) for all, shift (p,)."""
     alike = len(points) == 1
-    return [Asked(points if alike else points[i : i + 1], shift[i : i + 1]) for i in range(len(shift))]
+    return [
+        PreparedQuery(points if alike else points[i : i + 1], shift[i : i + 1]) for i in range(len(shift))
+    ]
 
 
 def no_shift(count: int) -> Matrix:

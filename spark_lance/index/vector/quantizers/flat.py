@@ -21,9 +21,9 @@ from spark_lance.errors import FormatError
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
-    Asked,
     Codes,
     Matrix,
+    PreparedQuery,
     Quantizer,
     Queries,
     Scorer,
@@ -88,15 +88,15 @@ class Flat(Quantizer):
         lengths[lengths == 0] = 1
         return Scorer(points, ones, np.float32(-1) / lengths)
 
-    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
+    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Return the queries; the centroid does not matter."""
         vectors = queries.vectors
         points: Matrix = (np.unpackbits(vectors, axis=1) if self.metric == "hamming" else vectors).astype(
             np.float32
         )
         if self.metric in ("l2", "hamming"):
-            return Asked(points, squares(points))
-        return Asked(points, no_shift(len(points)))
+            return PreparedQuery(points, squares(points))
+        return PreparedQuery(points, no_shift(len(points)))
 
     @classmethod
     def load(

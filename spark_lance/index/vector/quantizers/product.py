@@ -39,9 +39,9 @@ from spark_lance.index.vector.ivf import Ivf, pack_tensor, unpack_tensor
 from spark_lance.index.vector.kmeans import assign, train_kmeans
 from spark_lance.index.vector.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
-    Asked,
     Codes,
     Matrix,
+    PreparedQuery,
     Quantizer,
     Queries,
     Scorer,
@@ -51,7 +51,7 @@ from spark_lance.index.vector.quantizers.base import (
     squares,
     vector_column,
 )
-from spark_lance.index.vector.quantizers.coded import Coded, Rows
+from spark_lance.index.vector.quantizers.quantized_points import QuantizedPoints, Rows
 from spark_lance.proto import index_pb2
 
 __all__ = [
@@ -122,7 +122,7 @@ class Codebook:
 
 
 @dataclass(frozen=True)
-class ProductCodes(Coded):
+class ProductCodes(QuantizedPoints):
     """Points of codewords.
 
     Attributes:
@@ -176,7 +176,9 @@ class ProductCodes(Coded):
                 _add_up_several(tables, self.codes, out[some])
 
     @classmethod
-    def products_of_each(cls, parts: Sequence[Coded], queries: Sequence[Matrix], out: Matrix) -> None:
+    def products_of_each(
+        cls, parts: Sequence[QuantizedPoints], queries: Sequence[Matrix], out: Matrix
+    ) -> None:
         """Write the products of one query with the points of several partitions, one after the other."""
         start = 0
         for first, last in _groups([points.shape[0] for points in parts]):
@@ -445,14 +447,14 @@ class ProductQuantizer(Quantizer):
             return Scorer(points, points.squares(), -2.0)
         return Scorer(points, np.ones(count, dtype=np.float32), -1.0)
 
-    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
+    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Return the queries as seen from the centroid, or as they are with dot."""
         if not self._has_residuals:
-            return Asked(queries.vectors.astype(np.float32), no_shift(len(queries)))
+            return PreparedQuery(queries.vectors.astype(np.float32), no_shift(len(queries)))
         rest: Matrix = (queries.vectors - centroid).astype(np.float32)
-        return Asked(rest, squares(rest))
+        return PreparedQuery(rest, squares(rest))
 
-    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
+    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
         """Return one query as seen from each centroid, or as it is with dot."""
         if not self._has_residuals:
             return super().ask_each(query, centroids)

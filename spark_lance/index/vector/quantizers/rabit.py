@@ -74,9 +74,9 @@ from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.index.vector.ivf import Ivf, pack_tensor, unpack_tensor
 from spark_lance.index.vector.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
-    Asked,
     Codes,
     Matrix,
+    PreparedQuery,
     Quantizer,
     Queries,
     Scorer,
@@ -85,7 +85,7 @@ from spark_lance.index.vector.quantizers.base import (
     squares,
     vector_column,
 )
-from spark_lance.index.vector.quantizers.coded import NarrowCodes
+from spark_lance.index.vector.quantizers.quantized_points import NarrowCodes
 from spark_lance.proto import index_pb2
 
 __all__ = [
@@ -495,20 +495,20 @@ class RabitQuantizer(Quantizer):
         """Return the queries, and rotated."""
         return Queries(vectors, self.rotation(vectors))
 
-    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
+    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Return the rotated queries."""
         rest = (queries.vectors - centroid).astype(np.float32)
         points = self.rotation(rest) if self.residual_query else queries.turned
         if self.metric != "dot":
-            return Asked(points, squares(rest))
+            return PreparedQuery(points, squares(rest))
         along = queries.vectors.astype(np.float32) @ centroid.astype(np.float32)
         length = squares(centroid[None])
         if self.residual_query or not length[0]:
-            return Asked(points, -along)
+            return PreparedQuery(points, -along)
         gain = along / length
-        return Asked(points, 1 - along - gain, gain)
+        return PreparedQuery(points, 1 - along - gain, gain)
 
-    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[Asked]:
+    def ask_each(self, query: Queries, centroids: Vectors) -> Sequence[PreparedQuery]:
         """Return one query as seen from each centroid."""
         if self.metric == "dot":
             return [self.ask(query, centroid) for centroid in centroids]

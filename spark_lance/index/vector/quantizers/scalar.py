@@ -22,9 +22,9 @@ from spark_lance.errors import FormatError
 from spark_lance.index.vector.ivf import Ivf
 from spark_lance.index.vector.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
-    Asked,
     Codes,
     Matrix,
+    PreparedQuery,
     Quantizer,
     Queries,
     Scorer,
@@ -32,7 +32,7 @@ from spark_lance.index.vector.quantizers.base import (
     squares,
     vector_column,
 )
-from spark_lance.index.vector.quantizers.coded import NarrowCodes
+from spark_lance.index.vector.quantizers.quantized_points import NarrowCodes
 
 __all__ = ["ScalarQuantizer"]
 
@@ -109,13 +109,13 @@ class ScalarQuantizer(Quantizer):
         decoded += np.float32(self.start)
         return decoded
 
-    def ask(self, queries: Queries, centroid: Vectors) -> Asked:
+    def ask(self, queries: Queries, centroid: Vectors) -> PreparedQuery:
         """Return the codes of the queries, or the queries themselves with dot."""
         if self.metric == "dot":
             points: Matrix = queries.vectors.astype(np.float32)
-            return Asked(points, (-self.start * points.sum(axis=1)).astype(np.float32))
+            return PreparedQuery(points, (-self.start * points.sum(axis=1)).astype(np.float32))
         points = self._codes(queries.vectors).astype(np.float32)
-        return Asked(points, squares(points) * np.float32(self._step**2))
+        return PreparedQuery(points, squares(points) * np.float32(self._step**2))
 
     @classmethod
     def load(

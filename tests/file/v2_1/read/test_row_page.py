@@ -19,7 +19,7 @@ from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.base.pages import RowReader
 from spark_lance.file.reader import FileReader, take_field
-from spark_lance.file.v2_1.encodings.picking import pickable
+from spark_lance.file.v2_1.encodings.random_access import pickable
 from spark_lance.file.v2_1.read import field_reader, row_page
 from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from spark_lance.index.vector.metrics import Vectors
 
-__all__ = ["Coded", "Matrix", "NarrowCodes", "squares"]
+__all__ = ["Matrix", "NarrowCodes", "QuantizedPoints", "squares"]
 
 Matrix = npt.NDArray[np.float32]
 # Which rows: some one after the other, or any.
@@ -28,7 +28,7 @@ _TILE_VALUES = 1 << 16
 _SHARED_TILE_VALUES = 1 << 20
 
 
-class Coded(ABC):
+class QuantizedPoints(ABC):
     """Points (n, width) float32 as codes."""
 
     @property
@@ -42,7 +42,7 @@ class Coded(ABC):
         """Bytes of memory."""
 
     @abstractmethod
-    def part(self, rows: slice) -> Coded:
+    def part(self, rows: slice) -> QuantizedPoints:
         """Return some of the points."""
 
     @abstractmethod
@@ -79,7 +79,9 @@ class Coded(ABC):
                 np.matmul(queries, tile.T, out=out[:, rows])
 
     @classmethod
-    def products_of_each(cls, parts: Sequence[Coded], queries: Sequence[Matrix], out: Matrix) -> None:
+    def products_of_each(
+        cls, parts: Sequence[QuantizedPoints], queries: Sequence[Matrix], out: Matrix
+    ) -> None:
         """Write the products of one query with the points of several partitions, one after the other.
 
         Args:
@@ -106,7 +108,7 @@ class Coded(ABC):
 
 
 @dataclass(frozen=True)
-class NarrowCodes(Coded):
+class NarrowCodes(QuantizedPoints):
     """Points whose values are small whole numbers, or these less a number.
 
     Attributes:

@@ -28,7 +28,7 @@ from spark_lance.expressions.expressions import (
     walk,
 )
 
-__all__ = ["Probe", "conjuncts", "probe_of", "turned"]
+__all__ = ["ColumnPredicate", "column_predicate_of", "conjuncts", "turned"]
 
 _VALUE = Column(("value",))
 _NULL = Literal(None)
@@ -46,7 +46,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Probe:
+class ColumnPredicate:
     """A condition on one column.
 
     Attributes:
@@ -65,7 +65,7 @@ class Probe:
         """
         tree = self.tree
         if isinstance(tree, Call) and tree.function == "and":
-            bounds = (Probe(self.path, part).operator for part in tree.arguments)
+            bounds = (ColumnPredicate(self.path, part).operator for part in tree.arguments)
             return _BETWEEN if all(bound in _BOUNDS for bound in bounds) else ""
         if not isinstance(tree, Call) or not tree.arguments or tree.arguments[0] not in _VALUES:
             return ""
@@ -160,7 +160,7 @@ class Probe:
         result = np.zeros(len(low), dtype=np.bool_)
         assert isinstance(self.tree, Call)
         if self.operator == _BETWEEN:
-            parts = [Probe(self.path, part)._any_between(low, high) for part in self.tree.arguments]
+            parts = [ColumnPredicate(self.path, part)._any_between(low, high) for part in self.tree.arguments]
             return np.asarray(np.logical_and.reduce(parts))
         for constant in self.tree.arguments[1:]:
             if constant == _NULL:
@@ -247,17 +247,17 @@ def _bound(tree: Expression) -> Call | None:
     return comparison if is_constant(comparison.arguments[1]) else None
 
 
-def probe_of(node: Expression) -> Probe | None:
+def column_predicate_of(node: Expression) -> ColumnPredicate | None:
     """Return the question to the index of a column, if an expression concerns one column only."""
     if isinstance(node, Call) and node.function == "in":
         column, *others = node.arguments
         if isinstance(column, Column) and _are_literals(others):
-            return Probe(column.path, Call("in", (_VALUE, *others)))
+            return ColumnPredicate(column.path, Call("in", (_VALUE, *others)))
     paths = {part.path for part in walk(node) if isinstance(part, Column)}
     unfit = any(isinstance(part, Call) and part.function in _UNFIT for part in walk(node))
     if len(paths) != 1 or unfit:
         return None
-    return Probe(
+    return ColumnPredicate(
         paths.pop(), turned(replaced(node, lambda part: _VALUE if isinstance(part, Column) else None))
     )
 

@@ -18,14 +18,14 @@ from spark_lance.table.addresses import Addresses, row_addresses
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_set import RowSet
 
-__all__ = ["LONGEST_RUN", "Covering", "coverings", "pruner_of"]
+__all__ = ["LONGEST_RUN", "FullCoverageIndex", "full_coverage_indices", "pruner_of"]
 
 # Entries that are looked at together.
 LONGEST_RUN = 1 << 18
 
 
 @dataclass(frozen=True)
-class Covering:
+class FullCoverageIndex:
     """The segments of one index; together they cover every fragment, each of them once."""
 
     snapshot: Snapshot
@@ -72,9 +72,9 @@ def pruner_of(snapshot: Snapshot) -> ScalarPruner | None:
     return next((pruner for pruner in snapshot.scan([]).pruners if isinstance(pruner, ScalarPruner)), None)
 
 
-def coverings(
+def full_coverage_indices(
     snapshot: Snapshot, path: Sequence[str], kinds: Collection[type[ScalarIndex]]
-) -> Iterator[Covering]:
+) -> Iterator[FullCoverageIndex]:
     """Yield the indices of some kinds on a column that cover a whole version.
 
     Args:
@@ -94,4 +94,4 @@ def coverings(
             by_name.setdefault((type(index), index.segment.name), []).append(index)
     for (kind, _), parts in by_name.items():
         if covers_once(parts, present):
-            yield Covering(snapshot, pruner.resolver, kind, tuple(parts))
+            yield FullCoverageIndex(snapshot, pruner.resolver, kind, tuple(parts))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.memwal.parts import Keys, Part
+from spark_lance.memwal.fresh_sources import Keys, Part
 from spark_lance.table.row_keys import KeyIndex
 
 __all__ = ["Chosen", "choose", "newest_rows"]
