@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import ExpressionError, OptionError
 from spark_lance.file.base.geometry_names import BOX, NATIVE_DEPTHS, WELL_KNOWN_BINARY, WELL_KNOWN_TEXT
 
@@ -40,7 +41,6 @@ __all__ = [
 ]
 
 Geometries = npt.NDArray[np.object_]
-Ints = npt.NDArray[np.int64]
 
 _NAME = b"ARROW:extension:name"
 _MOST_ORDINATES = 4

@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Bools
 from spark_lance.expressions.json_functions import documents_of, windows_of
 from spark_lance.expressions.json_path import find, parse_path
 from spark_lance.expressions.values import Value
@@ -37,7 +37,6 @@ __all__ = ["CANDIDATE", "json_candidate"]
 
 CANDIDATE = "json_candidate"
 
-Bools = npt.NDArray[np.bool_]
 _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 _TESTS: dict[str, Callable[[Any, Any], pa.Array]] = {
     "<": pc.less,

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.file.base.schema import EXTENSION_NAME
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "runs_of",
 ]
 
-Indices = npt.NDArray[np.int64]
 
 BLOB_SOURCE = "blob_source"
 EXTERNAL = 3
@@ -67,7 +66,7 @@ _NEEDED = frozenset({"position", "size", BLOB_SOURCE})
 class ReferencedBlobs(Protocol):
     """Finds the bytes that references name. Arrays are of the type `REFERENCE`."""
 
-    def sizes(self, references: pa.StructArray) -> Indices:
+    def sizes(self, references: pa.StructArray) -> Ints:
         """Return the number of bytes of each blob, 0 for nulls."""
 
     def read(self, references: pa.StructArray) -> pa.Array:
@@ -172,7 +171,7 @@ def map_references(
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items, type=pa.list_(item), mask=mask)
 
 
-def runs_of(sizes: Indices, limit: int) -> Iterator[tuple[int, int]]:
+def runs_of(sizes: Ints, limit: int) -> Iterator[tuple[int, int]]:
     """Yield runs of rows of at most `limit` bytes, or of one row that has more."""
     ends = np.cumsum(sizes)
     start = 0

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.metadata import BytesLike
 from spark_lance.file.base.schema import EXTENSION_NAME, Field
@@ -43,9 +44,6 @@ _TRUE = frozenset({"true", "1", "yes"})
 _INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
 # Referenced bytes that are held at a time; a larger blob goes through in pieces.
 _COPY_BYTES = 16 << 20
-
-Indices = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -304,7 +302,7 @@ class BlobWriter:
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(parts, names=["position", "size"], mask=mask)
 
-    def _inline(self, offsets: Indices, data: npt.NDArray[np.uint8]) -> Indices:
+    def _inline(self, offsets: Ints, data: npt.NDArray[np.uint8]) -> Ints:
         """Write values one behind the other into the data file; return their positions, 0 of empty ones."""
         if not len(data):
             return np.zeros(len(offsets) - 1, np.int64)
@@ -344,7 +342,7 @@ class BlobWriter:
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(columns, names=names, mask=mask)
 
-    def _pack(self, field_id: int, data: pa.Array, limits: _Thresholds) -> tuple[Indices, Indices]:
+    def _pack(self, field_id: int, data: pa.Array, limits: _Thresholds) -> tuple[Ints, Ints]:
         """Append blobs to sidecars that they share; return which and where in it."""
         offsets, content = _content(data)
         number, position = np.zeros((2, len(data)), np.int64)
@@ -393,12 +391,12 @@ def _is_valid(array: pa.Array) -> Bools:
     return valid
 
 
-def _content(array: pa.Array) -> tuple[Indices, npt.NDArray[np.uint8]]:
+def _content(array: pa.Array) -> tuple[Ints, npt.NDArray[np.uint8]]:
     """Return offsets from 0 and the bytes of large_binary values; nulls are empty."""
     _, ends, data = array.buffers()
     if ends is None or not len(array):
         return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
-    offsets: Indices = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
+    offsets: Ints = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
     if array.null_count and np.diff(offsets)[~_is_valid(array)].any():
         return _content(pc.fill_null(array, b""))
     first, last = int(offsets[0]), int(offsets[-1])

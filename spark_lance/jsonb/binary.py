@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Bools
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.jsonb.numbers import numbers_of
 from spark_lance.jsonb.scan import TextScan
@@ -43,7 +44,6 @@ from spark_lance.jsonb.values import (
     SCALAR,
     STRING,
     TRUE,
-    Bools,
     JsonValues,
     big_endian,
 )

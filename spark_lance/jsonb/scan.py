@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.numpy_types import Bools
+
 __all__ = ["Gaps", "TextScan"]
 
-Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.buffers import expand_ranges
+from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 
 __all__ = [
@@ -48,9 +49,6 @@ NULL, STRING, NUMBER, FALSE, TRUE, CONTAINER = range(6)
 MISSING = 255
 _COUNT = 0x1FFFFFFF
 _LENGTH = 0x0FFFFFFF
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.io.counters import count_read
 from spark_lance.io.store import Store
@@ -22,7 +23,6 @@ from spark_lance.io.store import Store
 __all__ = ["PageSource"]
 
 Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
 
 _EMPTY = pa.py_buffer(b"")
 

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import CapacityError
 from spark_lance.arrow.buffers import as_bytes, is_ascii
+from spark_lance.arrow.numpy_types import Bools
 from spark_lance.arrow.texts import check_stored_text
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.fsst import decode_fsst
@@ -42,7 +43,6 @@ from spark_lance.file.v2_0.nullable import encode_nullable
 from spark_lance.proto import encodings20_pb2 as pb
 
 __all__ = [
-    "Bools",
     "Bounds",
     "encode_binary",
     "encode_ends",
@@ -59,7 +59,6 @@ __all__ = [
 
 _INT32_MAX = 2**31 - 1
 
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Bounds: TypeAlias = npt.NDArray[np.int64]
 
 

@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.index.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.entries import Segment
@@ -64,8 +65,6 @@ LISTS = pa.schema(
         pa.field("_length", pa.uint32(), False),
     ]
 )
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 
 __all__ = ["BLOCK", "FIXED_TAIL", "VARINT_TAIL", "pack_list", "pack_numbers", "unpack_list"]
@@ -32,8 +33,6 @@ __all__ = ["BLOCK", "FIXED_TAIL", "VARINT_TAIL", "pack_list", "pack_numbers", "u
 BLOCK = 128
 FIXED_TAIL, VARINT_TAIL = "fixed32_v1", "varint_delta_v1"
 _HEADER = struct.Struct("<fIB")
-
-Ints = npt.NDArray[np.int64]
 
 
 def unpack_list(blocks: Sequence[bytes], count: int, tail: str) -> tuple[Ints, Ints]:

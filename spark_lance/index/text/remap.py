@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.index.building import SegmentTarget
 from spark_lance.index.copies import RowAddressMap, copy_file, copy_renumbered
@@ -30,8 +31,6 @@ _RUN_TOKENS = 1024
 _PART_FILES = ("docs", "tokens", "invert")
 _BLOCK_SIZE = "posting_block_size"
 _NEWER_POSITIONS = "_compressed_position"
-
-Ints = npt.NDArray[np.int64]
 
 
 def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
+
 __all__ = ["weights"]
 
 _K1, _B = 1.2, 0.75
-
-Ints = npt.NDArray[np.int64]
 
 
 def weights(

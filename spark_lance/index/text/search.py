@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import ColumnTypeError, OptionError
 from spark_lance.expressions.values import plain
 from spark_lance.file.base.limits import decoding
@@ -104,7 +105,6 @@ def _distances(word: str, words: pa.Array) -> npt.NDArray[np.int64]:
     return result
 
 
-Ints = npt.NDArray[np.int64]
 _WINDOW_BYTES = 32 << 20
 _MARGIN = 64
 

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.io.user_cache import user_cache
 
 __all__ = ["MODEL_HOME", "SEGMENTERS", "jieba_tokens", "ngrams"]
 
-Ints = npt.NDArray[np.int64]
 # Names of a setting: the folder in which models of languages are, one folder per family.
 MODEL_HOME = "LANCE_LANGUAGE_MODEL_HOME"
 

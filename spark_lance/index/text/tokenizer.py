@@ -35,6 +35,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.index.text.lists import is_text, joined_texts
 from spark_lance.index.text.segmenters import SEGMENTERS, ngrams
@@ -52,7 +53,6 @@ __all__ = [
     "query_triples",
 ]
 
-Ints = npt.NDArray[np.int64]
 # Words of texts, the text of each, and how many words stand before it.
 Cut = Callable[[pa.Array], tuple[pa.Array, Ints, Ints]]
 # Words, the document of each, and its place there.

@@ -22,13 +22,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.file.threads import spare_threads
 from spark_lance.index.vector.kmeans import Turned, assign, nearest, train_kmeans
 from spark_lance.index.vector.quantizers.base import Matrix, PreparedQuery, Scorer
 
 __all__ = ["Graph", "GraphParams", "Level", "build_graph", "search_graph"]
 
-Ints = npt.NDArray[np.int64]
 Nodes = npt.NDArray[np.uint32]
 
 # A node chooses its neighbours from so many candidates.

@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.index.vector.kmeans import Turned, assign, nearest, train_kmeans
 from spark_lance.index.vector.metrics import METRICS, Floats, Metric, Vectors, distances, unit
@@ -25,7 +25,6 @@ from spark_lance.proto import index_pb2
 
 __all__ = ["Ivf", "pack_tensor", "partition_ranges", "prepared", "unpack_tensor"]
 
-Ints = npt.NDArray[np.int64]
 
 _TENSOR_TYPES: dict[index_pb2.Tensor.DataType, np.dtype[Any]] = {
     index_pb2.Tensor.FLOAT16: np.dtype("<f2"),

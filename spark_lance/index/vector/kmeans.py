@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.index.vector.metrics import Floats, unit
 
 __all__ = ["Turned", "assign", "nearest", "train_kmeans"]
 
-Ints = npt.NDArray[np.int64]
 _Matrix = npt.NDArray[np.float32]
 
 # Floats of one block of distances: 2 MiB, about what a core's own cache holds.

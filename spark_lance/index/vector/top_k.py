@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
+
 __all__ = ["BatchTopK", "TopK", "merged", "smallest"]
 
 Addresses = npt.NDArray[np.uint64]
 Distances = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 # Candidates that are kept before those beyond the bounds are dropped.
 _HELD = 1 << 22

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.types as st
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field
 from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, REFERENCE, runs_of
@@ -58,8 +59,6 @@ _PARALLEL_READS = 16
 # The position of a null blob in files of version 2.0.
 _NULL_POSITION = 1
 _PARTS = frozenset(field.name for field in REFERENCE)
-
-Indices = npt.NDArray[np.int64]
 
 
 def _number_or(kind: pa.DataType) -> st.DataType:
@@ -192,7 +191,7 @@ def taken_with_sources(
     numbers = fragments_of(addresses).astype(np.int64)
     files = {fragment.id: data_files(fragment, bases) for fragment in manifest.fragments}
 
-    def file_of(field: Field, owners: Indices) -> pa.Array:
+    def file_of(field: Field, owners: Ints) -> pa.Array:
         homes, which = np.unique(numbers[owners], return_inverse=True)
         first = np.zeros(1, np.int64)
         uris = [files[home](field, first) for home in homes.tolist()]
@@ -223,7 +222,7 @@ class _Reader:
         self._bases = bases
         self._file_of = file_of
 
-    def seen(self, array: pa.Array, field: Field, rows: Indices, path: tuple[str, ...]) -> pa.Array:
+    def seen(self, array: pa.Array, field: Field, rows: Ints, path: tuple[str, ...]) -> pa.Array:
         """Return the bytes, or the descriptors with what they count from."""
         marked = _with_nulls(array)
         target = _inside(self._asked, path)
@@ -246,11 +245,11 @@ def _inside(kind: st.DataType, path: Sequence[str]) -> st.DataType:
     return kind
 
 
-def _bytes_asked(array: pa.Array, field: Field, target: st.DataType, limit: int) -> Indices:
+def _bytes_asked(array: pa.Array, field: Field, target: st.DataType, limit: int) -> Ints:
     """Return how many bytes of blobs are asked for by row."""
     total = np.zeros(len(array), np.int64)
 
-    def count(values: pa.Array, _blob: Field, rows: Indices, path: tuple[str, ...]) -> pa.Array:
+    def count(values: pa.Array, _blob: Field, rows: Ints, path: tuple[str, ...]) -> pa.Array:
         if isinstance(_inside(target, path), st.BinaryType):
             sizes = pc.fill_null(pc.struct_field(values, "size"), 0).to_numpy(zero_copy_only=False)
             sizes = sizes.astype(np.int64)

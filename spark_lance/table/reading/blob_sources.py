@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import BaseNotAllowedError, BlobSourceError, FormatError, StoreError
 from spark_lance.file.base.footer import MAGIC
 from spark_lance.file.base.schema import Field
@@ -31,10 +32,9 @@ from spark_lance.table.bases import Bases, open_place
 
 __all__ = ["BlobSources", "FileOf", "data_files", "map_blobs", "with_source"]
 
-Indices = npt.NDArray[np.int64]
 # The URIs of the data files that a blob field's descriptors come from, for the rows at some positions.
-FileOf = Callable[[Field, Indices], pa.Array]
-ChangeBlobs = Callable[[pa.Array, Field, Indices, tuple[str, ...]], pa.Array]
+FileOf = Callable[[Field, Ints], pa.Array]
+ChangeBlobs = Callable[[pa.Array, Field, Ints, tuple[str, ...]], pa.Array]
 
 _INLINE, _PACKED, _DEDICATED = range(3)
 # A multiple of 64: see `ReferencedBlobs.chunks`.
@@ -50,7 +50,7 @@ def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
     """
     file_names: dict[int, str | None] = {}
 
-    def file_of(field: Field, rows: Indices) -> pa.Array:
+    def file_of(field: Field, rows: Ints) -> pa.Array:
         if field.id not in file_names:
             file = next((file for file in fragment.files if field.id in file.fields), None)
             file_names[field.id] = None
@@ -63,7 +63,7 @@ def data_files(fragment: table_pb2.DataFragment, bases: Bases) -> FileOf:
 
 
 def map_blobs(
-    array: pa.Array, field: Field, rows: Indices, change: ChangeBlobs, path: tuple[str, ...] = ()
+    array: pa.Array, field: Field, rows: Ints, change: ChangeBlobs, path: tuple[str, ...] = ()
 ) -> pa.Array:
     """Return a column with other arrays in place of its blob descriptors, at any depth.
 
@@ -99,7 +99,7 @@ def map_blobs(
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items, mask=mask)
 
 
-def with_source(array: pa.Array, field: Field, rows: Indices, file_of: FileOf, bases: Bases) -> pa.Array:
+def with_source(array: pa.Array, field: Field, rows: Ints, file_of: FileOf, bases: Bases) -> pa.Array:
     """Return descriptors with `blob_source`, so that they are references; their locations are absolute.
 
     Args:
@@ -168,7 +168,7 @@ class BlobSources:
         self._root = root
         self._objects: OrderedDict[tuple[str, int], _Object] = OrderedDict()
 
-    def sizes(self, references: pa.StructArray) -> Indices:
+    def sizes(self, references: pa.StructArray) -> Ints:
         """Return the number of bytes of each blob, 0 for nulls.
 
         Raises:
@@ -181,7 +181,7 @@ class BlobSources:
         return np.where(parts.valid, sizes, 0)
 
     def read(
-        self, references: pa.StructArray, starts: Indices | None = None, lengths: Indices | None = None
+        self, references: pa.StructArray, starts: Ints | None = None, lengths: Ints | None = None
     ) -> pa.Array:
         """Return the bytes of all blobs as large_binary; null for nulls.
 
@@ -340,21 +340,21 @@ class _Parts:
     inline: npt.NDArray[np.bool_]
     has_source: npt.NDArray[np.bool_]
     external: npt.NDArray[np.bool_]
-    kind: Indices
-    position: Indices
-    size: Indices
-    blob_id: Indices
-    lengths: Indices
+    kind: Ints
+    position: Ints
+    size: Ints
+    blob_id: Ints
+    lengths: Ints
     data: pa.Array
     uri: Sequence[str | None]
     source: Sequence[str]
 
     @classmethod
     def of(cls, references: pa.StructArray) -> _Parts:
-        def numbers(name: str) -> Indices:
+        def numbers(name: str) -> Ints:
             whole = pc.fill_null(pc.struct_field(references, name), 0)
             try:
-                values: Indices = whole.cast(pa.int64()).to_numpy(zero_copy_only=False)
+                values: Ints = whole.cast(pa.int64()).to_numpy(zero_copy_only=False)
             except pa.ArrowInvalid as error:
                 raise FormatError(f"a blob's {name} is not a position in a file") from error
             return values

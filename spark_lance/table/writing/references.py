@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.blob_references import (
@@ -28,8 +28,6 @@ __all__ = ["bounded"]
 
 _BATCH_BYTES = 16 << 20
 _MOST_BYTES = 2**31 - 1
-
-Indices = npt.NDArray[np.int64]
 
 
 def bounded(
@@ -72,7 +70,7 @@ def bounded(
             yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(kinds, rows.schema.metadata))
 
 
-def _row_sizes(array: pa.Array, sources: ReferencedBlobs) -> Indices:
+def _row_sizes(array: pa.Array, sources: ReferencedBlobs) -> Ints:
     """Return the bytes that the references of each row name."""
     if is_reference(array.type):
         return sources.sizes(array)

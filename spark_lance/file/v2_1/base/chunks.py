@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from spark_lance.arrow.arrays import of_numbers
 from spark_lance.arrow.buffers import as_bytes, pack_bits
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 
 __all__ = [
     "Bytes",
     "Chunks",
-    "Ints",
     "Ranges",
     "exclusive_sum",
     "gather",
@@ -35,7 +35,6 @@ _MANY = 128
 _FEW_BYTES = 1 << 13
 
 Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
 
 
 def exclusive_sum(values: Ints) -> Ints:

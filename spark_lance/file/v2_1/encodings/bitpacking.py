@@ -36,12 +36,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.arrow.buffers import as_bytes
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.kernels.accelerate import Kernel, compiled
 from spark_lance.file.v2_1.base.blocks import FixedWidth
-from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, gather
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ranges, exclusive_sum, gather
 from spark_lance.file.v2_1.base.codec import Resolver, compression_name
-from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, Indices
+from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [
@@ -296,13 +297,13 @@ _WORTH_OWN_WIDTHS = 0.02
 _POWERS = np.left_shift(np.uint64(1), np.arange(64, dtype=np.uint64))
 
 
-def block_widths(words: _Words) -> Indices:
+def block_widths(words: _Words) -> Ints:
     """Return how many bits each block of 1024 unsigned words needs; the last block may be shorter."""
     whole = len(words) // BLOCK * BLOCK
     tops = words[:whole].reshape(-1, BLOCK).max(axis=1, initial=0)
     if whole < len(words):
         tops = np.append(tops, words[whole:].max())
-    widths: Indices = np.searchsorted(_POWERS, tops.astype(np.uint64), side="right").astype(np.int64)
+    widths: Ints = np.searchsorted(_POWERS, tops.astype(np.uint64), side="right").astype(np.int64)
     return widths
 
 
@@ -354,7 +355,7 @@ class PackedChunks:
     """Unsigned words (of 8, 16, 32 or 64 bits) in chunks of at most 1024."""
 
     words: _Words
-    widths: Indices
+    widths: Ints
 
     @classmethod
     def of(cls, words: _Words) -> PackedChunks:
@@ -377,11 +378,11 @@ class PackedChunks:
         bits = self.words.dtype.itemsize * 8
         return pb.CompressiveEncoding(inline_bitpacking=pb.InlineBitpacking(uncompressed_bits_per_value=bits))
 
-    def cost(self, positions: Indices) -> Indices:
+    def cost(self, positions: Ints) -> Ints:
         """Return the most bytes that the slots before each position can take."""
         return positions * self.words.dtype.itemsize + self.words.dtype.itemsize
 
-    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+    def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return one buffer per chunk; no two bounds are further apart than 1024."""
         blocks, widths = self._blocks(bounds)
         size = self.words.dtype.itemsize
@@ -401,7 +402,7 @@ class PackedChunks:
             rows[:, 1:] = packed[width].take(stop - first)
         return [ChunkBuffer(out.view(np.uint8), starts * size)]
 
-    def _blocks(self, bounds: Indices) -> tuple[_Words, Indices]:
+    def _blocks(self, bounds: Ints) -> tuple[_Words, Ints]:
         """Return the chunks filled up to blocks, and the bits that each needs."""
         count = len(bounds) - 1
         whole = count - 1 if len(self.words) % BLOCK else count

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.v2_1.base.blocks import FixedWidth
 from spark_lance.file.v2_1.base.chunks import Bytes, Chunks
 from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
-from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, Indices, flat
+from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [
@@ -98,11 +99,11 @@ class SplitChunks:
         values = flat(self.words.dtype.itemsize * 8)
         return pb.CompressiveEncoding(byte_stream_split=pb.ByteStreamSplit(values=values))
 
-    def cost(self, positions: Indices) -> Indices:
+    def cost(self, positions: Ints) -> Ints:
         """Return the bytes of the slots before each position."""
         return positions * self.words.dtype.itemsize
 
-    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+    def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return one buffer per chunk."""
         width = self.words.dtype.itemsize
         rows = self.words.view(np.uint8).reshape(-1, width)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import numbers_of, of_flags, of_numbers
-from spark_lance.file.v2_1.encodings.plain_writer import Bools
+from spark_lance.arrow.numpy_types import Bools
 
 __all__ = ["DictionaryLimits", "NumberedWords", "encode_dictionary", "number_words"]
 

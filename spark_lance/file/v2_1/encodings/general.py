@@ -40,17 +40,17 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.arrow.buffers import as_bytes
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.limits import check_claim, most_bytes
 from spark_lance.file.v2_1.base.blocks import Block, Variable
-from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ranges, exclusive_sum
 from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.encodings.plain_writer import (
     U8,
     ChunkBuffer,
     ChunkValues,
     EncodedBlock,
-    Indices,
     VariableChunks,
     ZipVariable,
 )
@@ -286,11 +286,11 @@ class CompressedChunks:
         """General around the description of the values."""
         return self.compression.describe(self.values.description)
 
-    def cost(self, positions: Indices) -> Indices:
+    def cost(self, positions: Ints) -> Ints:
         """Return the bytes of the slots before each position, before they are compressed."""
         return self.values.cost(positions)
 
-    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+    def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return the buffers of the values, the first one compressed."""
         first, *others = self.values.chunk(bounds)
         return [compress_pieces(first, self.compression), *others]
@@ -339,7 +339,7 @@ class CompressedText(CompressedChunks):
     values: VariableChunks
     packs_tables: bool = False
 
-    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+    def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return the one buffer, compressed; a table of offsets takes less than 128 KiB."""
         zstd = self.compression.scheme == "zstd"
         join = _zstd_join(self.compression, self.packs_tables) if zstd else _lz4_join(self.compression)

@@ -34,17 +34,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import flags_of
+from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.base.blocks import AllNull, Block, FixedWidth, PackedStruct, Variable
-from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, exclusive_sum, gather, gather_integers
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, exclusive_sum, gather, gather_integers
 from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.encodings.plain_writer import (
     U8,
-    Bools,
     ChunkBuffer,
-    Indices,
     ZipVariable,
     flat,
     is_variable,
@@ -166,12 +165,12 @@ class StructChunks:
         packed = pb.PackedStruct(bits_per_value=self.bits, values=flat(sum(self.bits)))
         return pb.CompressiveEncoding(packed_struct=packed)
 
-    def cost(self, positions: Indices) -> Indices:
+    def cost(self, positions: Ints) -> Ints:
         """Return the bytes of the rows before each position."""
-        ends: Indices = positions * self.rows.shape[1]
+        ends: Ints = positions * self.rows.shape[1]
         return ends
 
-    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+    def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return the one buffer."""
         return [ChunkBuffer(self.rows.reshape(-1), bounds * self.rows.shape[1])]
 

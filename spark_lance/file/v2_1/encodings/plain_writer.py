@@ -24,16 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import empty_text, flags_of, of_flags
+from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [
     "U8",
-    "Bools",
     "ChunkBuffer",
     "ChunkValues",
     "EncodedBlock",
     "FixedChunks",
-    "Indices",
     "VariableChunks",
     "ZipFixed",
     "ZipVariable",
@@ -46,8 +45,6 @@ __all__ = [
 ]
 
 U8 = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class ChunkBuffer:
     """One buffer of every chunk of a page: chunk c holds `data[starts[c]:starts[c + 1]]`."""
 
     data: U8
-    starts: Indices
+    starts: Ints
 
 
 class ChunkValues(Protocol):
@@ -73,10 +70,10 @@ class ChunkValues(Protocol):
     def description(self) -> pb.CompressiveEncoding:
         """The description of the value buffers in the page."""
 
-    def cost(self, positions: Indices) -> Indices:
+    def cost(self, positions: Ints) -> Ints:
         """Return about how many bytes the slots before each position take."""
 
-    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+    def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return the value buffers, cut so that chunk c has slots `bounds[c]:bounds[c + 1]`."""
 
 
@@ -182,7 +179,7 @@ class FixedChunks:
             return None
         return self.items.view(f"<u{self.item_bits // 8}")
 
-    def cost(self, positions: Indices) -> Indices:
+    def cost(self, positions: Ints) -> Ints:
         """Return the bytes of the slots before each position."""
         bits, items = self.items_per_slot * self.item_bits, 1
         for layer in self.layers:
@@ -190,7 +187,7 @@ class FixedChunks:
             bits += items if layer.validity is not None else 0
         return positions * bits // 8
 
-    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+    def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return the validity bitmaps, outer layer first, then the values."""
         buffers, items = [], 1
         for layer in self.layers:
@@ -271,7 +268,7 @@ def _item_bytes(array: pa.Array) -> U8:
     return data
 
 
-def _bit_chunks(bits: Bools, bounds: Indices) -> ChunkBuffer:
+def _bit_chunks(bits: Bools, bounds: Ints) -> ChunkBuffer:
     """Pack bits into bytes, each chunk from a byte boundary on."""
     if not (bounds[:-1] % 8).any():
         return ChunkBuffer(np.packbits(bits, bitorder="little"), (bounds + 7) // 8)
@@ -300,7 +297,7 @@ def zip_fixed(array: pa.Array, valid: Bools | None) -> ZipFixed:
 class VariableChunks:
     """Variable values of a string or binary array in mini-block chunks."""
 
-    offsets: Indices
+    offsets: Ints
     data: U8
     width: int
 
@@ -325,7 +322,7 @@ class VariableChunks:
         """Variable with Flat offsets."""
         return _describe_variable(self.width)
 
-    def cost(self, positions: Indices) -> Indices:
+    def cost(self, positions: Ints) -> Ints:
         """Return the bytes of the values before each position and of their offsets."""
         return self.offsets[positions] + positions * (self.width // 8)
 
@@ -341,7 +338,7 @@ class VariableChunks:
         sizes = np.cumsum([0, *(len(piece) for piece in pieces)])
         return ChunkBuffer(np.concatenate(pieces), sizes)
 
-    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+    def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return the one buffer: offsets, bytes, padding to the offset width."""
         step = self.width // 8
         counts = np.diff(bounds) + 1
@@ -367,7 +364,7 @@ def _describe_variable(width: int) -> pb.CompressiveEncoding:
     return pb.CompressiveEncoding(variable=pb.Variable(offsets=flat(width)))
 
 
-def _offsets_and_bytes(array: pa.Array, valid: Bools | None) -> tuple[Indices, U8]:
+def _offsets_and_bytes(array: pa.Array, valid: Bools | None) -> tuple[Ints, U8]:
     """Return n+1 offsets from 0 and the bytes they cut, without bytes behind slots that are not valid."""
     offset_type = np.int64 if _OFFSET_BITS[array.type] == 64 else np.int32
     _, offset_buffer, data_buffer = array.buffers()

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.arrow.buffers import pack_bits
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.fsst import decode_fsst
 from spark_lance.file.v2_1.base.blocks import Block, FixedWidth, Variable
 from spark_lance.file.v2_1.base.chunks import (
     Bytes,
-    Ints,
     Ranges,
     exclusive_sum,
     gather,

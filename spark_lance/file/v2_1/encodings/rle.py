@@ -28,12 +28,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1.base.blocks import FixedWidth
 from spark_lance.file.v2_1.base.chunks import (
     Bytes,
     Chunks,
-    Ints,
     Ranges,
     exclusive_sum,
     gather_integers,
@@ -41,7 +41,7 @@ from spark_lance.file.v2_1.base.chunks import (
 )
 from spark_lance.file.v2_1.base.codec import Resolver, compression_name, has_buffer
 from spark_lance.file.v2_1.encodings.flat import flat_bits
-from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, Indices, flat
+from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
 from spark_lance.proto import encodings21_pb2 as pb
 
 __all__ = [
@@ -269,7 +269,7 @@ _LONGEST = 255
 _Words = npt.NDArray[Any]
 
 
-def find_runs(words: _Words, most: float) -> Indices | None:
+def find_runs(words: _Words, most: float) -> Ints | None:
     """Return where the runs of equal words start, 0 included, or None if there are `most` of them or more.
 
     There is at least one word.
@@ -290,11 +290,11 @@ class RunChunks:
     """Unsigned words (of 8, 16, 32 or 64 bits) as runs."""
 
     words: _Words
-    starts: Indices
-    entries: Indices
+    starts: Ints
+    entries: Ints
 
     @classmethod
-    def of(cls, words: _Words, starts: Indices) -> RunChunks:
+    def of(cls, words: _Words, starts: Ints) -> RunChunks:
         """Describe words (one or more) by the starts of their runs."""
         entries = np.zeros(len(starts) + 1, np.int64)
         np.cumsum(-(-np.diff(starts, append=len(words)) // _LONGEST), out=entries[1:])
@@ -315,12 +315,12 @@ class RunChunks:
         """Rle with Flat values."""
         return describe_runs(self.words.dtype.itemsize * 8)
 
-    def cost(self, positions: Indices) -> Indices:
+    def cost(self, positions: Ints) -> Ints:
         """Return about how many bytes the runs that start before each position take."""
-        whole: Indices = self.entries[np.searchsorted(self.starts, positions)]
+        whole: Ints = self.entries[np.searchsorted(self.starts, positions)]
         return whole * (self.words.dtype.itemsize + 1)
 
-    def chunk(self, bounds: Indices) -> list[ChunkBuffer]:
+    def chunk(self, bounds: Ints) -> list[ChunkBuffer]:
         """Return the run values and the run lengths."""
         # Two sorted runs, which a stable sort merges; a run may start where a chunk does.
         starts = np.sort(np.concatenate([self.starts, bounds[:-1]]), kind="stable")

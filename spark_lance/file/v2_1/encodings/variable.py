@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.arrow.buffers import check_offsets
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1.base.blocks import FixedWidth, Variable
-from spark_lance.file.v2_1.base.chunks import Chunks, Ints, exclusive_sum
+from spark_lance.file.v2_1.base.chunks import Chunks, exclusive_sum
 from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.proto import encodings21_pb2 as pb

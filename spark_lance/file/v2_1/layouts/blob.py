@@ -20,10 +20,10 @@ from dataclasses import replace
 import numpy as np
 
 from spark_lance.arrow.buffers import view_as
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.base.blocks import Block, FixedWidth, PackedStruct
-from spark_lance.file.v2_1.base.chunks import Ints
 from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.encodings.packed_struct import StructChunks
 from spark_lance.file.v2_1.layouts import mini_block

@@ -37,16 +37,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import of_numbers
+from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import FormatError
 from spark_lance.file.v2_1.base.blocks import Block, Variable
-from spark_lance.file.v2_1.base.chunks import (
-    Bytes,
-    Ints,
-    exclusive_sum,
-    gather,
-    gather_integers,
-    integer_column,
-)
+from spark_lance.file.v2_1.base.chunks import Bytes, exclusive_sum, gather, gather_integers, integer_column
 from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.encodings.plain_writer import ZipFixed, ZipVariable
 from spark_lance.file.v2_1.layouts.mini_block import PageParts
@@ -291,8 +285,6 @@ def _follow(starts: Ints, ends: Ints, head: int, sizes: Any) -> Ints:
 
 
 U8 = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 
 def full_zip_page(leaf: Leaf, values: ZipFixed | ZipVariable) -> PageParts:
@@ -385,7 +377,7 @@ def _zip_variable(leaf: Leaf, control: U8, values: ZipVariable) -> list[U8]:
     return [_bytes_of(joined), _row_offsets(leaf, head_sizes + per_level)]
 
 
-def _row_offsets(leaf: Leaf, sizes: Indices) -> U8:
+def _row_offsets(leaf: Leaf, sizes: Ints) -> U8:
     """Return the repetition index, given the bytes of every level."""
     ends = np.zeros(leaf.num_levels + 1, np.int64)
     np.cumsum(sizes, out=ends[1:])
@@ -394,7 +386,7 @@ def _row_offsets(leaf: Leaf, sizes: Indices) -> U8:
     return index
 
 
-def _binary(offsets: Indices, data: U8) -> pa.LargeBinaryArray:
+def _binary(offsets: Ints, data: U8) -> pa.LargeBinaryArray:
     buffers = [None, pa.py_buffer(offsets.astype(np.int64, copy=False)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 

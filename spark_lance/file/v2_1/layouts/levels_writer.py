@@ -19,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
 from spark_lance.file.v2_1.encodings.rle import RunChunks, describe_runs, find_runs
@@ -29,7 +30,6 @@ __all__ = ["LevelBuffers", "LevelChunks", "pack_levels"]
 
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
-Indices = npt.NDArray[np.int64]
 
 _WORD = 16
 _BLOCK = 1024
@@ -78,11 +78,11 @@ class LevelChunks:
         """Bits that one level takes in a chunk at most, besides incomplete blocks."""
         return (0 if self.rep is None else self.rep_bits) + (0 if self.definition is None else self.def_bits)
 
-    def cut(self, bounds: Indices) -> tuple[LevelBuffers | None, LevelBuffers | None]:
+    def cut(self, bounds: Ints) -> tuple[LevelBuffers | None, LevelBuffers | None]:
         """Return the rep and def buffers of chunks with levels `bounds[c]:bounds[c + 1]`."""
         return self._cut(self.rep, self.rep_bits, bounds), self._cut(self.definition, self.def_bits, bounds)
 
-    def _cut(self, levels: U16 | None, bits: int, bounds: Indices) -> LevelBuffers | None:
+    def _cut(self, levels: U16 | None, bits: int, bounds: Ints) -> LevelBuffers | None:
         if levels is None:
             return None
         if self.runs_allowed:
@@ -106,7 +106,7 @@ class LevelChunks:
         return LevelBuffers(pack_levels(levels, bits, bounds), description)
 
 
-def _level_runs(runs: RunChunks, bounds: Indices) -> ChunkBuffer:
+def _level_runs(runs: RunChunks, bounds: Ints) -> ChunkBuffer:
     """Return the runs of each chunk in one buffer: size of the values, values, lengths."""
     values, lengths = runs.chunk(bounds)
     parts: list[bytes] = []
@@ -117,7 +117,7 @@ def _level_runs(runs: RunChunks, bounds: Indices) -> ChunkBuffer:
     return ChunkBuffer(np.frombuffer(b"".join(parts), np.uint8), starts)
 
 
-def pack_levels(levels: U16, bits: int, bounds: Indices) -> ChunkBuffer:
+def pack_levels(levels: U16, bits: int, bounds: Ints) -> ChunkBuffer:
     """Return the bit-packed levels, all below 2**bits, of chunks with levels `bounds[c]:bounds[c + 1]`."""
     counts = np.diff(bounds)
     tails = counts % _BLOCK
@@ -139,7 +139,7 @@ def pack_levels(levels: U16, bits: int, bounds: Indices) -> ChunkBuffer:
     return ChunkBuffer(out.view(np.uint8), starts * 2)
 
 
-def _blocks(levels: U16, bounds: Indices, packed: Indices, blocks: Indices) -> U16:
+def _blocks(levels: U16, bounds: Ints, packed: Ints, blocks: Ints) -> U16:
     """Return the first `packed` levels of each chunk as rows of 1024, each chunk filled up with zeros."""
     count = int(blocks.sum())
     starts = (np.cumsum(blocks) - blocks) * _BLOCK

@@ -47,10 +47,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.base.blocks import Block, DictionaryBlock, FixedWidth
-from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, Ranges, exclusive_sum, words_of
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ranges, exclusive_sum, words_of
 from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, ChunkValues, EncodedBlock
@@ -364,7 +365,6 @@ def _with_dictionary(values: Block, items: Items) -> DictionaryBlock:
 
 
 U8 = npt.NDArray[np.uint8]
-Indices = npt.NDArray[np.int64]
 PageParts = tuple[pb.PageLayout, list[U8]]
 
 _MAX_LEVELS = 2**16 - 1
@@ -440,7 +440,7 @@ def mini_block_page(
 
 def _cut(
     leaf: Leaf, values: ChunkValues, policy: ChunkPolicy, bits_per_level: int, widths: _Widths
-) -> Indices | None:
+) -> Ints | None:
     """Return slot numbers that bound the chunks, or None if two neighbours do not fit into one chunk.
 
     Slots are cut at multiples of the largest size, and what is too large is halved until it fits.
@@ -472,7 +472,7 @@ def _cut(
 
 
 def _assemble(
-    level_bounds: Indices,
+    level_bounds: Ints,
     level_buffers: list[LevelBuffers | None],
     value_buffers: list[ChunkBuffer],
     widths: _Widths,
@@ -504,7 +504,7 @@ def _assemble(
     return ChunkBuffer(out, starts)
 
 
-def _place(out: U8, targets: Indices, buffer: ChunkBuffer) -> None:
+def _place(out: U8, targets: Ints, buffer: ChunkBuffer) -> None:
     """Copy piece c of the buffer to `out[targets[c]:]`; pieces of one size at one distance go in one copy."""
     starts, data = buffer.starts, buffer.data
     even = len(targets) - 1
@@ -526,7 +526,7 @@ def _place(out: U8, targets: Indices, buffer: ChunkBuffer) -> None:
         out[at : at + end - begin] = data[begin:end]
 
 
-def _words(chunks: ChunkBuffer, bounds: Indices, widths: _Widths) -> U8:
+def _words(chunks: ChunkBuffer, bounds: Ints, widths: _Widths) -> U8:
     """Return the chunk words; the last chunk, whose count need not be a power of two, says 0."""
     logs = np.log2(np.diff(bounds)).astype(np.int64)
     logs[-1] = 0
@@ -534,7 +534,7 @@ def _words(chunks: ChunkBuffer, bounds: Indices, widths: _Widths) -> U8:
     return words.astype(widths.word).view(np.uint8)
 
 
-def _repetition_index(leaf: Leaf, level_bounds: Indices) -> U8:
+def _repetition_index(leaf: Leaf, level_bounds: Ints) -> U8:
     """Return the pairs (rows ended, levels of a row that goes on) of all chunks."""
     starts = leaf.row_starts()
     ends = np.append(starts[1:], leaf.num_levels)

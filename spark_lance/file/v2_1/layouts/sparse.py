@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spark_lance.arrow.buffers import pack_bits, unpack_bits
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1.base.blocks import (
     AllNull,
@@ -28,7 +29,7 @@ from spark_lance.file.v2_1.base.blocks import (
     PackedStruct,
     Variable,
 )
-from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, Ints, exclusive_sum
+from spark_lance.file.v2_1.base.chunks import Bytes, Chunks, exclusive_sum
 from spark_lance.file.v2_1.base.codec import Resolver, has_buffer
 from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes

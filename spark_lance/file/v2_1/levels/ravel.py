@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import flags_of, movable, numbers_of, of_numbers
 from spark_lance.arrow.buffers import expand_ranges
+from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import encodings21_pb2 as pb
@@ -36,8 +37,6 @@ from spark_lance.proto import encodings21_pb2 as pb
 __all__ = ["Leaf", "ravel"]
 
 U16 = npt.NDArray[np.uint16]
-Bools = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Leaf:
     rep: U16 | None
     definition: U16 | None
     values: pa.Array
-    valueless: Indices
+    valueless: Ints
     num_levels: int
     rows: int
     length: int
@@ -88,7 +87,7 @@ class Leaf:
         mask[self.valueless] = False
         return mask
 
-    def levels_before(self, slots: Indices) -> Indices:
+    def levels_before(self, slots: Ints) -> Ints:
         """Return, for each slot number, how many levels end with the slot before it.
 
         0 for slot 0; all levels for the number of slots, so that levels behind the last slot count there.
@@ -99,7 +98,7 @@ class Leaf:
         before = slots + np.searchsorted(slots_before, slots, side="left")
         return np.where(slots == 0, 0, np.where(slots == len(self.values), self.num_levels, before))
 
-    def row_starts(self) -> Indices:
+    def row_starts(self) -> Ints:
         """Return the level number at which each row (entry of the page) starts."""
         if self.rep is None:
             return np.arange(self.num_levels, dtype=np.int64)
@@ -319,7 +318,7 @@ def _list_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> tup
     return _spread(marked, lengths, valueless), _items(array, offsets, lengths)
 
 
-def _spread(levels: _Levels, lengths: Indices, valueless: Bools) -> _Levels:
+def _spread(levels: _Levels, lengths: Ints, valueless: Bools) -> _Levels:
     """Step into a LIST layer: one level per item for each live level, or one without a slot if it is bare."""
     has_valueless = bool(valueless.any())
     counts = np.where(valueless, 1, lengths) if has_valueless else lengths
@@ -348,7 +347,7 @@ def _spread(levels: _Levels, lengths: Indices, valueless: Bools) -> _Levels:
     return replace(levels, count=total, codes=codes, depths=depths, live=live)
 
 
-def _items(array: pa.Array, offsets: Indices, lengths: Indices) -> pa.Array:
+def _items(array: pa.Array, offsets: Ints, lengths: Ints) -> pa.Array:
     """Return the items of the lists that can be reached, without those hidden under nulls."""
     total = int(lengths.sum())
     first = int(offsets[0]) if len(offsets) else 0

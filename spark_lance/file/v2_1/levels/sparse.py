@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.arrow.buffers import pack_bits
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
-from spark_lance.file.v2_1.base.chunks import Bytes, Ints, exclusive_sum
+from spark_lance.file.v2_1.base.chunks import Bytes, exclusive_sum
 
 __all__ = ["SparseLayer", "SparseLevels", "SparseUnraveler"]
 

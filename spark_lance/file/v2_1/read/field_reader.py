@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import CapacityError, join, movable
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.columns import paths
 from spark_lance.file.base.metadata import ColumnMetadata
@@ -19,7 +20,7 @@ from spark_lance.file.base.nested import merge_paths
 from spark_lance.file.base.schema import Field
 from spark_lance.file.base.source import PageSource
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.v2_1.base.chunks import Ints, run_starts
+from spark_lance.file.v2_1.base.chunks import run_starts
 from spark_lance.file.v2_1.layouts import full_zip
 from spark_lance.file.v2_1.read.page import (
     RUN_ITEMS,

@@ -22,13 +22,14 @@ import pyarrow as pa
 
 from spark_lance.arrow.arrays import CapacityError
 from spark_lance.arrow.buffers import as_bytes
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.metadata import PAGE_LAYOUT_URL, Page
 from spark_lance.file.base.schema import Field
 from spark_lance.file.base.source import PageSource
 from spark_lance.file.v2_1 import ENCODINGS, LAYOUTS
 from spark_lance.file.v2_1.base.blocks import to_arrow
-from spark_lance.file.v2_1.base.chunks import Ints, Ranges, exclusive_sum
+from spark_lance.file.v2_1.base.chunks import Ranges, exclusive_sum
 from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block, planar, sparse
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from spark_lance.arrow.arrays import movable
 from spark_lance.arrow.buffers import as_bytes
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.file.base.metadata import Page
 from spark_lance.file.base.schema import Field
@@ -37,7 +38,6 @@ from spark_lance.file.base.source import PageSource
 from spark_lance.file.v2_1.base.blocks import Block, nbytes
 from spark_lance.file.v2_1.base.chunks import (
     Bytes,
-    Ints,
     Ranges,
     exclusive_sum,
     gather,

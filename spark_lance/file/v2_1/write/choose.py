@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.numpy_types import Bools
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.encodings.bitpacking import BLOCK, PackedChunks
@@ -58,7 +59,6 @@ from spark_lance.file.v2_1.encodings.general import (
 )
 from spark_lance.file.v2_1.encodings.packed_struct import is_plain_struct, struct_chunks, zip_structs
 from spark_lance.file.v2_1.encodings.plain_writer import (
-    Bools,
     ChunkBuffer,
     ChunkValues,
     EncodedBlock,

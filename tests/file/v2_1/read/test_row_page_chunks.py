@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.file.reader import FileReader, take_field
-from spark_lance.file.v2_1.base.chunks import Ints, Ranges
+from spark_lance.file.v2_1.base.chunks import Ranges
 from spark_lance.file.v2_1.encodings import general
 from spark_lance.file.v2_1.read import row_page
 from spark_lance.file.v2_1.read.row_page import PlainChunks
