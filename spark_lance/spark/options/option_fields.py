@@ -582,7 +582,6 @@ def options_that_choose(*choices: Choice) -> tuple[str, ...]:
 def java_option_names() -> dict[str, list[str]]:
     """Return the lower-case names of options by the kinds that Java distinguishes, aliases included.
 
-    place: the table, or a version of it
     version: one version
     timeTravel: Spark's own names for a version
     versions: the versions that are read, or rows that are in no version
@@ -592,7 +591,6 @@ def java_option_names() -> dict[str, list[str]]:
     """
     options = OPTIONS.values()
     return {
-        "place": _names(o for o in options if o.chooses in ("location", "version")),
         "version": _names(o for o in options if o.chooses == "version"),
         "timeTravel": [alias.lower() for o in options if o.chooses == "version" for alias in o.aliases],
         "versions": _names(o for o in options if o.chooses in ("version", "changes") or o.name == "fresh"),

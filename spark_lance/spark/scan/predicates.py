@@ -17,7 +17,7 @@ Conditions on what stands in documents come as {"op": "CANDIDATE", "args": [...]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -25,12 +25,13 @@ import pyspark.sql.types as st
 
 from spark_lance.expressions.expressions import Call, Column, Expression, Literal
 from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose
 from spark_lance.spark.scan.json_conditions import condition_of
 from spark_lance.spark.scan.literals import NoValueError, literal_of, literals_of
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
-__all__ = ["expression_of", "is_same_in_spark"]
+__all__ = ["expression_of", "is_same_in_spark", "pushdown_of"]
 
 Node = Mapping[str, Any]
 
@@ -88,18 +89,54 @@ def _tested(name: str, args: list[Node], schema: Schema, seen: st.StructType) ->
         return None
     value = values if name == "IN" else values[0] if values else None
     path = tuple(args[0]["path"])
-    column = Column(path)
-    system = system_names(field.name for field in schema.fields)
-    if len(path) == 1 and path[0] in system and path[0] != ROW_OFFSET:
-        return _TESTS[name](column, value)
+    if len(path) == 1 and path[0] != ROW_OFFSET and path[0] in system_names(f.name for f in schema.fields):
+        return _TESTS[name](Column(path), value)
     fields = schema.along(path)
     if fields is None or any(field.described() != field for field in fields):
         return None
     if name in _NULL_TESTS:
-        return _TESTS[name](column, None)
+        return _TESTS[name](Column(path), None)
     if not is_same_in_spark(fields[-1]) or _has_collation(path, seen):
         return None
-    return _TESTS[name](_as_in_spark(column, fields[-1]), value)
+    return _TESTS[name](_as_in_spark(Column(path), fields[-1]), value)
+
+
+def pushdown_of(options: ReadOptions, schema: Schema | None, seen: st.StructType) -> dict[str, Any]:
+    """Return what Java needs to know to answer Spark's push-down of predicates and limits.
+
+    Java pushes a predicate of which `expression_of` makes an expression, by the same rules.
+
+    Args:
+        options: of the read.
+        schema: the table's schema; None if Spark applies all predicates.
+        seen: the columns as Spark was told of them.
+
+    Returns:
+        `values` are the paths of columns and fields whose values compare as in Spark, `nulls` those of others
+        whose nulls are the same. `whole` says whether the read is of all rows of a version.
+    """
+    paths: dict[bool, list[list[str]]] = {True: [], False: []}
+    if schema is not None:
+        for path, is_same in _tested_paths(schema.fields, seen):
+            paths[is_same].append(list(path))
+        hidden = system_names(field.name for field in schema.fields)
+        paths[True] += [[name] for name in hidden if name != ROW_OFFSET]
+    parts = options_that_choose("part")
+    is_whole = options.kind == "rows" and all(getattr(options, n) == OPTIONS[n].default for n in parts)
+    return {"values": paths[True], "nulls": paths[False], "whole": is_whole}
+
+
+def _tested_paths(fields: Iterable[Field], seen: st.StructType) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the paths of columns and of fields of structs, and whether values compare as in Spark."""
+    by_name = {field.name: field for field in fields}
+    for column in seen.fields:
+        field = by_name.get(column.name)
+        if field is None or field.described() != field:
+            continue
+        yield (field.name,), is_same_in_spark(field) and not _is_collated(column.dataType)
+        if field.kind == "struct" and isinstance(column.dataType, st.StructType):
+            for path, is_same in _tested_paths(field.children, column.dataType):
+                yield (field.name, *path), is_same
 
 
 def _as_in_spark(column: Column, field: Field) -> Expression:
@@ -137,6 +174,10 @@ def _has_collation(path: tuple[str, ...], seen: st.StructType) -> bool:
         if not isinstance(kind, st.StructType) or step not in kind.names:
             return False
         kind = kind[step].dataType
+    return _is_collated(kind)
+
+
+def _is_collated(kind: st.DataType) -> bool:
     return isinstance(kind, st.StringType) and kind != st.StringType()
 
 

@@ -32,7 +32,7 @@ from spark_lance.spark.options.options import ReadOptions, check_batch, read_opt
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.column_order import is_ordered_alike
 from spark_lance.spark.scan.metadata import MetadataReader
-from spark_lance.spark.scan.predicates import expression_of
+from spark_lance.spark.scan.predicates import expression_of, pushdown_of
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.scan.task_read import TASK_AMOUNTS, pickled_read
 from spark_lance.spark.schema.read_schema import resolve_projection
@@ -46,24 +46,18 @@ from spark_lance.table.versions.resolve import VersionRef
 __all__ = [
     "Read",
     "TargetRows",
+    "describe_pushdown",
     "describe_read",
     "first_of",
     "local_bounds",
     "pin_read",
     "plan_scan",
-    "push_limit",
-    "push_predicates",
-    "push_top",
     "reader_of",
     "rows_answer",
     "target_rows",
     "version_answer",
 ]
 
-# A limit up to this is met by one task, whose stream then ends by itself, where this task may have to look at
-# no more than these bytes. (Java does not ask of reads without conditions.)
-_ALONE_ROWS = 100_000
-_ALONE_BYTES = 64 << 20
 # Rows that the driver reads as columns at most, which are bounded by their bytes; and about the most bytes
 # of a part of them, for one task: Spark warns of tasks of more than 1,000 KiB.
 _MOST_HELD_ROWS, _PART_BYTES = 1 << 24, 900 << 10
@@ -118,27 +112,40 @@ class Read:
             lambda entry: max(_LEAST_OPEN_BYTES, _OPEN_PER_BYTE * entry[1].manifest.message.ByteSize()),
         )
 
+    @property
+    def table_schema(self) -> Schema | None:
+        """The schema of the columns that predicates may test; None if Spark applies all predicates."""
+        if self.options.kind == "rows":
+            return self.opened[1].schema
+        if self.options.kind == "metadata":
+            return Schema.from_arrow(MetadataReader.columns(self.options))
+        return None
+
     def expressions(self, predicates: Iterable[Any]) -> list[Expression | None]:
         """Return predicates as expressions, None for each that Spark has to apply."""
-        kind = self.options.kind
-        if kind == "rows":
-            schema = self.opened[1].schema
-        elif kind == "metadata":
-            schema = Schema.from_arrow(MetadataReader.columns(self.options))
-        else:
+        schema = self.table_schema
+        if schema is None:
             return [None for _ in predicates]
         return [expression_of(predicate, schema, self.seen) for predicate in predicates]
 
 
 def describe_read(question: Question) -> dict[str, Any]:
-    """Return the Spark schema of a read, and the version that is pinned."""
+    """Return the Spark schema of a read, the version that is pinned, and what Spark may push down."""
     read = Read(question.request["read"])
     if read.options.kind == "rows":
         ref, snapshot = read.opened
         schema = rows.described(snapshot, read.options)
+        pushdown = pushdown_of(read.options, snapshot.schema, schema)
     else:
         ref, schema = read_kind(read.options).describe(read.options, None)
-    return {"schema": schema.json(), "ref": version_answer(ref)}
+        pushdown = pushdown_of(read.options, read.table_schema, schema)
+    return {"schema": schema.json(), "ref": version_answer(ref), "pushdown": pushdown}
+
+
+def describe_pushdown(question: Question) -> dict[str, Any]:
+    """Return what Spark may push down into a read whose options its table does not know."""
+    read = Read(question.request["read"])
+    return pushdown_of(read.options, read.table_schema, read.seen)
 
 
 def pin_read(question: Question) -> list[Any]:
@@ -159,22 +166,6 @@ def pin_read(question: Question) -> list[Any]:
     return version_answer(kind.describe(read.options, None)[0])
 
 
-def push_predicates(question: Question) -> list[bool]:
-    """Return which predicates are applied exactly as Spark would; the others stay with Spark."""
-    read = Read(question.request["read"])
-    return [tree is not None for tree in read.expressions(question.request["predicates"])]
-
-
-def push_top(question: Question) -> bool:
-    """Return whether an index tells where the first rows of an order are; Spark still orders what is read."""
-    request = question.request
-    read = Read(request["read"])
-    if read.options.kind != "rows" or request["top"]["rows"] > _MOST_TOP:
-        return False
-    rows = target_rows(read, request)
-    return rows is not None and first_of(read, request["top"], rows.rows) is not None
-
-
 @dataclass(frozen=True)
 class TargetRows:
     """The rows that a read is about: all of a version, or those that indices name exactly."""
@@ -191,7 +182,7 @@ def target_rows(read: Read, request: Mapping[str, Any]) -> TargetRows | None:
     _, most_bytes = local_bounds(request)
     if read.options.fragments is not None or request.get("limit") is not None:
         return None
-    condition = reader_of(read, st.StructType(), {**request, "top": None}).condition
+    condition = reader_of(read, st.StructType(), request).condition
     if condition is None:
         return TargetRows(None)
     row_set = _index_exact_rows(condition, read.opened[1], most_bytes)
@@ -218,15 +209,6 @@ def first_of(read: Read, top: Mapping[str, Any], within: RowSet | None) -> RowSe
     return leading_rows(snapshot, path, top["rows"], **order, within=within)
 
 
-def push_limit(question: Question) -> bool:
-    """Return whether a limit is met here, so that Spark has nothing left to cut off."""
-    read = Read(question.request["read"])
-    if read.options.kind != "rows" or question.request["limit"] > _ALONE_ROWS:
-        return False
-    reader = reader_of(read, read.seen, question.request)
-    return reader.condition is None or reader.size()[1] <= _ALONE_BYTES
-
-
 def plan_scan(question: Question) -> dict[str, Any]:
     """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
 
@@ -234,9 +216,9 @@ def plan_scan(question: Question) -> dict[str, Any]:
     `bytes` of the read; columns and tasks also have their metrics, see `_account`.
 
     Rows are an Arrow stream, and tasks are the input of Spark's reader of Python data sources, both in
-    base64. Columns are in a file, see `columns_answer`; so are rows of many bytes where the question has
-    `files`. Columns are for more rows than Spark's local scans are made for, if the question says that the
-    caller can read them (`columnar`).
+    base64. Tasks read only the first rows of the order `top` where they are `ordered`. Columns are in a file,
+    see `columns_answer`; so are rows of many bytes where the question has `files`. Columns are for more rows
+    than Spark's local scans are made for, if the question says that the caller can read them (`columnar`).
 
     Raises:
         WorkerPythonError: the workers that would run the tasks have no spark_lance.
@@ -248,9 +230,11 @@ def plan_scan(question: Question) -> dict[str, Any]:
     schema = read.seen if all_columns else st.StructType.fromJson(json.loads(request["columns"]))
     most_rows, most_bytes = local_bounds(request)
     reader: DataSourceReader
+    is_ordered = False
     if read.options.kind == "rows":
         reader = planned = reader_of(read, schema, request)
         ref = planned.ref
+        is_ordered = _keep_first(planned, read, request)
         if planned.condition is not None and request.get("limit") is None and read.options.fragments is None:
             row_set = _index_exact_rows(planned.condition, read.opened[1], most_bytes)
             if row_set is not None and row_set.num_rows <= most_rows:
@@ -281,6 +265,7 @@ def plan_scan(question: Question) -> dict[str, Any]:
     return {
         **answer,
         "kind": "tasks",
+        "ordered": is_ordered,
         "rows": None if size is None else size[0],
         "bytes": None if size is None else size[1],
         **_account(reader, f"version: {ref.version}; {read.options.kind}"),
@@ -320,20 +305,30 @@ def reader_of(read: Read, schema: st.StructType, request: Any) -> LanceReader:
         alone=bool(request.get("alone")),
         skip=request.get("offset") or 0,
     )
-    if request.get("top"):
-        row_set = target_rows(read, request)
-        rows = None if row_set is None else first_of(read, request["top"], row_set.rows)
-        assert rows is not None  # only what was accepted comes back
-        reader.keep(rows)
     return reader
 
 
+def _keep_first(reader: LanceReader, read: Read, request: Any) -> bool:
+    """Read only rows that hold the first ones of an order, if an index tells; Spark still orders them."""
+    if not request.get("top") or request["top"]["rows"] > _MOST_TOP:
+        return False
+    row_set = target_rows(read, request)
+    rows = None if row_set is None else first_of(read, request["top"], row_set.rows)
+    if rows is not None:
+        reader.keep(rows)
+    return rows is not None
+
+
 def _taken(read: Read, request: Any) -> list[Expression]:
-    """Return the conditions that rows are read by: those that were taken over, and what a join has found."""
+    """Return the conditions that rows are read by.
+
+    These are the pushed predicates, which Spark does not apply any more, and what is known of others, which
+    it applies: conditions on documents (`candidates`) and the keys of a join (`runtime`).
+    """
     taken = read.expressions(request["predicates"])
-    assert None not in taken  # only what was accepted comes back
-    runtime = read.expressions(request.get("runtime") or [])
-    return [tree for tree in (*taken, *runtime) if tree is not None]
+    assert None not in taken  # Java pushes what `pushdown_of` allows
+    others = read.expressions([*request["candidates"], *(request.get("runtime") or [])])
+    return [tree for tree in (*taken, *others) if tree is not None]
 
 
 def rows_answer(

@@ -26,12 +26,13 @@ from spark_lance.errors import (
     TableNotFoundError,
     UnsupportedFormatError,
 )
-from spark_lance.file.base.schema import Field
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import OPTIONS, check_by_name, check_known, read_options
 from spark_lance.spark.options.table_properties import PRIMARY_KEY, check_setting, is_fixed
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
+from spark_lance.spark.scan.predicates import pushdown_of
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import system_field
 from spark_lance.spark.schema.string_types import declared_schema
@@ -127,6 +128,7 @@ def load_changes(question: Question) -> dict[str, Any]:
         "always": always,
         "pinned": {} if ends else {"endingVersion": str(place.version)},
         "writable": False,
+        "pushdown": None,
     }
 
 
@@ -167,9 +169,10 @@ def answer(
     properties: dict[str, str] = {}
     if options.table:
         place, schema = metadata.describe(options, None)
+        columns = Schema.from_arrow(metadata.MetadataReader.columns(options))
     else:
         place, snapshot = read.opened(options, None)
-        schema = read.described(snapshot, options)
+        schema, columns = read.described(snapshot, options), snapshot.schema
         newest = _newest(catalog, always, None if user_options else snapshot)
         properties = _properties(newest, always["path"])
     pinned = {key: value for key, value in user_options.items() if key == "table"}
@@ -184,6 +187,7 @@ def answer(
         "always": always,
         "pinned": pinned,
         "writable": plain,
+        "pushdown": pushdown_of(options, columns, schema),
     }
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 import spark_lance
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store
+from spark_lance.spark.sql import bridge
 from tests.conftest import interpreted
 from tests.spark.scan.test_pruning import scans
 
@@ -415,6 +416,33 @@ def test_what_is_wrong_is_said_as_without_the_driver(driver: SparkSession, tmp_p
             reader.format("lance").load(missing).collect()
     with pytest.raises(PySparkException, match="option 'path' is missing"):
         driver.read.format("lance").load().collect()
+
+
+def test_a_scan_is_one_question(driver: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    verbs: list[str] = []
+    answer_to = bridge._answer_to
+
+    def noted(verb: str) -> Any:
+        verbs.append(verb)
+        return answer_to(verb)
+
+    monkeypatch.setattr(bridge, "_answer_to", noted)
+    for frame in frames(driver, root):
+        for answers in (True, False):
+            only_tasks(driver, answers)
+            try:
+                for query in (
+                    frame.where("d > 1 AND s LIKE 'a%' AND id % 2 = 0").select("id"),
+                    frame.where("st.x = 1 OR day IS NULL").limit(3),
+                    frame.orderBy("id").limit(5),
+                    frame.limit(5),
+                ):
+                    verbs.clear()
+                    query.collect()
+                    # Newer releases of Spark load a table by name again.
+                    assert [verb for verb in verbs if verb != "load_table"] == ["plan_scan"]
+            finally:
+                only_tasks(driver, True)
 
 
 def test_explain_and_the_ui_say_what_is_skipped(driver: SparkSession, root: str) -> None:

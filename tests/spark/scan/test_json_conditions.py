@@ -197,7 +197,7 @@ def test_answers_are_those_of_spark(driver: SparkSession, plain: DataFrame, root
 def test_of_variants_too(driver: SparkSession, plain: DataFrame, root: str) -> None:
     frame = driver.read.format("lance").option("json_as", "variant").load(f"{root}/t.lance")
     frame = frame.withColumnRenamed("j", "v")
-    check(driver, plain, frame, conditions(2, 25, "variant_get"), 8)
+    check(driver, plain, frame, conditions(2, 25, "variant_get"), 4)
 
 
 @pytest.mark.slow
@@ -206,9 +206,9 @@ def test_answers_are_those_of_spark_at_length(
     driver: SparkSession, plain: DataFrame, root: str, seed: int
 ) -> None:
     frame = driver.read.format("lance").load(f"{root}/t.lance")
-    check(driver, plain, frame, conditions(100 + seed, 120), 40)
+    check(driver, plain, frame, conditions(100 + seed, 120), 20)
     frame = driver.read.format("lance").option("json_as", "variant").load(f"{root}/t.lance")
-    check(driver, plain, frame.withColumnRenamed("j", "v"), conditions(200 + seed, 60, "variant_get"), 20)
+    check(driver, plain, frame.withColumnRenamed("j", "v"), conditions(200 + seed, 60, "variant_get"), 10)
 
 
 @pytest.mark.skipif(not NARROWS, reason="Spark 4.0 knows no paths behind a colon")

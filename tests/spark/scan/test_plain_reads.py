@@ -189,7 +189,7 @@ def test_a_submitted_program_reads_before_and_after_enable(root: str, tmp_path: 
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert results == [f"RESULT {([52, 57], 54)}"] * 5, done.stderr[-3000:]

@@ -13,7 +13,10 @@ import pytest
 
 import spark_lance
 from spark_lance.expressions.predicate import compile_tree
-from spark_lance.spark.scan.predicates import expression_of
+from spark_lance.file.base.schema import Schema
+from spark_lance.spark.options.options import read_options
+from spark_lance.spark.scan.predicates import expression_of, pushdown_of
+from spark_lance.spark.schema.read_schema import spark_schema_of
 
 NEGATIVE = np.array([0xFFF8000000000000], np.uint64).view(np.float64)[0]
 VALUES = np.array([1.5, np.nan, NEGATIVE, -np.inf, np.inf, 0.0, -0.0, -2.0])
@@ -48,3 +51,34 @@ def test_the_sign_of_nan_does_not_count(tmp_path: Path, index: str | None) -> No
         found = [n for part in table.plan_scan(["n"]).tables(condition) for n in part["n"].to_pylist()]
         expected = [n for n, value in enumerate(VALUES) if COMPARE[name](float(value), literal) != inverted]
         assert found == expected, (name, literal, inverted)
+
+
+def test_what_is_pushed_down_has_an_expression() -> None:
+    columns = {
+        "i": pa.array([1], pa.int32()),
+        "x": pa.array([1.5]),
+        "s": pa.array(["a"]),
+        "ns": pa.array([7], pa.timestamp("ns")),
+        "st": pa.array([{"a": 1, "t": {"z": "b"}, "l": [1]}]),
+        "v": pa.array([[1.0, 2.0]]),
+    }
+    schema = Schema.from_arrow(pa.table(columns).schema)
+    collated = st.StructField("s", st.StringType("UNICODE"))
+    options = read_options({"path": "/t"})
+    for seen, names in (
+        (
+            spark_schema_of(schema, options.projection),
+            {("i",), ("x",), ("s",), ("st", "a"), ("st", "t", "z")},
+        ),
+        (st.StructType([collated, st.StructField("i", st.IntegerType())]), {("i",)}),
+    ):
+        pushdown = pushdown_of(options, schema, seen)
+        assert {tuple(path) for path in pushdown["values"] if not path[0].startswith("_")} == names
+        assert pushdown["whole"]
+        for path in [*pushdown["values"], *pushdown["nulls"]]:
+            literal = {"type": '"long"', "value": "1"}
+            for op, args in (("IS_NULL", []), ("=", [literal]), ("IN", [literal, literal])):
+                tree = expression_of({"op": op, "args": [{"path": path}, *args]}, schema, seen)
+                assert (tree is not None) == (op == "IS_NULL" or path in pushdown["values"]), (path, op)
+    assert not pushdown_of(read_options({"path": "/t", "filter": "i = 1"}), schema, seen)["whole"]
+    assert pushdown_of(options, None, seen)["values"] == []

@@ -67,6 +67,8 @@ public class LanceTable
   private final Map always;
   private final Map pinned;
   private final StructType hidden;
+  // What Spark may push down into reads without options of their own; null if only such options tell.
+  private final Map pushdown;
   private final boolean writable;
 
   // By it Python tells this table from one that takes its place.
@@ -94,6 +96,7 @@ public class LanceTable
     this.properties = (Map) answer.get("properties");
     this.always = (Map) answer.get("always");
     this.pinned = (Map) answer.get("pinned");
+    this.pushdown = (Map) answer.get("pushdown");
     this.writable = ((Boolean) answer.get("writable")).booleanValue();
   }
 
@@ -178,7 +181,7 @@ public class LanceTable
     CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
     boolean named = writable && LanceUnits.hasOption(options, "version");
     return (ScanBuilder)
-        planner.call("builder", new Object[] {true, shown, all, !named, schema, token, hidden, own});
+        planner.call("builder", new Object[] {true, shown, all, !named, schema, token, hidden, options.isEmpty() ? pushdown : null, own});
   }
 
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {

@@ -58,6 +58,8 @@ public final class LancePaths {
     private final boolean given;
     private String token = UUID.randomUUID().toString();
     private Object ref;
+    // What Spark may push down; null if only options and the version of a read tell.
+    private Object pushdown;
     // Spark's source, to which the version belongs.
     private Object source;
 
@@ -66,6 +68,7 @@ public final class LancePaths {
       this.schema = schema;
       this.given = described == null;
       this.ref = described == null ? null : described.get("ref");
+      this.pushdown = described == null ? null : described.get("pushdown");
       this.source = source;
     }
 
@@ -76,7 +79,8 @@ public final class LancePaths {
         return own;
       }
       try {
-        return LanceScan.ofPath(String.valueOf(options.get("path")), read(options), schema, own);
+        Map read = read(options);
+        return LanceScan.ofPath(String.valueOf(options.get("path")), read, schema, pushdown(), own);
       } catch (IllegalArgumentException refused) {
         // Spark's own way says what is wrong, as it does for every format of Python.
         return own;
@@ -87,6 +91,10 @@ public final class LancePaths {
       WriteBuilder own = super.newWriteBuilder(info);
       String shown = String.valueOf(info.options().get("path"));
       return Bridge.writing(false, shown, Shim.sourceOf(this), info, own);
+    }
+
+    private synchronized Map pushdown() {
+      return (Map) pushdown;
     }
 
     private synchronized Map read(CaseInsensitiveStringMap options) {
@@ -113,6 +121,7 @@ public final class LancePaths {
         // A view that shall see what was written gets another source.
         source = now;
         ref = null;
+        pushdown = null;
         token = UUID.randomUUID().toString();
       }
       if (ref == null) {

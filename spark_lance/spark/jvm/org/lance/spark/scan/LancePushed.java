@@ -5,6 +5,7 @@
 package org.lance.spark.scan;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -26,7 +27,71 @@ public final class LancePushed {
   // The type of the literals that were last described, and its JSON: lists have thousands of one type.
   private static volatile Object[] known = {null, null};
 
+  private static final List TESTS =
+      Arrays.asList(
+          new Object[] {"=", "<=>", "<>", "<", "<=", ">", ">=", "IN", "STARTS_WITH", "ENDS_WITH", "CONTAINS"});
+  // Tests whose literal may come first.
+  private static final List MIRRORED = Arrays.asList(new Object[] {"=", "<=>", "<>", "<", "<=", ">", ">="});
+  private static final List NULL_TESTS = Arrays.asList(new Object[] {"IS_NULL", "IS_NOT_NULL"});
+  // Types of literals with the same values in Python, as JSON; decimals are further ones (see spark/scan/literals.py).
+  private static final List LITERALS =
+      Arrays.asList(
+          new Object[] {
+            "\"boolean\"", "\"byte\"", "\"short\"", "\"integer\"", "\"long\"", "\"float\"", "\"double\"",
+            "\"string\"", "\"binary\"", "\"date\"", "\"timestamp\"", "\"timestamp_ntz\""
+          });
+  // The years 1 to 9999, which Python's times have: in days, and in microseconds.
+  private static final long FIRST_DAY = -719162L;
+  private static final long LAST_DAY = 2932896L;
+  private static final long MICROS = 86400000000L;
+
   private LancePushed() {}
+
+  // Whether Python makes an expression of a predicate that keeps the same rows as in Spark. `pushdown` is the table's
+  // description; the rules are those of `expression_of` (spark/scan/predicates.py), which has to make one then.
+  public static boolean isExact(Expression predicate, Map pushdown) {
+    if (!(predicate instanceof Predicate)) {
+      return false;
+    }
+    String name = ((Predicate) predicate).name();
+    Expression[] args = predicate.children();
+    if (name.equals("AND") || name.equals("OR") || name.equals("NOT")) {
+      boolean all = true;
+      for (int i = 0; all && i < args.length; i++) {
+        all = isExact(args[i], pushdown);
+      }
+      return all;
+    }
+    boolean mirrored = args.length == 2 && !(args[0] instanceof NamedReference) && MIRRORED.contains(name);
+    int place = mirrored ? 1 : 0;
+    if (args.length == 0 || !(args[place] instanceof NamedReference)) {
+      return false;
+    }
+    List path = Bridge.list(((NamedReference) args[place]).fieldNames());
+    boolean isCompared = ((List) pushdown.get("values")).contains(path);
+    if (NULL_TESTS.contains(name)) {
+      return isCompared || ((List) pushdown.get("nulls")).contains(path);
+    }
+    boolean all = isCompared && TESTS.contains(name) && (args.length == 2 || (name.equals("IN") && args.length > 2));
+    for (int i = 0; all && i < args.length; i++) {
+      all = i == place || (args[i] instanceof Literal && isSame((Literal) args[i]));
+    }
+    return all;
+  }
+
+  // Whether a literal has the same value in Python.
+  private static boolean isSame(Literal literal) {
+    String type = json(literal.dataType());
+    if (literal.value() == null || !(literal.value() instanceof Number) || !LITERALS.contains(type)) {
+      return LITERALS.contains(type) || type.startsWith("\"decimal");
+    }
+    long value = ((Number) literal.value()).longValue();
+    if (type.equals("\"date\"")) {
+      return FIRST_DAY <= value && value <= LAST_DAY;
+    }
+    boolean isTime = type.startsWith("\"timestamp");
+    return !isTime || (FIRST_DAY <= Math.floorDiv(value, MICROS) && Math.floorDiv(value, MICROS) <= LAST_DAY);
+  }
 
   // Predicates as JSON; see spark/scan/predicates.py.
   public static List described(Predicate[] predicates) {

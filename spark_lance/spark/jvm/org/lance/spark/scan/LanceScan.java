@@ -1,7 +1,8 @@
 // The scan of a table, planned by the driver's own Python.
 //
-// What Spark pushes down (columns, filters, limits, counts) goes to Python as JSON, and comes back as rows, where
-// little has to be read for them, or as tasks. Rows become a local scan (LanceRows): no job of Spark's, or one without
+// The description of a table (pushdown_of in spark/scan/predicates.py) says which predicates and limits Spark may push
+// down. All of it goes to Python as JSON when the scan is built, and comes back as rows, where little has to be read for
+// them, or as tasks. Rows become a local scan (LanceRows): no job of Spark's, or one without
 // Python; where they are many they stay columns, which tasks without Python read (LanceColumnScan). Tasks are what
 // Spark's own reader of Python data sources takes, which LanceTransport may put another one around (LanceTaskScan).
 //
@@ -12,7 +13,6 @@ package org.lance.spark.scan;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -41,7 +41,6 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
-import org.lance.spark.load.LanceUnits;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 import scala.collection.immutable.Seq;
@@ -49,8 +48,10 @@ import scala.collection.immutable.Seq;
 public final class LanceScan {
   // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
   private static final String PLANS = "spark.lance.planInDriver";
-  // A limit that one task meets for a read of all rows of a version (as in scans.py).
-  private static final int MOST_PLAIN = 100000;
+  // A limit up to this is met by one task, whose stream then ends by itself.
+  private static final int MOST_ALONE = 100000;
+  // Whether Python has left a file that is not found here: then it has another file system, and leaves no more.
+  private static volatile boolean isApart = false;
 
   private LanceScan() {}
 
@@ -58,7 +59,8 @@ public final class LanceScan {
   //
   // byDefault: whether the driver plans where no setting tells; options, schema, token: see read; pinned: whether the
   // version among the options is the table's and not the user's; hidden: further columns, each with the option that
-  // reads it in its metadata; own: Spark's own way, which streams go.
+  // reads it in its metadata; pushdown: what Spark may push down, null if the table's options do not tell; own: Spark's
+  // own way, which streams go.
   public static ScanBuilder builder(
       Boolean byDefault,
       String shown,
@@ -67,24 +69,26 @@ public final class LanceScan {
       StructType schema,
       String token,
       StructType hidden,
+      Map pushdown,
       ScanBuilder own) {
     if (!plans(byDefault.booleanValue())) {
       return own;
     }
     Map read = read(options, schema, token, null);
     read.put("pinned", pinned);
-    return made(shown, read, schema, hidden, own);
+    return made(shown, read, schema, hidden, pushdown, own);
   }
 
   // The same for a table by path, without hidden columns.
-  public static ScanBuilder ofPath(String shown, Map read, StructType schema, ScanBuilder own) {
-    return made(shown, read, schema, new StructType(), own);
+  public static ScanBuilder ofPath(String shown, Map read, StructType schema, Map pushdown, ScanBuilder own) {
+    return made(shown, read, schema, new StructType(), pushdown, own);
   }
 
-  private static ScanBuilder made(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+  private static ScanBuilder made(
+      String shown, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
     return Shim.takesCatalystFilters()
-        ? (ScanBuilder) new OfExpressions(shown, read, schema, hidden, own)
-        : new OfPredicates(shown, read, schema, hidden, own);
+        ? (ScanBuilder) new OfExpressions(shown, read, schema, hidden, pushdown, own)
+        : new OfPredicates(shown, read, schema, hidden, pushdown, own);
   }
 
   // Whether a session's reads are planned here.
@@ -123,11 +127,10 @@ public final class LanceScan {
     private final StructType all;
     private StructType wanted;
     private boolean batch = false;
+    private Map pushdown;
     private Predicate[] pushed = new Predicate[0];
-    // They as JSON.
-    private List told = new ArrayList();
     // Conditions that leave out rows which cannot meet filters of Spark's.
-    private List narrowed = new ArrayList();
+    private List candidates = new ArrayList();
     private int limit = -1;
     private boolean alone = false;
     private int offset = 0;
@@ -137,49 +140,43 @@ public final class LanceScan {
     private Map asked = null;
     private Map known = null;
 
-    Builder(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
+    Builder(String shown, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
       this.shown = shown;
       this.read = read;
       this.all = schema;
       this.wanted = schema;
       this.hidden = hidden;
+      this.pushdown = pushdown;
       this.own = own;
     }
 
-    // Takes over the predicates that are applied exactly as Spark would; says of each whether it is one. Conditions
-    // that only leave out rows follow them.
+    // Takes over the predicates that Python applies exactly as Spark would, and returns those. Candidates only leave out
+    // rows.
     List take(List predicates, List candidates) {
       batch = true;
-      List described = LancePushed.described((Predicate[]) predicates.toArray(new Predicate[0]));
-      described.addAll(candidates);
-      List answers = described.isEmpty() ? described : asked(described);
       List taken = new ArrayList();
-      told = new ArrayList();
       for (int i = 0; i < predicates.size(); i++) {
-        if (((Boolean) answers.get(i)).booleanValue()) {
+        if (LancePushed.isExact((Predicate) predicates.get(i), pushdown())) {
           taken.add(predicates.get(i));
-          told.add(described.get(i));
         }
       }
-      narrowed = new ArrayList();
-      for (int i = 0; i < candidates.size(); i++) {
-        if (((Boolean) answers.get(predicates.size() + i)).booleanValue()) {
-          narrowed.add(candidates.get(i));
-        }
-      }
+      this.candidates = candidates;
       pushed = (Predicate[]) taken.toArray(new Predicate[0]);
-      return answers;
+      return taken;
+    }
+
+    // What the description of the table says. A read by name with options of its own is described here.
+    private Map pushdown() {
+      if (pushdown == null) {
+        Map question = Bridge.question("describe_pushdown");
+        question.put("read", read);
+        pushdown = (Map) Bridge.ask(question, null);
+      }
+      return pushdown;
     }
 
     Predicate[] pushed() {
       return pushed;
-    }
-
-    private List asked(List predicates) {
-      Map question = Bridge.question("push_predicates");
-      question.put("read", read);
-      question.put("predicates", predicates);
-      return (List) Bridge.ask(question, null);
     }
 
     public boolean supportCompletePushDown(Aggregation aggregation) {
@@ -210,7 +207,7 @@ public final class LanceScan {
       return known != null;
     }
 
-    // Only some of the rows are read then, and Spark puts these in order.
+    // Where an index tells the first rows, only they are read. Spark puts in order what is read.
     public boolean pushTopN(SortOrder[] orders, int limit) {
       batch = true;
       if (known != null || orders.length != 1 || !(orders[0].expression() instanceof NamedReference)) {
@@ -221,12 +218,8 @@ public final class LanceScan {
       wanted.put("descending", Boolean.valueOf(orders[0].direction() == SortDirection.DESCENDING));
       wanted.put("nulls", orders[0].nullOrdering() == NullOrdering.NULLS_FIRST ? "first" : "last");
       wanted.put("rows", Integer.valueOf(limit));
-      Map question = question("push_top");
-      question.put("top", wanted);
-      if (((Boolean) Bridge.ask(question, null)).booleanValue()) {
-        top = wanted;
-      }
-      return top != null;
+      top = wanted;
+      return true;
     }
 
     public boolean pushLimit(int limit) {
@@ -235,20 +228,10 @@ public final class LanceScan {
         return false;
       }
       this.limit = limit;
-      alone = isPlain() && limit <= MOST_PLAIN;
-      if (!alone) {
-        alone = ((Boolean) Bridge.ask(question("push_limit"), null)).booleanValue();
-      }
+      // With a condition one task might have to look through the whole table.
+      boolean whole = pushed.length == 0 && candidates.isEmpty() && ((Boolean) pushdown().get("whole")).booleanValue();
+      alone = whole && limit <= MOST_ALONE;
       return true;
-    }
-
-    // Whether the query asks for all rows of a version. Then Python would take any limit up to MOST_PLAIN, too.
-    private boolean isPlain() {
-      boolean plain = pushed.length == 0 && narrowed.isEmpty();
-      for (Iterator names = ((Map) read.get("options")).keySet().iterator(); plain && names.hasNext(); ) {
-        plain = LanceUnits.isOption((String) names.next(), "place");
-      }
-      return plain;
     }
 
     public boolean isPartiallyPushed() {
@@ -282,9 +265,8 @@ public final class LanceScan {
       }
       question.put("read", table);
       question.put("columns", wanted.equals(all) ? read.get("schema") : wanted.json());
-      List predicates = new ArrayList(told);
-      predicates.addAll(narrowed);
-      question.put("predicates", predicates);
+      question.put("predicates", LancePushed.described(pushed));
+      question.put("candidates", candidates);
       question.put("limit", limit < 0 ? null : Integer.valueOf(limit));
       question.put("alone", Boolean.valueOf(alone));
       question.put("offset", Integer.valueOf(offset));
@@ -303,21 +285,20 @@ public final class LanceScan {
         return new LanceRows(shown, null, known, (StructType) DataType.fromJson((String) known.get("schema")));
       }
       Map question = question("plan_scan");
-      question.put("columnar", Boolean.valueOf(LanceTransport.isWanted(wanted)));
-      question.put("files", Boolean.TRUE);
+      question.put("files", Boolean.valueOf(!isApart));
+      question.put("columnar", Boolean.valueOf(!isApart && LanceTransport.mayUse(wanted)));
       Map answer;
       try {
         answer = (Map) Bridge.ask(question, null);
-        if (!LanceRows.isAtHand(answer)) {
-          question.put("files", Boolean.FALSE);
-          answer = (Map) Bridge.ask(question, null);
-        }
         Scan columns = LanceColumnScan.of(shown, question, answer, wanted);
         if (columns != null) {
           return columns;
         }
-        if (answer.get("kind").equals("columns")) {
-          // They are of no use here.
+        boolean isColumns = answer.get("kind").equals("columns");
+        if (isColumns || !LanceRows.isAtHand(answer)) {
+          // Python's files are not found here, or executors take no columns: the next scan asks for none.
+          isApart = isApart || !isColumns || LanceTransport.mayUse(wanted);
+          question.put("files", Boolean.FALSE);
           question.put("columnar", Boolean.FALSE);
           answer = (Map) Bridge.ask(question, null);
         }
@@ -344,29 +325,28 @@ public final class LanceScan {
 
   /** Takes Spark's own expressions: some of them exclude documents, and so rows. */
   public static final class OfExpressions extends Builder implements SupportsPushDownCatalystFilters {
-    OfExpressions(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
-      super(shown, read, schema, hidden, own);
+    OfExpressions(String shown, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
+      super(shown, read, schema, hidden, pushdown, own);
     }
 
     public Seq pushFilters(Seq filters) {
       List predicates = new ArrayList();
-      List places = new ArrayList();
+      Object[] translated = new Object[filters.size()];
       List candidates = new ArrayList();
-      for (int i = 0; i < filters.size(); i++) {
-        scala.Option told = DataSourceV2Strategy$.MODULE$.translateFilterV2((Expression) filters.apply(i));
-        Map candidate = told.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
-        if (!told.isEmpty()) {
-          predicates.add(told.get());
-          places.add(Integer.valueOf(i));
+      for (int i = 0; i < translated.length; i++) {
+        scala.Option predicate = DataSourceV2Strategy$.MODULE$.translateFilterV2((Expression) filters.apply(i));
+        Map candidate = predicate.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
+        if (!predicate.isEmpty()) {
+          translated[i] = predicate.get();
+          predicates.add(translated[i]);
         } else if (candidate != null) {
           candidates.add(candidate);
         }
       }
-      List answers = take(predicates, candidates);
+      List taken = take(predicates, candidates);
       Seq left = (Seq) scala.collection.immutable.Nil$.MODULE$;
-      for (int i = 0; i < filters.size(); i++) {
-        int place = places.indexOf(Integer.valueOf(i));
-        if (place < 0 || !((Boolean) answers.get(place)).booleanValue()) {
+      for (int i = 0; i < translated.length; i++) {
+        if (translated[i] == null || !taken.contains(translated[i])) {
           left = (Seq) left.appended(filters.apply(i));
         }
       }
@@ -380,18 +360,13 @@ public final class LanceScan {
 
   /** Takes predicates of connectors, where a release of Spark gives no other. */
   public static final class OfPredicates extends Builder implements SupportsPushDownV2Filters {
-    OfPredicates(String shown, Map read, StructType schema, StructType hidden, ScanBuilder own) {
-      super(shown, read, schema, hidden, own);
+    OfPredicates(String shown, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
+      super(shown, read, schema, hidden, pushdown, own);
     }
 
     public Predicate[] pushPredicates(Predicate[] predicates) {
-      List answers = take(Arrays.asList((Object[]) predicates), new ArrayList());
-      List left = new ArrayList();
-      for (int i = 0; i < predicates.length; i++) {
-        if (!((Boolean) answers.get(i)).booleanValue()) {
-          left.add(predicates[i]);
-        }
-      }
+      List left = new ArrayList(Arrays.asList((Object[]) predicates));
+      left.removeAll(take(Arrays.asList((Object[]) predicates), new ArrayList()));
       return (Predicate[]) left.toArray(new Predicate[0]);
     }
 

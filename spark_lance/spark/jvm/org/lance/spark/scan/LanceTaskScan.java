@@ -58,7 +58,7 @@ public final class LanceTaskScan
   }
 
   public synchronized String description() {
-    String order = question.get("top") == null ? "" : "; order: " + question.get("top");
+    String order = isOrdered() ? "; order: " + question.get("top") : "";
     return "LanceScan " + shown + " [" + planned.get("about") + order + "]";
   }
 
@@ -103,10 +103,15 @@ public final class LanceTaskScan
     return LanceRows.stream(question, schema, checkpoint);
   }
 
+  // Whether only the first rows of an order are read.
+  private boolean isOrdered() {
+    return Boolean.TRUE.equals(first.get("ordered"));
+  }
+
   public NamedReference[] filterAttributes() {
     List names = new ArrayList();
     // What a limit leaves must not depend on a join.
-    boolean all = question.get("limit") == null && question.get("top") == null;
+    boolean all = question.get("limit") == null && !isOrdered();
     for (int i = 0; all && i < schema.length(); i++) {
       names.add(FieldReference.column(schema.fields()[i].name()));
     }
@@ -122,7 +127,7 @@ public final class LanceTaskScan
       }
     }
     List keys = LancePushed.described((Predicate[]) few.toArray(new Predicate[0]));
-    if (question.get("limit") != null || question.get("top") != null || found.containsAll(keys)) {
+    if (question.get("limit") != null || isOrdered() || found.containsAll(keys)) {
       return;
     }
     Map asked = new LinkedHashMap(question);

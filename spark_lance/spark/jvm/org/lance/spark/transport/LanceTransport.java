@@ -81,6 +81,12 @@ public final class LanceTransport {
     return isWanted(schema) && isUsable() ? "columns" : "rows";
   }
 
+  // Whether rows of a schema may be read as batches, as far as that is known: isUsable takes its time.
+  public static synchronized boolean mayUse(StructType schema) {
+    boolean isKnown = SparkContext.getOrCreate().applicationId().equals(application);
+    return isWanted(schema) && (!isKnown || verdict.isEmpty());
+  }
+
   // Whether batches are what the setting says, and have types that are read.
   public static boolean isWanted(StructType schema) {
     SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
