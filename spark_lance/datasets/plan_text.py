@@ -15,7 +15,6 @@ from spark_lance.expressions.predicate import Condition
 from spark_lance.expressions.texts import condition_text
 from spark_lance.io.counters import read_counts
 from spark_lance.proto import table_pb2
-from spark_lance.table.reading.planned_pages import PLANNED_FRAGMENTS, planned_pages
 from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
@@ -39,8 +38,7 @@ def explained(
         request, projection: what is asked for.
         scan: what is read for it.
         condition: the filter, fitted to the table.
-        verbose: open the fragments however many they are, to tell their pages, and the rows that page
-            statistics leave in every fragment.
+        verbose: open the fragments, and return the rows that page statistics leave in each of them.
         searched: how a search by vector compares rows: by an index, one by one, or both.
     """
     steps = []
@@ -80,7 +78,7 @@ def analyzed(plan: str, parts: Iterable[pa.Table], scanned: int | None) -> str:
     read = read_counts() - counted
     head = f"AnalyzeExec: elapsed={seconds * 1000:.3f}ms, cpu={used * 1000:.3f}ms, metrics=[{measured}]\n"
     done = f"bytes_read={read.bytes}, iops={read.reads}, requests={read.requests}"
-    done += f", cache_hits={read.cache_hits}, pages_read={read.pages}, pages_skipped={read.pages_skipped}"
+    done += f", cache_hits={read.cache_hits}"
     if scanned is not None:
         done = f"output_rows={rows}, rows_scanned={scanned}, {done}"
     lines = (
@@ -140,9 +138,6 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
     line = f"LanceRead: uri={scan.store.uri(scan.root)}, projection=[{read}], num_fragments={len(tasks)}"
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments if fragment.id in remaining)
     line += f", version={scan.manifest.version}, rows={rows}"
-    pages = planned_pages(scan, tasks, condition, None if verbose else PLANNED_FRAGMENTS)
-    if pages is not None:
-        line += f", pages={pages[0]}, skipped_pages={pages[1]}"
     if condition is None:
         return [f"{line}, full_filter=--"]
     line += f", full_filter={condition_text(condition)}"

@@ -11,9 +11,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from spark_lance.errors import FormatError
 from spark_lance.file.base.footer import MAGIC
 from spark_lance.file.base.pages import FieldReader
@@ -59,9 +56,6 @@ class DataFileReader(Protocol):
 
     def stored_bytes(self, field: Field) -> int:
         """Return how many bytes a field takes in the file, exactly or about."""
-
-    def page_starts(self, field: Field) -> list[npt.NDArray[np.int64]]:
-        """Return, for each column of a field and of those below it, the first row of each of its pages."""
 
 
 def open_file(

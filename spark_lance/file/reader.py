@@ -223,11 +223,6 @@ class FileReader:
         pages = (page for index in owned for page in self.column(index).pages)
         return sum(size for page in pages for _, size in page.buffers)
 
-    def page_starts(self, field: Field) -> list[npt.NDArray[np.int64]]:
-        """Return, for each column of a field and of those below it, the first row of each of its pages."""
-        owned = [self.columns[node.id] for node in field.walk() if node.id in self.columns]
-        return [np.array([page.priority for page in self.column(index).pages], np.int64) for index in owned]
-
     def read(
         self, fields: Sequence[Field] | None = None, start: int = 0, stop: int | None = None
     ) -> pa.Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import astuple, dataclass
 
-__all__ = ["ReadCounts", "count_cache_hit", "count_pages", "count_read", "read_counts"]
+__all__ = ["ReadCounts", "count_cache_hit", "count_read", "read_counts"]
 
 
 @dataclass(frozen=True)
@@ -19,23 +19,19 @@ class ReadCounts:
     Attributes:
         reads, requests, bytes: byte ranges read, requests to stores, and the total bytes of the ranges.
         cache_hits: parts of indices and open versions that were in the cache.
-        pages, pages_skipped: pages of data files that were read, and pages of the same columns and fragments
-            that were not.
     """
 
     reads: int = 0
     requests: int = 0
     bytes: int = 0
     cache_hits: int = 0
-    pages: int = 0
-    pages_skipped: int = 0
 
     def __sub__(self, before: ReadCounts) -> ReadCounts:
         return ReadCounts(*(one - two for one, two in zip(astuple(self), astuple(before), strict=True)))
 
 
 _lock = threading.Lock()
-_reads = _requests = _bytes = _hits = _pages = _skipped = 0
+_reads = _requests = _bytes = _hits = 0
 
 
 def count_read(size: int, reads: int = 1, requests: int = 1) -> None:
@@ -54,15 +50,7 @@ def count_cache_hit() -> None:
         _hits += 1
 
 
-def count_pages(read: int, skipped: int) -> None:
-    """Note that more pages were read, and more, or fewer, were skipped."""
-    global _pages, _skipped
-    with _lock:
-        _pages += read
-        _skipped += skipped
-
-
 def read_counts() -> ReadCounts:
     """Return the counts of this process since its start, for all threads together."""
     with _lock:
-        return ReadCounts(_reads, _requests, _bytes, _hits, _pages, _skipped)
+        return ReadCounts(_reads, _requests, _bytes, _hits)

@@ -20,8 +20,6 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -292,11 +290,6 @@ class LegacyFileReader:
         pages = max(1, len(self.columns))
         share = sum(1 for node in field.walk() if not node.children)
         return self.source.size * share // pages
-
-    def page_starts(self, field: Field) -> list[npt.NDArray[np.int64]]:
-        """Return, for each leaf of a field, the first row of each of its pages: a page per batch."""
-        starts = np.array(self.batch_starts[:-1], np.int64)
-        return [starts for node in field.walk() if not node.children]
 
     def page_ranges_maybe(self, field: Field, comparison: str, value: Any) -> list[tuple[int, int]]:
         """Return the runs of rows [start, stop) in which a leaf field may meet `comparison` with `value`.

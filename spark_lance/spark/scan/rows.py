@@ -39,7 +39,6 @@ from spark_lance.spark.scan.task_rows import LancePartition, Piece, TaskRows, li
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.manifest import Manifest
-from spark_lance.table.reading.planned_pages import planned_pages
 from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
@@ -283,11 +282,6 @@ class LanceReader(DataSourceReader):
         rows, size = self.size()
         return Amounts(fragments, len(self._scan.fragments) - fragments, rows, size)
 
-    @cached_property
-    def pages(self) -> tuple[int, int] | None:
-        """The pages that are read at most, and those that are skipped, see `planned_pages`."""
-        return planned_pages(self._scan, self._tasks, self._condition)
-
     def about(self) -> str:
         """Return what EXPLAIN says of the read."""
         lines = [f"version: {self.ref.version}"]
@@ -302,8 +296,6 @@ class LanceReader(DataSourceReader):
         rows = f", of {chosen} only rows that an index or their numbers name" if chosen else ""
         amounts = self.amounts()
         lines.append(f"fragments: {amounts.fragments} read{rows}, {amounts.skipped} skipped")
-        if self.pages is not None:
-            lines.append(f"pages: at most {self.pages[0]} read, {self.pages[1]} skipped")
         lines.append(f"rows: at most {amounts.rows}")
         return "; ".join(lines)
 

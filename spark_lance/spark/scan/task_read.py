@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,8 +31,6 @@ _COUNTED = (
     ("requests", "lanceTaskRequests", "requests to the store"),
     ("bytes", "lanceTaskBytes", "bytes read from the store"),
     ("cache_hits", "lanceTaskHits", "cache hits"),
-    ("pages", "lanceTaskPages", "pages read"),
-    ("pages_skipped", "lanceTaskPagesSkipped", "pages skipped in these fragments"),
 )
 # The same for a plan: name, what it is called, and where it begins.
 TASK_AMOUNTS = (
@@ -55,9 +52,8 @@ class TaskRead:
     def batches(self, handed_over: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the partition that Spark hands over: one row with one column, its pickle.
 
-        LanceColumns adds a text after the pickle. It is either the path of a file, in which LanceColumns
-        expects the counters of the read, or two lines: the path of shared memory for batches
-        (`spark.scan.ring`) and its key in hexadecimal digits.
+        LanceColumns may add two lines after the pickle: the path of shared memory for batches
+        (`spark.scan.ring`), which takes the counters of the read, too, and its key in hexadecimal digits.
         """
         for batch in handed_over:
             handed = io.BytesIO(batch.column(0)[0].as_py())
@@ -65,8 +61,6 @@ class TaskRead:
             batches = iter(self.reader.read(part))
             if len(places) == 2:
                 batches = _placed(batches, places[0], bytes.fromhex(places[1]))
-            elif places[0]:
-                batches = _told(batches, places[0])
             yield from batches
 
 
@@ -79,24 +73,6 @@ def _placed(batches: Iterator[pa.RecordBatch], path: str, key: bytes) -> Iterato
         return
     with contextlib.closing(memory):
         yield from memory.through(_counted(batches, memory.tell))
-
-
-def _told(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    """Yield batches, and keep in a file what was read for them."""
-    try:
-        file = os.open(path, os.O_WRONLY)
-    except OSError:  # the executor has files of its own: nothing can be told
-        yield from batches
-        return
-
-    def tell(counts: bytes) -> None:
-        with contextlib.suppress(OSError):  # the numbers are for show; a full disk must not end the task
-            os.pwrite(file, counts, 0)
-
-    try:
-        yield from _counted(batches, tell)
-    finally:
-        os.close(file)
 
 
 def _counted(batches: Iterator[pa.RecordBatch], tell: Callable[[bytes], None]) -> Iterator[pa.RecordBatch]:

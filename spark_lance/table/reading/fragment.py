@@ -34,7 +34,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import open_data_file, physical_rows
 from spark_lance.table.deletion import read_deletions
-from spark_lance.table.reading.page_marks import PageMarks
 
 __all__ = ["FragmentReader", "fixed_width", "physical_rows"]
 
@@ -52,17 +51,14 @@ class _Part:
     file: DataFileReader
     field: Field
     reader: FieldReader
-    marks: PageMarks
     # Whether single rows can be decoded.
     takes: bool
 
     def read(self, start: int, stop: int) -> pa.ChunkedArray:
-        self.marks.read_run(start, stop)
         return read_field(self.reader, self.field, self.file.path, start, stop)
 
     def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
         assert self.takes
-        self.marks.read_rows(rows)
         return take_field(cast("RowReader", self.reader), self.field, self.file.path, rows)
 
 
@@ -125,11 +121,7 @@ class FragmentReader:
 
     def begin_again(self) -> bool:
         """Prepare for another read by somebody else; False if a file is not what it was."""
-        if not all(file.source.is_current() for file in self._files):
-            return False
-        for part in (part for parts in self._parts for part in parts):
-            part.marks.begin()
-        return True
+        return all(file.source.is_current() for file in self._files)
 
     def _leaves_of(self, ids: set[int]) -> set[int]:
         """Return those ids that are leaves: parents may be listed by several files."""
@@ -141,8 +133,7 @@ class FragmentReader:
             pruned = field.prune(lambda leaf: leaf.id in provided)
             if pruned is not None:
                 reader = file.open_field(pruned)
-                marks = PageMarks(file.page_starts(pruned))
-                parts.append(_Part(file, pruned, reader, marks, isinstance(reader, RowReader)))
+                parts.append(_Part(file, pruned, reader, isinstance(reader, RowReader)))
 
     def read(self, start: int, stop: int, fields: Sequence[Field] | None = None) -> list[pa.ChunkedArray]:
         """Return physical rows [start, stop) of `fields`, some of the reader's; of all of them by default.
@@ -258,11 +249,6 @@ class FragmentReader:
                     operator = "==" if comparison == "=" else comparison
                     return parts[0].file.page_ranges_maybe(leaf, operator, scalar)
         return every
-
-    def page_starts(self, fields: Sequence[Field]) -> list[npt.NDArray[np.int64]]:
-        """Return, for each stored column of `fields`, the first row of each of its pages."""
-        parts = [part for _, parts in self._chosen(fields) for part in parts]
-        return [starts for part in parts for starts in part.file.page_starts(part.field)]
 
     def stored_bytes(self, fields: Sequence[Field]) -> int:
         """Return how many bytes fields of the reader take in its files."""

@@ -123,10 +123,6 @@ class FragmentRows:
         """Return the runs of rows that may meet a comparison, see `FragmentReader.runs_maybe`."""
         return self._reader.runs_maybe(path, comparison, value)
 
-    def page_starts(self, fields: Sequence[Field]) -> list[Rows]:
-        """Return, for each stored column of `fields`, the first row of each of its pages."""
-        return self._reader.page_starts(fields)
-
     def stored_bytes(self, fields: Sequence[Field]) -> int:
         """Return how many bytes some of the fields take in the files."""
         return self._reader.stored_bytes(fields)

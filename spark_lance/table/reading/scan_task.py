@@ -21,18 +21,16 @@ from pyroaring import BitMap
 from spark_lance.errors import ExpressionError, RowNotFoundError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
 from spark_lance.file.base.schema import Field
-from spark_lance.file.base.version import FileVersion
 from spark_lance.io.held import HeldOpen
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.deletion import keep_mask
 from spark_lance.table.reading.fragment_rows import (
     Columns,
     FragmentRows,
     common_runs,
 )
-from spark_lance.table.reading.page_marks import PAGE_STARTS, PageStarts, pages_of_rows, pages_of_runs
 from spark_lance.table.reading.pieces import Pace, in_batches, kept_of, windows
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
@@ -254,50 +252,6 @@ class ScanTask:
         """
         rows = self._open((*self._head(condition).fields, *self.fields))
         return self._runs(rows, condition), rows.num_rows
-
-    def pages(self, condition: Condition | None) -> tuple[int, int]:
-        """Return the number of pages with rows that may match a condition, and of the columns' other pages.
-
-        The columns include those of the condition. This opens the fragment's files, unless their footers are
-        cached, and reads no page.
-
-        Raises:
-            FormatError, UnsupportedFormatError: as `tables`.
-        """
-        fields = self._all_fields(condition)
-        page_starts = self._page_starts(fields)
-        if page_starts.is_legacy and condition is not None and self.selection is None:
-            runs = self._runs(self._open(fields), condition)
-        else:
-            start, stop = (0, page_starts.num_rows) if self.span is None else self.span
-            runs = [(start, min(stop, page_starts.num_rows))]
-        columns = page_starts.columns
-        if self.selection is None:
-            marks = [pages_of_runs(starts, runs) for starts in columns]
-        else:
-            numbers = self._selected(page_starts.num_rows, self._deleted(page_starts.num_rows))
-            marks = [pages_of_rows(starts, numbers) for starts in columns]
-        read = sum(int(np.count_nonzero(pages)) for pages in marks)
-        return read, sum(map(len, columns)) - read
-
-    def _page_starts(self, fields: tuple[Field, ...]) -> PageStarts:
-        """Return where the pages of fields begin; data files never change, so the process keeps it."""
-
-        def read() -> PageStarts:
-            rows = self._open(fields)
-            legacy = any(
-                FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
-                is FileVersion.V0_1
-                for file in self.message.files
-            )
-            return PageStarts(rows.num_rows, tuple(rows.page_starts(fields)), legacy)
-
-        columns = tuple(node.id for f in fields for node in f.walk())
-        key = (self.store.cache_key(self.root), self.fragment, columns)
-        return PAGE_STARTS.get(key, read, lambda page_starts: len(self.fragment) + page_starts.nbytes)
-
-    def _deleted(self, num_rows: int) -> npt.NDArray[np.uint32]:
-        return read_deletions(self.store, self.root, self.message, num_rows, self.bases)
 
     def stored_bytes(self, condition: Condition | None) -> int:
         """Return how many bytes the columns that are read, for a condition too, take in the fragment's files.

@@ -13,7 +13,6 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import FormatError
-from spark_lance.io.counters import read_counts
 from spark_lance.io.held import let_go
 from spark_lance.table.reading import scan_task
 
@@ -84,18 +83,6 @@ def test_columns_and_system_columns_of_look_ups(place: str) -> None:
         found = spark_lance.dataset(place).to_table(["text", "_rowoffset"], filter="key IN (3, 9000)")
         assert found["_rowoffset"].to_pylist() == [3, 9000]
         assert found["text"].to_pylist() == asked(place, [3, 9000])["text"].to_pylist()
-
-
-def test_pages_count_for_each_look_up(place: str) -> None:
-    counts = []
-    for _ in range(3):
-        before = read_counts()
-        asked(place, [5, 7000])
-        counts.append(read_counts() - before)
-    assert counts[0].pages > 0
-    assert {(count.pages, count.pages_skipped) for count in counts[1:]} == {
-        (counts[1].pages, counts[1].pages_skipped)
-    }
 
 
 def test_several_threads_have_files_of_their_own(place: str) -> None:

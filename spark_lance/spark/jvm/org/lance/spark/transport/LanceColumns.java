@@ -9,11 +9,8 @@
 
 package org.lance.spark.transport;
 
-import java.io.File;
-import java.io.IOException;
 import java.io.Serializable;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -81,10 +78,8 @@ public final class LanceColumns {
     private final StructType schema;
     private final scala.collection.immutable.Map metrics = PythonCustomMetric$.MODULE$.pythonMetrics();
     private final scala.collection.Iterator batches;
-    // The memory that the worker places batches in; null if it sends them.
+    // The memory that the worker places batches and the counters of its read in; null if it sends batches.
     private final LanceRing ring;
-    // Where the worker says what it reads, if not there; null if there is no place for a file, either.
-    private final File told;
     private boolean isAtEnd = false;
     // Bytes of batches there.
     private long shared = 0L;
@@ -96,7 +91,6 @@ public final class LanceColumns {
       this.schema = worker.schema();
       BasePythonRunner runner = worker.runner(metrics);
       ring = schema.length() == 0 ? null : LanceRing.leased(memory);
-      told = ring == null ? file() : null;
       boolean done = false;
       try {
         InternalRow asked = row(row(handed(partition.pickedPartition())));
@@ -111,18 +105,10 @@ public final class LanceColumns {
       }
     }
 
-    private static File file() {
-      try {
-        return File.createTempFile("spark-lance-", ".reads");
-      } catch (IOException full) {
-        return null;
-      }
-    }
-
-    // What the worker takes, see spark/scan/task_read.py: the pickle, and behind it the path of the file, or a line for
-    // that of the memory and one for its key.
+    // What the worker takes, see spark/scan/task_read.py: the pickle, and behind it a line for the path of the memory and
+    // one for its key.
     private byte[] handed(byte[] pickle) {
-      String text = ring != null ? ring.told() : told != null ? told.getPath() : "";
+      String text = ring != null ? ring.told() : "";
       byte[] places = text.getBytes(StandardCharsets.UTF_8);
       byte[] both = Arrays.copyOf(pickle, pickle.length + places.length);
       System.arraycopy(places, 0, both, pickle.length, places.length);
@@ -195,15 +181,11 @@ public final class LanceColumns {
 
     private void addReads(List all) {
       all.add(new Amount("lanceTaskShared", shared));
-      try {
-        String text = ring != null ? ring.counts() : told != null ? Files.readString(told.toPath()) : "";
-        String[] lines = text.isEmpty() ? new String[0] : text.split("\n");
-        for (int i = 0; i < lines.length; i++) {
-          String[] words = lines[i].split(" ");
-          all.add(new Amount(words[0], Long.parseLong(words[1])));
-        }
-      } catch (IOException gone) {
-        // The numbers are for show.
+      String text = ring == null ? "" : ring.counts();
+      String[] lines = text.isEmpty() ? new String[0] : text.split("\n");
+      for (int i = 0; i < lines.length; i++) {
+        String[] words = lines[i].split(" ");
+        all.add(new Amount(words[0], Long.parseLong(words[1])));
       }
     }
 
@@ -213,9 +195,6 @@ public final class LanceColumns {
     public void close() {
       if (ring != null) {
         ring.close(isAtEnd);
-      }
-      if (told != null) {
-        told.delete();
       }
     }
   }
