@@ -185,11 +185,10 @@ class LanceScanner:
     def explain_plan(self, verbose: bool = False) -> str:
         """Return the plan of the read as a tree: the last step comes first.
 
-        It lists the skipped fragments and the indices that the filter uses. If the read has few fragments on
-        a local disk, it also counts the most pages to read, and the skipped ones, in the columns of the read.
+        It lists the skipped fragments and the indices that the filter uses.
 
         Args:
-            verbose: open all fragments, to count their pages and to tell the rows whose pages are left out.
+            verbose: open all fragments, and list the rows that page statistics leave.
         """
         searched = self.source.searcher.steps(self.request) if self.request.nearest is not None else ()
         scan = self._plan(self._reads)

@@ -11,6 +11,7 @@ learns reaches the next except through the messages.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,25 +21,28 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_lance.errors import (
+    AlreadyCommittedError,
     AtomicPutUnsupportedError,
     CommitError,
     OptionError,
 )
+from spark_lance.index.pruners import index_pruners
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import WriteOptions
-from spark_lance.spark.sink.commit_once import commit_once
 from spark_lance.spark.sink.task_rows import LanceCommitMessage, WrittenRows
 from spark_lance.spark.sink.write_schema import plan_rows
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
-from spark_lance.table.inserts.write_plan import WritePlan
+from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.writing.write import delete_fragment_files, delete_operation_files
 
 __all__ = ["LanceCommitMessage", "LanceWriter"]
+
+logger = logging.getLogger(__name__)
 
 
 class LanceWriter(DataSourceArrowWriter):
@@ -132,7 +136,12 @@ class LanceWriter(DataSourceArrowWriter):
                 delete_fragment_files(self._store, self._root, fragments)
                 raise
             with commit_options(retry=self._patience(), message=self._options.commit_message):
-                commit_once(self._store, self._root, plan, fragments, once=once)
+                try:
+                    commit_or_discard(
+                        self._store, self._root, plan, fragments, once=once, pruner_factory=index_pruners
+                    )
+                except AlreadyCommittedError as skipped:  # the files were deleted
+                    logger.info("%s", skipped)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the files of all tasks, also of those that were killed, unless a commit has been tried.

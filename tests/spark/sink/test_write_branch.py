@@ -93,7 +93,7 @@ def test_a_timeout(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(*arguments: Any, **options: Any) -> None:
         seen.extend((current_options().retry.total_seconds, current_options().retry.attempts))
 
-    monkeypatch.setattr("spark_lance.spark.sink.write.commit_once", look)
+    monkeypatch.setattr("spark_lance.spark.sink.write.commit_or_discard", look)
     job.commit([message])
     assert seen == [120, 8]
 
