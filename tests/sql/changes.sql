@@ -78,6 +78,8 @@ INSERT INTO lance.rw REPLACE WHERE s LIKE 'it%' OR st.x IS NULL SELECT * FROM la
 INSERT INTO lance.rw REPLACE WHERE endswith(s, "'s") OR contains(s, 'b') SELECT * FROM lance.rw WHERE endswith(s, "'s") OR contains(s, 'b');
 INSERT INTO lance.rw REPLACE WHERE b = X'FF' SELECT * FROM lance.rw WHERE b = X'FF';
 INSERT INTO lance.rw REPLACE WHERE f > 0.25D AND NOT (id = 7) SELECT * FROM lance.rw WHERE f > 0.25D AND NOT (id = 7);
+INSERT INTO lance.rw REPLACE WHERE id % 2 = 0 SELECT * FROM lance.rw;
+! REPLACE WHERE takes comparisons
 SELECT id, count(*) FROM lance.rw GROUP BY id ORDER BY id;
 > 1 | 1
 > 2 | 1

@@ -17,21 +17,25 @@ Conditions on what stands in documents come as {"op": "CANDIDATE", "args": [...]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyspark.sql.types as st
 
+from spark_lance.errors import ExpressionError
 from spark_lance.expressions.expressions import Call, Column, Expression, Literal
 from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose
+from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.scan.json_conditions import condition_of
 from spark_lance.spark.scan.literals import NoValueError, literal_of, literals_of
+from spark_lance.spark.schema.read_schema import spark_schema_of
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
-__all__ = ["expression_of", "is_same_in_spark", "pushdown_of"]
+__all__ = ["conjunction_of", "expression_of", "is_same_in_spark", "pushdown_of"]
 
 Node = Mapping[str, Any]
 
@@ -59,6 +63,20 @@ def expression_of(node: Node, schema: Schema, seen: st.StructType) -> Expression
         same = _tested("=", args, schema, seen)
         return None if same is None else Call("not", (same,))
     return _tested(name, args, schema, seen)
+
+
+def conjunction_of(nodes: Sequence[Node], schema: Schema) -> Expression:
+    """Return the condition of a statement that changes rows, for which all of some predicates are true.
+
+    Raises:
+        ExpressionError: one of them does not keep the same rows as in Spark.
+    """
+    seen = spark_schema_of(schema, Projection())
+    trees = [expression_of(node, schema, seen) for node in nodes]
+    exact = tuple(tree for tree in trees if tree is not None)
+    if len(exact) < len(trees):
+        raise ExpressionError(f"the condition {json.dumps(list(nodes))} cannot be evaluated as Spark does it")
+    return Call("and", exact)
 
 
 def _candidate(node: Node, schema: Schema, seen: st.StructType) -> Expression | None:
@@ -104,7 +122,7 @@ def _tested(name: str, args: list[Node], schema: Schema, seen: st.StructType) ->
 def pushdown_of(options: ReadOptions, schema: Schema | None, seen: st.StructType) -> dict[str, Any]:
     """Return what Java needs to know to answer Spark's push-down of predicates and limits.
 
-    Java pushes a predicate of which `expression_of` makes an expression, by the same rules.
+    Java pushes a predicate if `expression_of` makes an expression, by the same rules.
 
     Args:
         options: of the read.

@@ -19,6 +19,7 @@ existing table its own column decides whether blobs or plain bytes are stored.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError, SchemaError
+from spark_lance.expressions.expressions import Expression
 from spark_lance.file.base.pages import PAGE_FORMATS
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
@@ -34,6 +36,7 @@ from spark_lance.io.store import Store
 from spark_lance.jsonb.columns import is_json_field, is_json_text
 from spark_lance.spark.options.column_options import ENCODINGS
 from spark_lance.spark.options.options import WriteOptions
+from spark_lance.spark.scan.predicates import conjunction_of
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
 from spark_lance.spark.schema.string_types import has_collation
@@ -94,7 +97,7 @@ def plan_rows(
             stable_row_ids=options.enable_stable_row_ids,
             new_columns=rows.new_columns,
             keep_schema=keeps,
-            replace_where=options.replaceWhere,
+            replace_where=_replaced(options.replaceWhere, table),
             replace_using=options.replaceUsing or (),
             replace_on=None if options.replaceOn is None else (options.replaceOn, options.targetAlias),
         )
@@ -130,6 +133,21 @@ def _check_bytes_are_compared(option: str, names: Sequence[str], schema: Schema)
                 f"{option} compares bytes, but column {name!r} has a collation: "
                 "run DELETE with the condition, then append the rows"
             )
+
+
+def _replaced(condition: str | None, table: Manifest | None) -> str | Expression | None:
+    """Return the condition of `replaceWhere`: SQL, or the predicates of Spark's connectors that Java sends.
+
+    Raises:
+        ExpressionError: these predicates do not keep the same rows as in Spark.
+    """
+    if condition is None or not condition.startswith("[{") or table is None:
+        return condition
+    try:
+        predicates = json.loads(condition)
+    except ValueError:
+        return condition  # whoever parses SQL says what is wrong with it
+    return conjunction_of(predicates, table.schema)
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,14 @@ from spark_lance.errors import (
     TableNotFoundError,
     UnsupportedFormatError,
 )
+from spark_lance.expressions.predicate import compile_tree
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import OPTIONS, check_by_name, check_known, read_options
 from spark_lance.spark.options.table_properties import PRIMARY_KEY, check_setting, is_fixed
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
-from spark_lance.spark.scan.predicates import pushdown_of
+from spark_lance.spark.scan.predicates import conjunction_of, pushdown_of
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import system_field
 from spark_lance.spark.schema.string_types import declared_schema
@@ -43,7 +44,9 @@ from spark_lance.spark.sql.properties import fixed_properties
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
 from spark_lance.table.metadata import METADATA_TABLES
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reserved_names import check_settings
+from spark_lance.table.rows.delete import delete_rows
 from spark_lance.table.schema.keys import check_droppable
 
 __all__ = [
@@ -241,9 +244,15 @@ def truncate_table(question: Question) -> bool:
 
 
 def delete_where(question: Question) -> None:
-    """Delete the rows that meet all of Spark's predicates, which come as SQL."""
-    predicates = [f"({text})" for text in question.request["predicates"]]
-    table_at(question).delete(" AND ".join(predicates) or None)
+    """Delete the rows that meet all of Spark's predicates, which come as those of scans do."""
+    table = table_at(question)
+    predicates = question.request["predicates"]
+    if not predicates:
+        table.delete()
+        return
+    snapshot = table.dataset().snapshot
+    tree = conjunction_of(predicates, snapshot.schema)
+    delete_rows(snapshot, compile_tree(tree, nameable(snapshot.schema)))
 
 
 def alter_table(question: Question) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, OptionError, SchemaError
-from spark_lance.expressions.predicate import Condition, compile_predicate
+from spark_lance.expressions.expressions import Expression
+from spark_lance.expressions.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import Offsets, offsets_of
@@ -28,6 +29,7 @@ from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_keys import KeyIndex, check_key_type
 from spark_lance.table.row_set import RowSet
@@ -48,23 +50,29 @@ class RowCheck:
     Attributes:
         condition: the condition.
         schema: the columns of the table that it reads.
+        filter: what finds the rows of a version for which it is true.
     """
 
     condition: Condition
     schema: pa.Schema
+    filter: Filter
 
     @classmethod
-    def of(cls, text: str, table: Schema) -> RowCheck:
-        """Fit a condition, SQL text, to a table.
+    def of(cls, predicate: str | Expression, table: Schema) -> RowCheck:
+        """Fit a condition, SQL text or an expression, to a table.
 
         Raises:
             ExpressionError: it is not a condition on the columns of the table.
         """
         columns = pa.schema([field.described().arrow_field() for field in table.fields])
-        condition = compile_predicate(text, columns)
+        if isinstance(predicate, str):
+            condition = compile_predicate(predicate, columns)
+        else:
+            condition = compile_tree(predicate, columns)
         if any(node.is_blob for name in condition.columns for node in table.field(name).walk()):
-            raise ExpressionError(f"the condition {text} names a blob column")
-        return cls(condition, pa.schema([columns.field(name) for name in condition.columns]))
+            raise ExpressionError(f"the condition {condition.text} names a blob column")
+        read = pa.schema([columns.field(name) for name in condition.columns])
+        return cls(condition, read, predicate if isinstance(predicate, str) else condition)
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Refuse rows for which the condition is not true. A column that they lack counts as null.
@@ -230,7 +238,7 @@ def _numbered_behind(
 
 def replace_rows(
     base: Snapshot,
-    condition: str,
+    condition: Filter,
     fragments: Sequence[bytes],
     written: Schema,
     properties: Mapping[str, str] | None = None,
@@ -240,7 +248,7 @@ def replace_rows(
 
     Args:
         base: the version in which the rows are looked for first.
-        condition: SQL text.
+        condition: finds them.
         fragments: serialized DataFragment messages of the new rows.
         written: the schema by which their files were written.
         properties: key-value pairs kept with the transaction.

@@ -12,6 +12,7 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
+from spark_lance.expressions.expressions import Expression
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.file.blob_references import references_as_blobs
@@ -101,7 +102,7 @@ def plan_write(
     stable_row_ids: bool | None = None,
     new_columns: pa.Schema | None = None,
     keep_schema: bool = False,
-    replace_where: str | None = None,
+    replace_where: str | Expression | None = None,
     replace_using: Sequence[str] = (),
     replace_on: tuple[str, str] | None = None,
     bases: Sequence[BasePath] = (),
@@ -117,7 +118,7 @@ def plan_write(
         new_columns: the data's columns as a new table would store them; the table is given those of them that
             it lacks. None refuses data with columns that the table lacks.
         keep_schema: an overwrite keeps the table's columns, and the data must fit them.
-        replace_where: an overwrite replaces only the rows for which this SQL condition is true; the schema
+        replace_where: an overwrite replaces only the rows for which this condition is true; the schema
             stays, and the new rows must fulfil it.
         replace_using: an overwrite replaces only the rows that equal a new row in these columns; the schema
             stays.
@@ -248,9 +249,8 @@ def commit_write(
         base = _base(store, root, plan, once)
         messages = renumbered(fragments, plan.schema, base.schema)
     if plan.check is not None and base is not None:
-        where = plan.check.condition.text
         at = Snapshot(store, root, base, pruner_factory)
-        return replace_rows(at, where, fragments, plan.schema, properties, once)
+        return replace_rows(at, plan.check.filter, fragments, plan.schema, properties, once)
     if plan.match is not None and base is not None:
         at = Snapshot(store, root, base, pruner_factory)
         return replace_matches(at, plan.match, fragments, plan.schema, properties, once)

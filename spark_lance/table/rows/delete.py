@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from spark_lance.expressions.predicate import Predicate
+from spark_lance.expressions.predicate import Condition
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
+from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
 
@@ -17,7 +18,7 @@ __all__ = ["delete_rows"]
 
 def delete_rows(
     snapshot: Snapshot,
-    predicate: Predicate,
+    predicate: Filter,
     *,
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
@@ -34,10 +35,12 @@ def delete_rows(
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
 
+    text = predicate.text if isinstance(predicate, Condition) else str(predicate)
+
     def attempt(base: Snapshot) -> Manifest:
         return commit_row_changes(
             find_rows(base, predicate),
-            lambda outcome: delete_message(outcome.updated, outcome.removed, str(predicate)),
+            lambda outcome: delete_message(outcome.updated, outcome.removed, text),
             env=env,
         )
 

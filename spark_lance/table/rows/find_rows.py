@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_lance.expressions.predicate import Predicate
 from spark_lance.table.addresses import Offsets, offsets_of
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_set import RowSet
 
@@ -20,7 +20,7 @@ __all__ = ["find_rows"]
 _WINDOW_BYTES = 64 << 20
 
 
-def find_rows(snapshot: Snapshot, predicate: Predicate | None) -> RowChanges:
+def find_rows(snapshot: Snapshot, predicate: Filter | None) -> RowChanges:
     """Return the live rows of a version for which a predicate is true; all of them without a predicate.
 
     Reads what a scan with the predicate reads: only the columns that it names, and of these only what row

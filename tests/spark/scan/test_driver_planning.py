@@ -445,6 +445,39 @@ def test_a_scan_is_one_question(driver: SparkSession, root: str, monkeypatch: py
                 only_tasks(driver, True)
 
 
+def test_deletes_and_overwrites_take_the_predicates_of_scans(driver: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "gone.lance")
+    numbers = [float("nan"), -0.0, 1.5, 2.5, None]
+    spark_lance.write_dataset(pa.table({"id": range(5), "x": pa.array(numbers)}), place)
+
+    def test(op: str, column: str, kind: str, value: str) -> dict[str, Any]:
+        return {"op": op, "args": [{"path": [column]}, {"type": json.dumps(kind), "value": value}]}
+
+    def delete(*predicates: dict[str, Any]) -> dict[str, Any]:
+        request: dict[str, Any] = {"verb": "delete_where", "catalog": "lance", "name": ["gone"]}
+        request["predicates"] = predicates
+        request["options"] = {"root": str(tmp_path)}
+        answer: dict[str, Any] = json.loads(bridge.Bridge(driver).apply(json.dumps(request), None))
+        return answer
+
+    def ids() -> list[int]:
+        found: list[int] = spark_lance.dataset(place).to_table()["id"].to_pylist()
+        return sorted(found)
+
+    # Spark's NaN is greater than all numbers.
+    assert delete(test(">", "x", "double", "2.0"), test("<", "id", "long", "3")) == {"answer": None}
+    assert ids() == [1, 2, 3, 4]
+    refused = delete(test(">", "x", "interval", "2.0"))
+    assert "cannot be evaluated as Spark does it" in refused["message"]
+    new = driver.createDataFrame([(9, float("nan"))], "id bigint, x double")
+    new.write.format("lance").mode("overwrite").option(
+        "replaceWhere", json.dumps([test(">", "x", "double", "2.0")])
+    ).save(place)
+    assert ids() == [1, 2, 4, 9]
+    assert delete() == {"answer": None}
+    assert ids() == []
+
+
 def test_explain_and_the_ui_say_what_is_skipped(driver: SparkSession, root: str) -> None:
     only_tasks(driver, False)
     try:

@@ -46,6 +46,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceUnits;
 import org.lance.spark.load.OptionalUnit;
+import org.lance.spark.scan.LancePushed;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
@@ -266,17 +267,34 @@ public class LanceTable
   }
 
   public boolean canDeleteWhere(Predicate[] predicates) {
-    return writable;
+    return writable && areExact(predicates);
   }
 
   public void deleteWhere(Predicate[] predicates) {
     Map question = question("delete_where");
-    List list = new ArrayList();
-    question.put("predicates", list);
-    for (int i = 0; i < predicates.length; i++) {
-      list.add(LanceConditions.sql(predicates[i]));
-    }
+    question.put("predicates", LancePushed.described(restricting(predicates)));
     Bridge.ask(question, null);
+  }
+
+  // Whether Python finds the rows of predicates as Spark would; it does so for all that it takes in scans.
+  final boolean areExact(Predicate[] predicates) {
+    Predicate[] some = restricting(predicates);
+    boolean all = true;
+    for (int i = 0; all && i < some.length; i++) {
+      all = pushdown != null && LancePushed.isExact(some[i], pushdown);
+    }
+    return all;
+  }
+
+  // The predicates but for those that are always true.
+  static Predicate[] restricting(Predicate[] predicates) {
+    List some = new ArrayList();
+    for (int i = 0; i < predicates.length; i++) {
+      if (!predicates[i].name().equals("ALWAYS_TRUE")) {
+        some.add(predicates[i]);
+      }
+    }
+    return (Predicate[]) some.toArray(new Predicate[0]);
   }
 
   public static final class Hidden implements MetadataColumn {
@@ -366,19 +384,20 @@ public class LanceTable
     }
 
     public boolean canOverwrite(Predicate[] predicates) {
+      if (!table.areExact(predicates)) {
+        throw new UnsupportedOperationException(
+            table.shown + " cannot replace the rows of this condition: REPLACE WHERE takes comparisons, IN, LIKE 'a%' and"
+                + " null tests of columns without a collation, with AND, OR and NOT: run DELETE with the condition, then append");
+      }
       return true;
     }
 
     public WriteBuilder overwrite(Predicate[] predicates) {
       truncates = true;
-      StringBuilder condition = new StringBuilder();
-      for (int i = 0; i < predicates.length; i++) {
-        if (!predicates[i].name().equals("ALWAYS_TRUE")) {
-          condition.append(condition.length() == 0 ? "(" : " AND (").append(LanceConditions.filter(predicates[i])).append(")");
-        }
-      }
-      if (condition.length() > 0) {
-        more.put("replaceWhere", condition.toString());
+      Predicate[] some = restricting(predicates);
+      if (some.length > 0) {
+        // A list of predicates as JSON in place of SQL: see spark/sink/write_schema.py.
+        more.put("replaceWhere", Bridge.json(LancePushed.described(some)));
       }
       return this;
     }

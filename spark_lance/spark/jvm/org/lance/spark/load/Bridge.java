@@ -81,6 +81,14 @@ public final class Bridge {
     return question;
   }
 
+  public static String json(Object value) {
+    try {
+      return MAPPER.writeValueAsString(value);
+    } catch (java.io.IOException problem) {
+      throw new IllegalStateException(problem);
+    }
+  }
+
   public static List list(String[] texts) {
     return Arrays.asList((Object[]) texts);
   }
