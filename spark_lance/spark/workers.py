@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import sys
 from functools import cache
+from typing import Any
 from zipimport import zipimporter
 
-__all__ = ["forget_archives", "keep_worker_ready"]
+__all__ = ["forget_archives", "keep_worker_ready", "pickled_function"]
 
 # The modules of the processes that Spark forks its workers from.
 _DAEMONS = ("pyspark.daemon", "spark_lance.spark.daemon")
@@ -54,3 +56,36 @@ def forget_archives() -> None:
 def _is_worker() -> bool:
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return main is not None and main.name in _DAEMONS
+
+
+# Loads the pickled `data` in a worker, or says in one line, without a traceback, that it cannot.
+_LOADER = """
+__import__("pickle").loads(data) if __import__("importlib.util").util.find_spec("spark_lance") else (
+    __import__("os").environ.update(
+        {"SPARK_HIDE_TRACEBACK": "1"} if "SPARK_SIMPLIFIED_TRACEBACK" in __import__("os").environ else {}
+    ),
+    (n for n in ()).throw(ImportError(text % (__import__("sys").executable, __import__("platform").node()))),
+)
+"""
+
+
+class _Guarded:
+    """Pickles as a call of built-in functions, so that workers without this package can load it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        text = "the Python of Spark's workers, %s on host %s, has no spark_lance: install it there"
+        return eval, (_LOADER.strip(), {"data": self._data, "text": text})
+
+
+def pickled_function(function: Any, answer: Any) -> bytes:
+    """Return a function for Spark's workers, pickled together with the type of its rows.
+
+    Args:
+        function: belongs to a module of this package.
+        answer: the type of the rows that it yields.
+    """
+    data = pickle.dumps((function, answer), protocol=pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(_Guarded(data), protocol=pickle.HIGHEST_PROTOCOL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import spark_lance
 from spark_lance.errors import WorkerPythonError
 from spark_lance.spark import interpreters
 from spark_lance.spark.interpreters import Interpreter, check_package, check_workers, lacks_package, probe
+from spark_lance.spark.workers import pickled_function
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -241,6 +243,33 @@ def test_workers_without_the_package(tmp_path: Path) -> None:
     assert done.stderr.count(f"run {other}, which has no spark_lance") == 1
     (line,) = done.stdout.splitlines()
     assert f"the Python of Spark's workers, {other}, has no spark_lance: install it there" in line
+
+
+def test_a_worker_without_the_package_says_so(tmp_path: Path) -> None:
+    (tmp_path / "function").write_bytes(pickled_function(check_package, None))
+    program = f"import pickle; pickle.load(open({str(tmp_path / 'function')!r}, 'rb'))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-I", "-c", program], capture_output=True, text=True, check=False
+    )
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(f"ImportError: the Python of Spark's workers, {sys.executable} on host ")
+    assert line.endswith("has no spark_lance: install it there")
+    assert pickle.loads((tmp_path / "function").read_bytes()) == (check_package, None)
+
+
+@pytest.mark.slow
+def test_workers_of_a_cluster_without_the_package(tmp_path: Path) -> None:
+    # PYTHONPATH might bring the package to executors, so that nothing is refused before they start.
+    other = without_package(tmp_path)
+    head = PROGRAM.partition("try:")[0].replace(
+        "getOrCreate()", "config('spark.executorEnv.PYTHONPATH', '/none').getOrCreate()"
+    )
+    done = run(tmp_path / "t.lance", head + TASKS, PYSPARK_PYTHON=other)
+    lines = [line for line in done.stdout.splitlines() if " failed " in line]
+    assert len(lines) == 4
+    for line in lines:
+        assert "has no spark_lance: install it there" in line
+        assert "Traceback" not in line
 
 
 @pytest.mark.slow

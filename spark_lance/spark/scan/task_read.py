@@ -19,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from spark_lance.io.counters import read_counts
 from spark_lance.spark.compat import socket_stream
 from spark_lance.spark.scan.ring import open_shared_memory
+from spark_lance.spark.workers import pickled_function
 
 if TYPE_CHECKING:
     import pyspark.sql.types as st
@@ -93,5 +94,5 @@ def pickled_read(reader: DataSourceReader, schema: st.StructType) -> tuple[bytes
     """Return what Spark's reader of partitions takes: a pickled function, and pickled partitions."""
     # Without a partition, Spark runs one task without a value.
     partitions = list(reader.partitions()) or [InputPartition(None)]
-    function = pickle.dumps((TaskRead(reader).batches, schema), protocol=pickle.HIGHEST_PROTOCOL)
+    function = pickled_function(TaskRead(reader).batches, schema)
     return function, [pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL) for part in partitions]

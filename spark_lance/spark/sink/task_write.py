@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_lance.spark.workers import pickled_function
+
 __all__ = ["TaskWrite", "pickled_write"]
 
 _MESSAGE = "message"
@@ -70,4 +72,4 @@ def pickled_write(writer: ArrowWriter, *, batches: bool = False) -> bytes:
         batches: whether they come as `LanceRowBatches` in Java packs them.
     """
     answer = st.StructType([st.StructField(_MESSAGE, st.BinaryType())])
-    return pickle.dumps((TaskWrite(writer, batches).batches, answer), protocol=pickle.HIGHEST_PROTOCOL)
+    return pickled_function(TaskWrite(writer, batches).batches, answer)
