@@ -13,11 +13,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
 from spark_lance.spark.java import prepare_environment
 from tests.sql.answers import FILES, wrong_answers
+
+RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
 
 
 def serve(port: str) -> None:
@@ -50,11 +53,54 @@ def run(address: str, folder: str, file: Path) -> list[str]:
     return found
 
 
+def run_pipeline(address: str, folder: str) -> list[str]:
+    """Run a pipeline with an AUTO CDC flow twice, and return its wrong rows."""
+    from pyspark import pipelines  # Spark 4.3
+    from pyspark.pipelines import graph_element_registry, spark_connect_pipeline
+    from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+
+    session = SparkSession.builder.remote(address).create()
+    session.conf.set("spark.sql.catalog.lance.root", f"{folder}/pipeline")
+    session.sql("CREATE NAMESPACE lance.db").collect()
+    session.sql("CREATE TABLE lance.db.changes (id INT, v STRING, number INT, gone BOOLEAN)").collect()
+    batches = ("(1, 'a', 1, false), (2, 'b', 1, false)", "(1, 'new', 2, false), (2, NULL, 2, true)")
+    for rows in batches:
+        session.sql(f"INSERT INTO lance.db.changes VALUES {rows}").collect()
+        graph = spark_connect_pipeline.create_dataflow_graph(session, "lance", "db", {})
+        registry = SparkConnectGraphElementRegistry(session, graph)
+        with graph_element_registry.graph_element_registration_context(registry):
+            pipelines.create_streaming_table("target")
+
+            @pipelines.temporary_view(name="feed")
+            def feed() -> DataFrame:
+                return session.readStream.table("lance.db.changes")
+
+            pipelines.create_auto_cdc_flow(
+                target="target",
+                source="feed",
+                keys=["id"],
+                sequence_by="number",
+                apply_as_deletes="gone",
+                except_column_list=["gone"],
+                stored_as_scd_type=1,
+            )
+        events = spark_connect_pipeline.start_run(
+            session, graph, None, False, None, False, f"file://{folder}/pipeline-state"
+        )
+        spark_connect_pipeline.handle_pipeline_events(events)
+    stored = sorted(f"{row.id} {row.v}" for row in session.table("lance.db.target").collect())
+    session.stop()
+    return [] if stored == ["1 new"] else stored
+
+
 def ask(address: str, folder: str) -> None:
     """Print the wrong answers of all files."""
     with ThreadPoolExecutor(2) as threads:
         found = dict(zip(FILES, threads.map(lambda file: run(address, folder, file), FILES), strict=True))
-    sys.stdout.write(json.dumps({file.stem: wrong for file, wrong in found.items()}))
+    wrong = {file.stem: answers for file, answers in found.items()}
+    if RELEASE >= (4, 3):
+        wrong["pipeline"] = run_pipeline(address, folder)
+    sys.stdout.write(json.dumps(wrong))
 
 
 if __name__ == "__main__":

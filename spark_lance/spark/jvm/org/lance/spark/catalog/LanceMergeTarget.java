@@ -1,0 +1,31 @@
+// A table as the pipelines of Spark 4.3 see it when they check the targets of AUTO CDC flows.
+//
+// They take MERGE for possible only on tables with row-level operations of Spark. Ours has its own, which a rule plans in
+// place of Spark's (LanceStatements), so only this check gets such a table, and no statement does.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.catalog;
+
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
+import org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
+import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+
+public final class LanceMergeTarget extends LanceTable implements SupportsSchemaEvolution, SupportsRowLevelOperations {
+  public LanceMergeTarget(Map asked, Map answer) {
+    super(asked, answer);
+  }
+
+  public boolean supportsColumnChange(TableChange.ColumnChange change) {
+    Map question = question("supports_change");
+    question.put("change", LanceCatalog.described((TableChange) change));
+    return ((Boolean) org.lance.spark.load.Bridge.ask(question, null)).booleanValue();
+  }
+
+  public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    throw new UnsupportedOperationException(name() + " plans its own " + info.command());
+  }
+}
