@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 import spark_lance
 from spark_lance import LanceTable
@@ -395,3 +395,53 @@ def test_several_rows_for_one(run: Run) -> None:
         )
     assert (error.value.getCondition(), error.value.getSqlState()) == ("MERGE_CARDINALITY_VIOLATION", "23K01")
     assert run("SELECT * FROM c") == [(1, 0)]
+
+
+# Options, rows of a DataFrame, the columns of the table after the write, and its rows after an append.
+SCHEMA_OPTIONS = (
+    (
+        {"mergeSchema": "true"},
+        "SELECT 3 AS a, 'z' AS b, named_struct('x', 1, 'y', 'new') AS n, 1.5D AS c",
+        "struct<a:bigint,b:string,n:struct<x:int,y:string>,c:double>",
+        ["1 x None None", "3 z Row(x=1, y='new') 1.5"],
+    ),
+    (
+        {"overwriteSchema": "true"},
+        "SELECT 'q' AS a, 7 AS d",
+        "struct<a:string,d:int>",
+        None,
+    ),
+    (
+        {"overwriteSchema": "false"},
+        "SELECT 3 AS a, 'z' AS b, named_struct('x', 1) AS n",
+        "struct<a:bigint,b:string,n:struct<x:int>>",
+        ["1 x None", "3 z Row(x=1)"],
+    ),
+)
+
+
+@pytest.mark.parametrize(("options", "query", "schema", "rows"), SCHEMA_OPTIONS, ids=str)
+def test_options_about_columns_by_name(
+    session: SparkSession, run: Run, options: dict[str, str], query: str, schema: str, rows: list[str] | None
+) -> None:
+    frame = session.sql(query)
+    appends: list[Callable[[], Any]] = [
+        lambda: frame.write.options(**options).mode("append").saveAsTable("o"),
+        lambda: frame.writeTo("o").options(**options).append(),
+        lambda: frame.write.options(**options).insertInto("o"),
+    ]
+    overwrites: list[Callable[[], Any]] = [
+        lambda: frame.write.options(**options).mode("overwrite").saveAsTable("o"),
+        lambda: frame.writeTo("o").options(**options).overwrite(functions.lit(True)),
+        lambda: frame.writeTo("o").options(**options).overwritePartitions(),
+        lambda: frame.writeTo("o").options(**options).replace(),
+        lambda: frame.write.options(**options).insertInto("o", overwrite=True),
+    ]
+    for write, expected in [(w, rows) for w in appends if rows] + [
+        (w, rows[1:] if rows else ["q 7"]) for w in overwrites
+    ]:
+        run("CREATE OR REPLACE TABLE o (a BIGINT, b STRING, n STRUCT<x: INT>)")
+        run("INSERT INTO o VALUES (1, 'x', NULL)")
+        write()
+        assert session.table("o").schema.simpleString() == schema
+        assert sorted(" ".join(map(str, row)) for row in run("SELECT * FROM o")) == expected

@@ -32,6 +32,8 @@ VERBS = {
     "list_tables": "tables",
     "load_table": "tables",
     "load_changes": "tables",
+    "load_merged": "tables",
+    "fitting_types": "tables",
     "check_options": "tables",
     "drop_table": "tables",
     "rename_table": "tables",

@@ -24,7 +24,15 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.schema.keys import primary_key
 
-__all__ = ["check_evolution", "fields_along", "is_supported", "parse_type"]
+__all__ = [
+    "check_evolution",
+    "fields_along",
+    "fitting_type",
+    "is_supported",
+    "match_name",
+    "merged_schema",
+    "parse_type",
+]
 
 _INTEGERS: tuple[tuple[pa.DataType, type[st.DataType]], ...] = (
     (pa.int8(), st.ByteType),
@@ -75,6 +83,84 @@ def is_supported(manifest: Manifest, change: Mapping[str, Any]) -> bool:
     if field is None or change["kind"] != "column_type":
         return False
     return _widens(field.arrow_type(), parse_type(change["type"])) and not _is_fixed(manifest, fields)
+
+
+def fitting_type(
+    manifest: Manifest, path: Sequence[str], table: st.DataType, source: st.DataType
+) -> st.DataType:
+    """Return the type of a source's column from which evolution makes only supported changes of the table's.
+
+    Fields that the table lacks stay, in the source's order.
+
+    Args:
+        manifest: the version of the table.
+        path: the names that lead to the column or field, as Spark has them.
+        table: its type.
+        source: the type that the source has for it.
+    """
+    if isinstance(table, st.StructType) and isinstance(source, st.StructType):
+        fields = []
+        for field in source:
+            own = match_name(table, field.name)
+            kind = (
+                field.dataType
+                if own is None
+                else fitting_type(manifest, (*path, own.name), own.dataType, field.dataType)
+            )
+            fields.append(st.StructField(field.name, kind, field.nullable, field.metadata))
+        return st.StructType(fields)
+    if isinstance(table, st.ArrayType) and isinstance(source, st.ArrayType):
+        element = fitting_type(manifest, (*path, "element"), table.elementType, source.elementType)
+        return st.ArrayType(element, source.containsNull)
+    if table == source:
+        return source
+    change = {"kind": "column_type", "column": list(path), "type": source.json()}
+    return source if is_supported(manifest, change) else table
+
+
+def merged_schema(table: st.StructType, rows: st.StructType, *, by_name: bool) -> st.StructType:
+    """Return the columns of a table together with those of rows that it lacks.
+
+    Types of the table's columns stay, but structs get the fields that they lack.
+
+    Args:
+        table: the columns of the table.
+        rows: the columns of the rows.
+        by_name: whether columns belong together by their names; otherwise by their places.
+    """
+    if not by_name:
+        pairs = [(own, row.dataType) for own, row in zip(table, rows, strict=False)]
+        fields = [_with_type(own, _merged(own.dataType, kind)) for own, kind in pairs]
+        fields += table.fields[len(pairs) :]
+        return st.StructType([*fields, *rows.fields[len(table.fields) :]])
+    merged = _merged(table, rows)
+    assert isinstance(merged, st.StructType)
+    return merged
+
+
+def _merged(table: st.DataType, rows: st.DataType) -> st.DataType:
+    if isinstance(table, st.ArrayType) and isinstance(rows, st.ArrayType):
+        return st.ArrayType(_merged(table.elementType, rows.elementType), table.containsNull)
+    if not isinstance(table, st.StructType) or not isinstance(rows, st.StructType):
+        return table
+    matches = {own.name: field for field in rows if (own := match_name(table, field.name)) is not None}
+    fields = [
+        _with_type(own, _merged(own.dataType, matches[own.name].dataType)) if own.name in matches else own
+        for own in table
+    ]
+    return st.StructType([*fields, *(field for field in rows if match_name(table, field.name) is None)])
+
+
+def _with_type(field: st.StructField, kind: st.DataType) -> st.StructField:
+    return st.StructField(field.name, kind, field.nullable, field.metadata)
+
+
+def match_name(schema: st.StructType, name: str) -> st.StructField | None:
+    """Return the field of a name; the case matters only where names differ in nothing else."""
+    if name in schema.names:
+        return schema[name]
+    alike = [field for field in schema if field.name.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
 
 
 def _is_fixed(manifest: Manifest, fields: Sequence[Field | None]) -> bool:

@@ -9,6 +9,7 @@ Java asks for them by the verbs of `bridge`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -39,7 +40,15 @@ from spark_lance.spark.schema.read_schema import system_field
 from spark_lance.spark.schema.string_types import declared_schema
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
-from spark_lance.spark.sql.evolution import check_evolution, fields_along, is_supported, parse_type
+from spark_lance.spark.sql.evolution import (
+    check_evolution,
+    fields_along,
+    fitting_type,
+    is_supported,
+    match_name,
+    merged_schema,
+    parse_type,
+)
 from spark_lance.spark.sql.properties import fixed_properties
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
 from spark_lance.table.metadata import METADATA_TABLES
@@ -55,8 +64,10 @@ __all__ = [
     "check_options",
     "delete_where",
     "drop_table",
+    "fitting_types",
     "list_tables",
     "load_changes",
+    "load_merged",
     "load_table",
     "rename_table",
     "resolve_table",
@@ -133,6 +144,39 @@ def load_changes(question: Question) -> dict[str, Any]:
         "writable": False,
         "pushdown": None,
     }
+
+
+def load_merged(question: Question) -> dict[str, Any]:
+    """Return a table with the columns that it will have after a write with mergeSchema or overwriteSchema.
+
+    `rows` are the columns of the rows, `by_name` says how they match, `replaces` whether they become the
+    columns of the table.
+    """
+    table = load_table(question)
+    rows = st.StructType.fromJson(json.loads(question.request["rows"]))
+    if question.request["replaces"]:
+        merged = rows
+    else:
+        schema = st.StructType.fromJson(json.loads(table["schema"]))
+        merged = merged_schema(schema, rows, by_name=question.request["by_name"])
+    return {**table, "schema": merged.json(), "declared": declared_schema(merged).json()}
+
+
+def fitting_types(question: Question) -> dict[str, str]:
+    """Return the types to which columns of a source are cast, so that a statement WITH SCHEMA EVOLUTION
+    changes the table only in ways that evolution supports; `rows` are the columns of the source.
+    """
+    manifest = table_at(question)._dataset().manifest
+    table = st.StructType.fromJson(json.loads(load_table(question)["schema"]))
+    rows = st.StructType.fromJson(json.loads(question.request["rows"]))
+    result = {}
+    for column in rows:
+        own = match_name(table, column.name)
+        if own is not None:
+            kind = fitting_type(manifest, (own.name,), own.dataType, column.dataType)
+            if kind != column.dataType:
+                result[column.name] = kind.json()
+    return result
 
 
 def check_options(question: Question) -> None:

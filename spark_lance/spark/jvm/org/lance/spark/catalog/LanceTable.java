@@ -79,7 +79,8 @@ public class LanceTable
   public static LanceTable of(Map asked, Map answer) {
     OptionalUnit evolving = null;
     if (Shim.asksForSchemaChanges()) {
-      evolving = OptionalUnit.find("org.lance.spark.catalog.LanceEvolving", LanceTable.class.getClassLoader());
+      String kind = Bridge.isCalledBy("DatasetManager") ? "LanceMergeTarget" : "LanceEvolving";
+      evolving = OptionalUnit.find("org.lance.spark.catalog." + kind, LanceTable.class.getClassLoader());
     }
     return evolving == null
         ? new LanceTable(asked, answer) : (LanceTable) evolving.construct(new Object[] {asked, answer});
@@ -109,7 +110,12 @@ public class LanceTable
     return new LanceTable(question, (Map) Bridge.ask(question, null));
   }
 
-  final Map question(String verb) {
+  // The table that answers a question.
+  public static LanceTable answered(Map question) {
+    return of(question, (Map) Bridge.ask(question, null));
+  }
+
+  public final Map question(String verb) {
     Map question = Bridge.question(verb);
     question.putAll(place);
     return question;
@@ -452,7 +458,8 @@ public class LanceTable
       check(info.options(), "write");
       written = true;
       Writing writing = new Writing(this, info, ((Boolean) staged.get("truncates")).booleanValue());
-      if (LanceUnits.hasOption(info.options(), "replacement")) {
+      if (LanceUnits.hasOption(info.options(), "replacement")
+          || (((Boolean) staged.get("truncates")).booleanValue() && keepsColumns(info.options()))) {
         return writing; // saveAsTable: the other rows stay, and so does the schema
       }
       for (Iterator i = ((Map) staged.get("options")).entrySet().iterator(); i.hasNext(); ) {
@@ -460,6 +467,12 @@ public class LanceTable
         writing.with((String) option.getKey(), (String) option.getValue());
       }
       return writing;
+    }
+
+    // Whether the columns of the table that is replaced stay.
+    private static boolean keepsColumns(CaseInsensitiveStringMap options) {
+      String replaces = options.get("overwriteSchema");
+      return replaces == null ? Bridge.isTrue(options.get("mergeSchema")) : !Bridge.isTrue(replaces);
     }
 
     public void commitStagedChanges() {

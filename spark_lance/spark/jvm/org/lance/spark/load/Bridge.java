@@ -97,6 +97,11 @@ public final class Bridge {
     return (String[]) ((List) list).toArray(new String[0]);
   }
 
+  // Whether the value of an option is true.
+  public static boolean isTrue(String text) {
+    return text != null && (text.trim().equalsIgnoreCase("true") || text.trim().equals("1"));
+  }
+
   // Answers, or throws what Spark expects of a missing or present name; it is not declared, as the interfaces of
   // Spark declare different ones.
   public static Object ask(Map question, Object subject) {

@@ -29,8 +29,10 @@ import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.Generate;
 import org.apache.spark.sql.catalyst.plans.logical.InsertIntoStatement;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
@@ -47,6 +49,8 @@ import org.slf4j.LoggerFactory;
 
 public final class LanceStatements {
   private static final String RELATIONS = "org.lance.spark.catalog.LanceRelations";
+  private static final String NEW_COLUMNS = "org.lance.spark.write.LanceNewColumns";
+  private static final String SOURCES = "org.lance.spark.rowlevel.LanceSources";
   private static final String UNIT = "org.lance.spark.rowlevel.LanceRowLevel";
   private static final String ASSIGNMENTS = "org.lance.spark.rowlevel.LanceAssignments";
   private static final String WRITE = "org.lance.spark.write.LanceWrite$Planned";
@@ -159,6 +163,12 @@ public final class LanceStatements {
       if (node instanceof InsertIntoStatement) {
         return replaces((InsertIntoStatement) node);
       }
+      if (node instanceof MergeIntoTable) {
+        return ((MergeIntoTable) node).withSchemaEvolution();
+      }
+      if (node instanceof V2WriteCommand) {
+        return changesColumns((LogicalPlan) node);
+      }
       if (!(node instanceof UnresolvedRelation)) {
         return false;
       }
@@ -175,6 +185,17 @@ public final class LanceStatements {
       return Shim.replaceCriteria(insert) != null;
     }
 
+    private static boolean changesColumns(LogicalPlan write) {
+      for (int i = 0; i < write.productArity(); i++) {
+        if (write.productElementName(i).equals("writeOptions")) {
+          CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(
+              scala.jdk.javaapi.CollectionConverters.asJava((scala.collection.Map) write.productElement(i)));
+          return isTrue(options.get("mergeSchema")) || isTrue(options.get("overwriteSchema"));
+        }
+      }
+      return false;
+    }
+
     private static boolean isTrue(String text) {
       return text != null && (text.trim().equalsIgnoreCase("true") || text.trim().equals("1"));
     }
@@ -183,9 +204,11 @@ public final class LanceStatements {
       if (!isDefinedAt(node)) {
         return otherwise.apply(node);
       }
-      OptionalUnit unit = OptionalUnit.ofThread(RELATIONS);
-      String method = node instanceof UnresolvedRelation ? "changes" : "replacing";
-      return unit == null ? node : unit.call(method, new Object[] {node});
+      boolean merges = node instanceof MergeIntoTable;
+      boolean writes = node instanceof V2WriteCommand;
+      OptionalUnit unit = OptionalUnit.ofThread(merges ? SOURCES : writes ? NEW_COLUMNS : RELATIONS);
+      String reads = node instanceof UnresolvedRelation ? "changes" : "replacing";
+      return unit == null ? node : unit.call(merges ? "fitted" : writes ? "widened" : reads, new Object[] {node});
     }
   }
 

@@ -1,0 +1,105 @@
+// Writes by name with the options mergeSchema and overwriteSchema, and sources of MERGE WITH SCHEMA EVOLUTION.
+//
+// Spark compares the columns of a query with those of the table before the table hears of the write. A rule that runs
+// before puts a table in place of it that has the columns which it will have after the write; Spark then casts the rows
+// to them as always, and the write adds them.
+//
+// Spark 4.1 and 4.2 demand every difference of types between a source and a table as a change of the table. There the
+// rule casts the columns of the source that the table must not follow, so that Spark finds no difference.
+//
+// Compiled in the driver by Janino; hence no generics, no lambdas.
+
+package org.lance.spark.write;
+
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
+import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
+import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
+import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.lance.spark.catalog.LanceTable;
+import org.lance.spark.load.Bridge;
+
+public final class LanceNewColumns {
+  private LanceNewColumns() {}
+
+  // A write to a table that has the new columns; the same write where it is none to a Lance table by name.
+  public static LogicalPlan widened(LogicalPlan write) {
+    V2WriteCommand command = (V2WriteCommand) write;
+    DataSourceV2Relation relation = relation((LogicalPlan) command.table());
+    if (relation == null || relation.table() instanceof StagedTable) {
+      return write;
+    }
+    LogicalPlan query = command.query();
+    query = query.resolved() ? query : SparkSession.active().sessionState().analyzer().execute(query);
+    if (!query.resolved()) {
+      return write;
+    }
+    boolean replaces = replaces(write);
+    Map question = ((LanceTable) relation.table()).question("load_merged");
+    question.put("rows", query.schema().json());
+    question.put("by_name", Boolean.valueOf(command.isByName()));
+    question.put("replaces", Boolean.valueOf(replaces));
+    LanceTable table = LanceTable.answered(question);
+    if (table.schema().equals(relation.schema()) || table.schema().equals(((LanceTable) relation.table()).schema())) {
+      return write; // as it is, or widened before
+    }
+    Object[] parts = new Object[relation.productArity()];
+    for (int i = 0; i < parts.length; i++) {
+      Object part = relation.productElement(i);
+      if (part instanceof Table) {
+        part = table;
+      } else if (part == relation.output()) {
+        part = DataTypeUtils$.MODULE$.toAttributes(
+            CharVarcharUtils$.MODULE$.replaceCharVarcharWithStringInSchema(table.schema()));
+      }
+      parts[i] = part;
+    }
+    LogicalPlan wide = (LogicalPlan) relation.makeCopy(parts);
+    Object[] copy = new Object[write.productArity()];
+    for (int i = 0; i < copy.length; i++) {
+      Object part = write.productElement(i);
+      copy[i] = part == command.table() ? wide : part == command.query() ? query : part;
+    }
+    return (LogicalPlan) write.makeCopy(copy);
+  }
+
+  // Whether all rows are replaced, and the columns with them.
+  private static boolean replaces(LogicalPlan write) {
+    boolean overwrites = false;
+    boolean asks = false;
+    for (int i = 0; i < write.productArity(); i++) {
+      Object part = write.productElement(i);
+      if (write.productElementName(i).equals("deleteExpr")) {
+        overwrites = part instanceof Literal && Boolean.TRUE.equals(((Literal) part).value());
+      } else if (write.productElementName(i).equals("writeOptions")) {
+        Map options = scala.jdk.javaapi.CollectionConverters.asJava((scala.collection.Map) part);
+        asks = Bridge.isTrue(new CaseInsensitiveStringMap(options).get("overwriteSchema"));
+      }
+    }
+    return asks && (overwrites || write.getClass().getSimpleName().equals("OverwritePartitionsDynamic"));
+  }
+
+  // The relation of a Lance table that a plan is, or names; null if it is none.
+  private static DataSourceV2Relation relation(LogicalPlan table) {
+    LogicalPlan plan = table;
+    if (plan instanceof UnresolvedRelation) {
+      UnresolvedRelation named = (UnresolvedRelation) plan;
+      plan = SparkSession.active().sessionState().analyzer().execute(
+          named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap()), false));
+    }
+    while (plan instanceof SubqueryAlias) {
+      plan = ((SubqueryAlias) plan).child();
+    }
+    boolean isLance = plan instanceof DataSourceV2Relation && ((DataSourceV2Relation) plan).table() instanceof LanceTable;
+    return isLance ? (DataSourceV2Relation) plan : null;
+  }
+}
