@@ -79,7 +79,7 @@ public class LanceTable
   public static LanceTable of(Map asked, Map answer) {
     OptionalUnit evolving = null;
     if (Shim.asksForSchemaChanges()) {
-      String kind = Bridge.isCalledBy("DatasetManager") ? "LanceMergeTarget" : "LanceEvolving";
+      String kind = Callers.isPipeline() ? "LanceMergeTarget" : "LanceEvolving";
       evolving = OptionalUnit.find("org.lance.spark.catalog." + kind, LanceTable.class.getClassLoader());
     }
     return evolving == null

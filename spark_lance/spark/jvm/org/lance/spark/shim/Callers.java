@@ -77,6 +77,11 @@ public final class Callers {
     return false;
   }
 
+  /** Whether a pipeline prepares its tables: it checks there whether MERGE can change them. */
+  public static boolean isPipeline() {
+    return isCalledBy("DatasetManager");
+  }
+
   private static boolean isCalledBy(String suffix) {
     for (StackTraceElement caller : Thread.currentThread().getStackTrace()) {
       if (caller.getClassName().startsWith(SPARK_SQL) && isClass(caller.getClassName(), suffix)) {
