@@ -166,7 +166,7 @@ def fitting_types(question: Question) -> dict[str, str]:
     """Return the types to which columns of a source are cast, so that a statement WITH SCHEMA EVOLUTION
     changes the table only in ways that evolution supports; `rows` are the columns of the source.
     """
-    manifest = table_at(question)._dataset().manifest
+    manifest = table_at(question).dataset().manifest
     table = st.StructType.fromJson(json.loads(load_table(question)["schema"]))
     rows = st.StructType.fromJson(json.loads(question.request["rows"]))
     result = {}
