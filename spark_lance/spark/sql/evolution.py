@@ -88,7 +88,7 @@ def is_supported(manifest: Manifest, change: Mapping[str, Any]) -> bool:
 def fitting_type(
     manifest: Manifest, path: Sequence[str], table: st.DataType, source: st.DataType
 ) -> st.DataType:
-    """Return the type of a source's column from which evolution makes only supported changes of the table's.
+    """Return a type for a source's column that causes only supported changes of the table.
 
     Fields that the table lacks stay, in the source's order.
 

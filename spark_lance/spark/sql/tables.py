@@ -163,8 +163,9 @@ def load_merged(question: Question) -> dict[str, Any]:
 
 
 def fitting_types(question: Question) -> dict[str, str]:
-    """Return the types to which columns of a source are cast, so that a statement WITH SCHEMA EVOLUTION
-    changes the table only in ways that evolution supports; `rows` are the columns of the source.
+    """Return the types to cast columns of a source to, so that evolution makes only supported changes.
+
+    `rows` are the columns of the source.
     """
     manifest = table_at(question).dataset().manifest
     table = st.StructType.fromJson(json.loads(load_table(question)["schema"]))

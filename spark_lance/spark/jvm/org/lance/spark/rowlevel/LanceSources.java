@@ -125,7 +125,7 @@ public final class LanceSources {
     return table instanceof LanceTable ? (LanceTable) table : null;
   }
 
-  // The name by which a statement refers to the columns of its target.
+  // The name that a statement has for its target.
   private static String name(LogicalPlan target) {
     if (target instanceof SubqueryAlias) {
       return ((SubqueryAlias) target).identifier().name();
