@@ -75,6 +75,9 @@ SELECT first(id), last(id) FROM lance.db.ice;
 > 9 | 1
 CALL lance.system.rewrite_data_files(table => 'db.ice', options => map('rewrite-all', 'true'));
 ! strategy => 'sort' rewrites all files
+CALL lance.system.create_changelog_view(table => 'db.ice', changelog_view => 'log', options => map('start-snapshot-id', '2'));
+SELECT _change_type, _commit_snapshot_id, id FROM log WHERE _commit_snapshot_id = 3;
+> DELETE | 3 | 0
 CALL lance.system.expire_snapshots(table => 'db.ice', older_than => current_timestamp());
 ! allow_short_retention => true
 CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(2));
@@ -83,9 +86,6 @@ SELECT count(*) FROM lance.db.ice VERSION AS OF 2;
 CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(99));
 ! there is no snapshot 99
 CALL lance.system.remove_orphan_files(table => 'db.ice', dry_run => true);
-CALL lance.system.create_changelog_view(table => 'db.ice', changelog_view => 'log', options => map('start-snapshot-id', '2'));
-SELECT _change_type, _commit_snapshot_id, id FROM log WHERE _commit_snapshot_id = 3;
-> DELETE | 3 | 0
 CALL lance.system.create_branch('db.ice', 'audit');
 INSERT INTO lance.db.`ice@audit` VALUES (50, 'fifty');
 CALL lance.system.fast_forward('db.ice', 'main', 'audit');
@@ -104,3 +104,69 @@ SELECT count(*) FROM lance.db.ice_copy;
 CALL lance.system.add_files('db.ice_copy', 'lance.db.ice');
 SELECT count(*) FROM lance.db.ice_copy;
 > 10
+ALTER TABLE lance.db.ice CREATE BRANCH IF NOT EXISTS dev RETAIN 30 DAYS WITH SNAPSHOT RETENTION 3 SNAPSHOTS 2 DAYS;
+ALTER TABLE lance.db.ice CREATE OR REPLACE TAG t AS OF VERSION 1 RETAIN 365 DAYS;
+ALTER TABLE lance.db.ice REPLACE TAG t AS OF VERSION 3 RETAIN 1 DAY;
+SELECT name, snapshot_id, max_reference_age_in_ms, min_snapshots_to_keep FROM lance.db.ice.refs WHERE name IN ('t', 'dev') ORDER BY name;
+> dev | 9 | 2592000000 | 3
+> t | 3 | 86400000 | None
+ALTER TABLE lance.db.ice REPLACE BRANCH dev AS OF VERSION 3;
+SELECT count(*) FROM lance.db.ice VERSION AS OF 'dev';
+> 4
+ALTER TABLE lance.db.ice DROP BRANCH IF EXISTS nope;
+CREATE TABLE lance.db.cl SHALLOW CLONE lance.db.ice VERSION AS OF 1 TBLPROPERTIES (owner = 'me');
+SELECT count(*) FROM lance.db.cl;
+> 4
+CREATE OR REPLACE TABLE lance.db.cl DEEP CLONE lance.db.ice;
+SELECT count(*) FROM lance.db.cl;
+> 5
+CREATE TABLE lance.db.cl CLONE lance.db.ice;
+! CREATE OR REPLACE TABLE
+CREATE TABLE lance.db.ordered (id INT, v STRING) CLUSTER BY (id);
+INSERT INTO lance.db.ordered VALUES (3, 'a'), (1, 'c'), (2, 'b');
+OPTIMIZE lance.db.ordered FULL;
+SELECT first(id), last(id) FROM lance.db.ordered;
+> 1 | 3
+ALTER TABLE lance.db.ordered CLUSTER BY NONE;
+ALTER TABLE lance.db.ordered WRITE ORDERED BY id DESC NULLS LAST;
+OPTIMIZE lance.db.ordered FULL;
+SELECT first(id), last(id) FROM lance.db.ordered;
+> 3 | 1
+ALTER TABLE lance.db.ordered SET IDENTIFIER FIELDS id, v;
+ALTER TABLE lance.db.ordered DROP IDENTIFIER FIELDS v;
+SHOW TBLPROPERTIES lance.db.ordered ('identifier-fields');
+> identifier-fields | id
+DELETE FROM lance.db.ordered WHERE id = 2;
+REORG TABLE lance.db.ordered APPLY (PURGE);
+SELECT sum(deleted_rows) FROM lance.db.ordered.fragments;
+> 0
+ALTER TABLE lance.db.ordered ADD PARTITION FIELD bucket(16, id);
+! ALTER TABLE lance.db.ordered CLUSTER BY
+CREATE TABLE lance.db.parts (id INT) PARTITIONED BY (id);
+! CLUSTER BY
+CONVERT TO LANCE parquet.`/data/x`;
+! CREATE TABLE lance.`<new path>` AS SELECT * FROM parquet.`/data/x`
+GENERATE symlink_format_manifest FOR TABLE lance.db.ordered;
+! SELECT file_path FROM lance.db.ordered.data_files
+SELECT count(file_path) FROM lance.db.ordered.data_files;
+> 1
+INSERT INTO lance.db.ice.branch_dev VALUES (77, 'x');
+SELECT count(*) FROM lance.db.ice.branch_dev;
+> 5
+SELECT count(*) FROM lance.db.ice.tag_t;
+> 4
+DELETE FROM lance.db.ice.tag_t WHERE true;
+! tag
+SELECT count(*) FROM lance.db.ice WITH (branch = 'dev');
+> 5
+ALTER TABLE lance.db.ice SET TBLPROPERTIES ('delta.appendOnly' = 'true');
+DELETE FROM lance.db.ice WHERE id = 3;
+! UNSET TBLPROPERTIES ('delta.appendOnly')
+INSERT OVERWRITE lance.db.ice SELECT * FROM lance.db.ice;
+! UNSET TBLPROPERTIES ('delta.appendOnly')
+INSERT INTO lance.db.ice VALUES (78, 'y');
+OPTIMIZE lance.db.ice;
+ALTER TABLE lance.db.ice UNSET TBLPROPERTIES ('delta.appendOnly');
+DELETE FROM lance.db.ice WHERE id = 78;
+SELECT count(*) FROM lance.db.ice;
+> 5

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyspark.sql.types as st
+from pyspark.errors import PySparkException
 
-from spark_lance.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
+from spark_lance.errors import (
+    OptionError,
+    SchemaError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+)
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import Store, open_store
 from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
-from spark_lance.spark.options.table_properties import check_setting, is_fixed
+from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, check_setting, is_fixed
 from spark_lance.spark.schema.new_fields import new_field
-from spark_lance.spark.schema.types import VECTOR_SIZE
+from spark_lance.spark.schema.types import VECTOR_SIZE, spark_type
 from spark_lance.spark.sink.write_schema import check_names
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
@@ -30,13 +37,19 @@ from spark_lance.table.writing.compression import compressed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TableBuilder", "option_texts"]
+__all__ = ["TableBuilder", "option_texts", "place_of"]
 
 Table = TypeVar("Table")
 
 _PRIMARY_KEY = "lance-schema:unenforced-primary-key"
 _ENCODING = "lance-encoding:"
 _COMMENT = "comment"
+_VERBS = {
+    "create": "CREATE TABLE",
+    "create_if_not_exists": "CREATE TABLE IF NOT EXISTS",
+    "replace": "REPLACE TABLE",
+    "create_or_replace": "CREATE OR REPLACE TABLE",
+}
 
 
 @dataclass
@@ -59,6 +72,8 @@ class TableBuilder(Generic[Table]):
     _key: tuple[str, ...] = ()
     _properties: dict[str, str] = field(default_factory=dict)
     _description: str | None = None
+    _name: str | None = None
+    _cluster: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the session.
@@ -78,6 +93,27 @@ class TableBuilder(Generic[Table]):
         self._path = os.fspath(path)
         return self
 
+    def tableName(self, identifier: str) -> TableBuilder[Table]:
+        """Name the table, as SQL has it; its catalog decides where it is."""
+        self._name = identifier
+        return self
+
+    def clusterBy(self, *colNames: str | Sequence[str]) -> TableBuilder[Table]:
+        """Let `OPTIMIZE t FULL` cluster the rows by these columns."""
+        self._cluster = tuple(
+            name for part in colNames for name in ([part] if isinstance(part, str) else part)
+        )
+        return self
+
+    def partitionedBy(self, *colNames: str) -> TableBuilder[Table]:
+        """Refuse, as Lance tables have no partitions.
+
+        Raises:
+            UnsupportedFormatError: always.
+        """
+        names = ", ".join(repr(name) for name in colNames)
+        raise UnsupportedFormatError(f"Lance tables have no partitions: write .clusterBy({names})")
+
     def addColumn(
         self,
         colName: str,
@@ -88,6 +124,8 @@ class TableBuilder(Generic[Table]):
         vectorSize: int | None = None,
         encoding: Mapping[str, object] | None = None,
         metadata: Mapping[str, str] | None = None,
+        generatedAlwaysAs: object = None,
+        generatedByDefaultAs: object = None,
     ) -> TableBuilder[Table]:
         """Add a column.
 
@@ -101,10 +139,17 @@ class TableBuilder(Generic[Table]):
             encoding: how it is stored, by the ends of the names of Lance's field metadata: `compression`,
                 `compression-level`, `structural-encoding`, `blob`, ....
             metadata: further metadata of the field.
+            generatedAlwaysAs, generatedByDefaultAs: not supported.
 
         Raises:
             SchemaError: Lance has no such type, or it holds no vectors.
+            UnsupportedFormatError: the column would be generated.
         """
+        if generatedAlwaysAs is not None or generatedByDefaultAs is not None:
+            raise UnsupportedFormatError(
+                f"column {colName!r}: Lance tables have no generated columns: compute the values in the rows "
+                f"that you write, df.withColumn({colName!r}, ...)"
+            )
         if isinstance(dataType, pa.DataType):
             arrow = pa.field(colName, dataType)
             if vectorSize is not None:
@@ -179,9 +224,13 @@ class TableBuilder(Generic[Table]):
             OptionError: there is no location, or an option cannot be used.
             CommitError: the commit failed; see its subclasses.
         """
-        if self._path is None:
-            raise OptionError("say where the table is to be: .location(path)")
         check_running(self.spark)
+        if self._cluster:
+            self._properties[CLUSTERING] = ", ".join(self._cluster)
+        if self._name is not None:
+            return self._by_name(self._name)
+        if self._path is None:
+            raise OptionError("say where the table is to be: .location(path) or .tableName(name)")
         options = write_options({**self.options, "path": self._path})
         if options.column_settings:
             column, settings = next(iter(options.column_settings.items()))
@@ -199,6 +248,41 @@ class TableBuilder(Generic[Table]):
         if not exists or self.mode != "create_if_not_exists":
             self._make(store, root, there, options)
         return self.make(self.spark, self._path, self.options)
+
+    def _by_name(self, name: str) -> Table:
+        """Make the table by SQL, so that its catalog places it."""
+        if self._path is not None:
+            raise OptionError(f"a catalog decides where {name} is: leave out .location({self._path!r})")
+        schema = self._schema()
+        columns, settings = [], {**self._properties}
+        for column in schema:
+            details = _metadata(column)
+            arrow = column.type
+            if pa.types.is_fixed_size_list(arrow):
+                settings[f"{column.name}.arrow.fixed-size-list.size"] = str(arrow.list_size)
+            other = [key for key in details if key != _COMMENT and not key.startswith(_PRIMARY_KEY)]
+            if other:
+                raise OptionError(
+                    f"column {column.name!r} has {other[0]!r}, which a table by name takes as a property: "
+                    f".property('{column.name}.{other[0].replace(':', '.')}', ...), or write .location(path)"
+                )
+            kind = spark_type(arrow).simpleString()
+            comment = details.get(_COMMENT)
+            columns.append(
+                f"`{column.name.replace('`', '``')}` {kind}{'' if column.nullable else ' NOT NULL'}"
+                + ("" if comment is None else f" COMMENT {_literal(comment)}")
+            )
+        if self._key:
+            settings[PRIMARY_KEY] = ", ".join(self._key)
+        settings.update(self.options)
+        texts = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in settings.items())
+        comment_clause = "" if self._description is None else f" COMMENT {_literal(self._description)}"
+        self.spark.sql(
+            f"{_VERBS[self.mode]} {name} ({', '.join(columns)}) USING lance{comment_clause}"
+            + (f" TBLPROPERTIES ({texts})" if texts else "")
+        ).collect()
+        path, options = place_of(self.spark, name)
+        return self.make(self.spark, path, options)
 
     def _make(self, store: Store, root: str, there: Manifest | None, options: WriteOptions) -> None:
         replaces = self.mode in ("replace", "create_or_replace")
@@ -259,6 +343,39 @@ class TableBuilder(Generic[Table]):
     def _parsed(self, text: str) -> st.DataType:
         """Return the type that SQL such as `array<float>` names; Spark parses it."""
         return self.spark.createDataFrame([], f"c {text}").schema[0].dataType
+
+
+def place_of(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:
+    """Return the path of a table by name, and the options of its store.
+
+    Raises:
+        OptionError: there is no Lance table of the name in a catalog of this session.
+    """
+    try:
+        row = spark.sql(f"DESCRIBE DETAIL {name}").select("location").first()
+    except PySparkException as error:
+        message = str(error).splitlines()[0]
+        raise OptionError(
+            f"{name} is no Lance table in a catalog of this session: {message}. Write "
+            "LanceTable.forPath(spark, path), or call spark_lance.enable(spark, root=...) first"
+        ) from error
+    assert row is not None
+    first = name.split(".")[0].strip("`")
+    settings = spark.conf.getAll
+    catalog = first if f"spark.sql.catalog.{first}" in settings else spark.catalog.currentCatalog()
+    prefix = f"spark.sql.catalog.{catalog}."
+    parts = ("storage.", "allowed_bases")
+    options = {
+        key.removeprefix(prefix): str(value)
+        for key, value in settings.items()
+        if key.startswith(prefix) and key.removeprefix(prefix).startswith(parts)
+    }
+    return str(row[0]), options if f"{prefix}impl" not in settings else {}
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:

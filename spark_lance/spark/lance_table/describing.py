@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.spark.lance_table.base import TableBase
+from spark_lance.spark.options.table_properties import CLUSTERING
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.versions.branches import branch_root
 from spark_lance.table.versions.resolve import MAIN, Reference
@@ -44,7 +45,7 @@ def detail_frame(table: TableBase) -> DataFrame:
         "createdAt": details.created_at,
         "lastModified": details.last_modified,
         "partitionColumns": [],
-        "clusteringColumns": [],
+        "clusteringColumns": _columns(details.properties.get(CLUSTERING, "")),
         "numFiles": details.num_files,
         "sizeInBytes": details.size_bytes,
         "properties": details.properties,
@@ -177,6 +178,10 @@ class TableBranches:
             BranchInUseError: tags or other branches stand on it.
         """
         self.table.dataset().branches.delete(branch)
+
+
+def _columns(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _names(columns: str) -> list[str]:

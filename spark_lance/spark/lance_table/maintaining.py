@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
@@ -28,12 +29,13 @@ from spark_lance.table.maintenance.compact import compact_table, execute_all
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.maintenance.repair import repair
-from spark_lance.table.maintenance.retention import guarded_age
+from spark_lance.table.maintenance.retention import guarded_age, min_retention, table_retention
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.versions.ages import age_of_hours
 from spark_lance.table.versions.cleanup import CleanupFile, CleanupStats
+from spark_lance.table.versions.retention import branch_retention, drop_expired_refs
 from spark_lance.table.writing.write import delete_fragment_files
 
 if TYPE_CHECKING:
@@ -79,12 +81,28 @@ class VacuumWords:
 PYTHON_WORDS = VacuumWords("retentionHours", "retainVersions", "allowShortRetention=True")
 
 
+def _own_retention(dataset: LanceDataset) -> tuple[float | None, int | None]:
+    """Return the hours and the number of versions that the branch or the table keeps, if it says so."""
+    hour = timedelta(hours=1)
+    if dataset.branch is not None:
+        least = min_retention(dataset.manifest) / hour
+        age, count = branch_retention(dataset.store, dataset.main_root, dataset.branch)
+        if age is not None or count is not None:
+            return None if age is None else max(age / hour, least), count
+    age = table_retention(dataset.manifest)
+    return None if age is None else age / hour, None
+
+
 def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> DataFrame:
     """Delete old versions; see `vacuum`. Errors name the arguments in the words of the caller."""
     hours, retain = request.retention_hours, request.retain_versions
     check_number(words.hours, hours, "168 for 7 days")
     check_number(words.retain, retain, "10", whole=True)
     dataset = table.dataset()
+    if not request.dry_run:
+        drop_expired_refs(dataset.store, dataset.main_root)
+    if hours is None and retain is None:
+        hours, retain = _own_retention(dataset)
     age = guarded_age(
         dataset.manifest,
         None if hours is None else age_of_hours(hours, words.hours),

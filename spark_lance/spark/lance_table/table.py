@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark.sql.types as st
+from pyspark.sql import SparkSession
 
 from spark_lance.datasets.spelling import snake_options
 from spark_lance.errors import OptionError, OptionTypeError, TableNotFoundError
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal
 from spark_lance.memwal.names import GRACE
+from spark_lance.spark.arguments import check_session
 from spark_lance.spark.lance_table.base import TableBase
-from spark_lance.spark.lance_table.builder import TableBuilder, option_texts
+from spark_lance.spark.lance_table.builder import TableBuilder, option_texts, place_of
 from spark_lance.spark.lance_table.changing import delete_rows, update_rows
 from spark_lance.spark.lance_table.column_references import Expression
 from spark_lance.spark.lance_table.describing import (
@@ -49,7 +51,7 @@ from spark_lance.table.versions.ages import age_of_hours
 from spark_lance.table.versions.resolve import MAIN, Reference, version_at
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["LanceTable"]
 
@@ -83,6 +85,19 @@ class LanceTable(TableBase):
         return table if branch is None else table.branches.get(str(branch))
 
     @classmethod
+    def forName(cls, spark: SparkSession, tableOrViewName: str) -> LanceTable:
+        """Return the table of a name, as SQL has it: `db.t`, `shop.db.t`, a branch ``db.`t@dev` ``.
+
+        The options of the store are those of the table's catalog, `spark.sql.catalog.<name>.storage.*`.
+
+        Raises:
+            OptionError: the name is not one of a Lance table in a catalog of `spark_lance.enable`.
+        """
+        check_session(spark, "LanceTable.forName(spark, name)")
+        path, options = place_of(spark, tableOrViewName)
+        return cls.forPath(spark, path, **options)
+
+    @classmethod
     def isLanceTable(cls, spark: SparkSession, path: str | os.PathLike[str], **options: object) -> bool:
         """Whether there is a table at a path; arguments as for `forPath`."""
         try:
@@ -92,29 +107,33 @@ class LanceTable(TableBase):
         return True
 
     @classmethod
-    def create(cls, spark: SparkSession, **options: object) -> TableBuilder[LanceTable]:
+    def create(cls, spark: SparkSession | None = None, **options: object) -> TableBuilder[LanceTable]:
         """Begin to make an empty table where there is none.
 
         Args:
-            spark: the session, classic or of Spark Connect.
+            spark: the session, classic or of Spark Connect; the active one by default.
             options: as for `forPath`; also `enable_stable_row_ids` and `data_storage_version`.
         """
-        return TableBuilder(spark, "create", cls, option_texts(options))
+        return TableBuilder(_session(spark), "create", cls, option_texts(options))
 
     @classmethod
-    def createIfNotExists(cls, spark: SparkSession, **options: object) -> TableBuilder[LanceTable]:
+    def createIfNotExists(
+        cls, spark: SparkSession | None = None, **options: object
+    ) -> TableBuilder[LanceTable]:
         """Begin to make an empty table, or to take the one that is there as it is; see `create`."""
-        return TableBuilder(spark, "create_if_not_exists", cls, option_texts(options))
+        return TableBuilder(_session(spark), "create_if_not_exists", cls, option_texts(options))
 
     @classmethod
-    def replace(cls, spark: SparkSession, **options: object) -> TableBuilder[LanceTable]:
+    def replace(cls, spark: SparkSession | None = None, **options: object) -> TableBuilder[LanceTable]:
         """Begin to replace the columns and rows of a table by other columns and no rows; see `create`."""
-        return TableBuilder(spark, "replace", cls, option_texts(options))
+        return TableBuilder(_session(spark), "replace", cls, option_texts(options))
 
     @classmethod
-    def createOrReplace(cls, spark: SparkSession, **options: object) -> TableBuilder[LanceTable]:
+    def createOrReplace(
+        cls, spark: SparkSession | None = None, **options: object
+    ) -> TableBuilder[LanceTable]:
         """Begin to make an empty table, whether or not there is one; see `create` and `replace`."""
-        return TableBuilder(spark, "create_or_replace", cls, option_texts(options))
+        return TableBuilder(_session(spark), "create_or_replace", cls, option_texts(options))
 
     def toDF(self, version: Reference | None = None) -> DataFrame:
         """Return the rows of a version as a DataFrame, under the table's alias if it has one.
@@ -702,3 +721,12 @@ class LanceTable(TableBase):
         """
         age = GRACE if retentionHours is None else age_of_hours(retentionHours, "retentionHours")
         return collect_wal(self.dataset().snapshot, older_than=age, dry_run=dryRun)
+
+
+def _session(spark: SparkSession | None) -> SparkSession:
+    if spark is not None:
+        return spark
+    active = SparkSession.getActiveSession()
+    if active is None:
+        raise OptionError("there is no active Spark session: write LanceTable.create(spark)")
+    return active

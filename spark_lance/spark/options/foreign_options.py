@@ -55,21 +55,14 @@ FOREIGN = {
     "partitionoverwritemode": "it is static or dynamic, which is the same for a table without partitions",
     "schematrackinglocation": "a stream ends at a change of the schema; start it anew",
     # Iceberg
-    "as-of-timestamp": _ASOF,
+    "fanout-enabled": "it is true or false, which is the same for a table without partitions",
     "distribution-mode": "repartition the DataFrame",
     "end-snapshot-id": "use options 'readChangeFeed' and 'endingVersion'",
     "end-timestamp": "use options 'readChangeFeed' and 'endingTimestamp'",
     "overwrite-mode": "it is static or dynamic, which is the same for a table without partitions",
-    "snapshot-id": "use option 'version'",
-    "split-size": "use option 'partition_bytes'",
     "start-snapshot-id": "use options 'readChangeFeed' and 'startingVersion'",
     "start-timestamp": "use options 'readChangeFeed' and 'startingTimestamp'",
-    "stream-from-timestamp": "use option 'startingTimestamp'",
-    "streaming-max-files-per-micro-batch": "use option 'maxFilesPerTrigger'",
-    "streaming-max-rows-per-micro-batch": "use option 'maxRowsPerTrigger'",
-    "streaming-skip-delete-snapshots": "use option 'ignoreDeletes'",
     "streaming-skip-overwrite-snapshots": "use option 'ignoreChanges'",
-    "target-file-size-bytes": "use option 'max_bytes_per_file'",
     "write-format": "data files are Lance files",
     # lance-spark and pylance
     "dataset_uri": "give the location to load() or save()",
@@ -95,6 +88,7 @@ FOREIGN = {
 
 # Values, in lower case, that ask for what happens here anyway. For other options that is "false".
 HARMLESS = {
+    "fanout-enabled": ("true", "false"),
     "datachange": ("true",),
     "overwrite-mode": ("dynamic", "static"),
     "partitionoverwritemode": ("dynamic", "static"),

@@ -137,7 +137,7 @@ class ReadOptions(TableOptions):
         "a version number, 1 or more",
         None,
         "Version to read; the latest one if not given.",
-        aliases=("versionAsOf",),
+        aliases=("versionAsOf", "snapshot-id"),
         chooses="version",
         excludes=("fresh",),
     )
@@ -150,7 +150,7 @@ class ReadOptions(TableOptions):
         None,
         "Read the latest version committed at or before this time; option `timeZone` is the zone of a "
         "time without one.",
-        aliases=("timestampAsOf",),
+        aliases=("timestampAsOf", "as-of-timestamp"),
         chooses="version",
         is_time=True,
         excludes=("fresh",),
@@ -231,6 +231,7 @@ class ReadOptions(TableOptions):
         "a size such as 134217728 or 128m",
         None,
         "Approximate number of bytes that one task reads; by default every core gets some, 128m at most.",
+        aliases=("split-size",),
     )
     fragments: tuple[tuple[int, int], ...] | None = option(
         number_ranges,
@@ -339,6 +340,7 @@ class ReadOptions(TableOptions):
         "zone of a time without one.",
         chooses="changes",
         is_time=True,
+        aliases=("stream-from-timestamp",),
     )
     endingVersion: int | None = option(
         positive,
@@ -368,6 +370,7 @@ class ReadOptions(TableOptions):
         "a number of fragments, 1 or more",
         1000,
         "Streams: maximal number of fragments in one micro-batch.",
+        aliases=("streaming-max-files-per-micro-batch",),
     )
     maxBytesPerTrigger: int | None = option(
         byte_size,
@@ -380,9 +383,14 @@ class ReadOptions(TableOptions):
         "a number of rows, 1 or more",
         None,
         "Streams: approximate number of rows of one micro-batch, which has at least one fragment.",
+        aliases=("streaming-max-rows-per-micro-batch",),
     )
     ignoreDeletes: bool = option(
-        boolean, "true or false", False, "Streams: skip versions that only deleted rows, instead of failing."
+        boolean,
+        "true or false",
+        False,
+        "Streams: skip versions that only deleted rows, instead of failing.",
+        aliases=("streaming-skip-delete-snapshots",),
     )
     ignoreChanges: bool = option(
         boolean,
@@ -432,13 +440,14 @@ class WriteOptions(TableOptions):
         "a number of rows, 1 or more",
         1 << 20,
         "Rows after which a task starts another data file.",
-        aliases=("max_row_per_file",),
+        aliases=("max_row_per_file", "maxRecordsPerFile"),
     )
     max_bytes_per_file: int = option(
         byte_size,
         "a size such as 1073741824 or 1g",
         90 << 30,
         "Bytes after which a task starts another data file.",
+        aliases=("target-file-size-bytes",),
     )
     data_storage_version: str | None = option(
         filled,
@@ -591,8 +600,10 @@ def java_option_names() -> dict[str, list[str]]:
     """
     options = OPTIONS.values()
     return {
-        "version": _names(o for o in options if o.chooses == "version"),
-        "timeTravel": [alias.lower() for o in options if o.chooses == "version" for alias in o.aliases],
+        # A branch has versions of its own.
+        "version": [*_names(o for o in options if o.chooses == "version"), "branch"],
+        # Spark has loaded the version that these name; others are ours to obey.
+        "timeTravel": ["versionasof", "timestampasof"],
         "versions": _names(o for o in options if o.chooses in ("version", "changes") or o.name == "fresh"),
         "time": _names(o for o in options if o.is_time),
         "changeFeed": _names([OPTIONS["readChangeFeed"]]),

@@ -16,9 +16,21 @@ from spark_lance.errors import OptionError
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import close_name, close_suffix
 
-__all__ = ["PRIMARY_KEY", "TABLE_OPTIONS", "check_setting", "is_fixed"]
+__all__ = [
+    "CLUSTERING",
+    "IDENTIFIERS",
+    "PRIMARY_KEY",
+    "SORT_ORDER",
+    "TABLE_OPTIONS",
+    "check_setting",
+    "is_fixed",
+]
 
 PRIMARY_KEY = "primary_key"
+# How OPTIMIZE t FULL orders the rows, and the columns that tell rows apart in change logs.
+SORT_ORDER = "sort-order"
+CLUSTERING = "clustering-columns"
+IDENTIFIERS = "identifier-fields"
 # Options of a new table, next to the options of its columns.
 TABLE_OPTIONS = frozenset({"compression", "enable_stable_row_ids", "data_storage_version"})
 

@@ -8,6 +8,7 @@ table.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
 from spark_lance.spark.lance_table.builder import TableBuilder
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import write_options
-from spark_lance.spark.options.table_properties import PRIMARY_KEY, TABLE_OPTIONS, check_setting
+from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, TABLE_OPTIONS, check_setting
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sink.table_columns import check_known
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
@@ -62,7 +63,7 @@ def stage_table(question: Question) -> dict[str, Any]:
         raise TableNotFoundError(f"there is no table {question.name[-1]!r} to replace")
     uri = _place(question, replaces=mode != "create")
     _check_partitions(question)
-    options, _ = _split(question.request["properties"])
+    options, _ = _split_for(question)
     if key := question.request["properties"].get(PRIMARY_KEY):
         options |= key_options(key)
     catalog = question.catalog
@@ -90,7 +91,7 @@ def commit_staged(question: Question) -> None:
     staged = question.request["staged"]
     if not question.request["written"]:
         _make(question, "create_or_replace" if staged["truncates"] else "create", staged["uri"])
-    elif _split(question.request["properties"])[1] or question.request["properties"].get("comment"):
+    elif _split_for(question)[1] or question.request["properties"].get("comment"):
         _describe(question, staged["uri"])
     if not staged["truncates"]:
         _register(question, staged["uri"])
@@ -162,7 +163,7 @@ def _register(question: Question, uri: str) -> None:
 def _make(question: Question, mode: str, uri: str) -> None:
     """Make an empty table, or an empty version of one that is replaced."""
     _check_partitions(question)
-    options, settings = _split(question.request["properties"])
+    options, settings = _split_for(question)
     catalog: OpenCatalog = question.catalog
     builder: TableBuilder[LanceTable] = getattr(LanceTable, _BUILDERS[mode])(question.spark)
     builder.location(uri)
@@ -188,17 +189,34 @@ def _make(question: Question, mode: str, uri: str) -> None:
     builder.execute()
 
 
+# As Spark writes the clause CLUSTER BY.
+_CLUSTER_BY = re.compile(r"cluster_by\((.*)\)", re.DOTALL)
 _BUILDERS = {"create": "create", "create_or_replace": "createOrReplace"}
 
 
 def _describe(question: Question, uri: str) -> None:
-    _, settings = _split(question.request["properties"])
+    _, settings = _split_for(question)
     options = question.catalog.options(uri, question.name)
     table = LanceTable.forPath(question.spark, options.pop("path"), **options)
     if settings:
         table.setConfig(settings)
     if comment := question.request["properties"].get("comment"):
         table.dataset().update_schema_metadata({"comment": comment})
+
+
+def _split_for(question: Question) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options and settings of a statement's TBLPROPERTIES, with its CLUSTER BY."""
+    options, settings = _split(question.request["properties"])
+    if names := _clustering(question):
+        fields = {
+            field["name"].lower(): field["name"] for field in json.loads(question.request["schema"])["fields"]
+        }
+        if missing := [name for name in names if name.lower() not in fields]:
+            raise OptionError(
+                f"CLUSTER BY names {missing[0]!r}, and the table has {', '.join(fields.values())}"
+            )
+        settings[CLUSTERING] = ", ".join(fields[name.lower()] for name in names)
+    return options, settings
 
 
 def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -221,9 +239,15 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
     return options, settings
 
 
+def _clustering(question: Question) -> list[str]:
+    """Return the columns of CLUSTER BY."""
+    parts = [_CLUSTER_BY.fullmatch(text) for text in question.request["partitions"]]
+    return [name.strip().strip("`") for part in parts if part for name in part[1].split(",") if name.strip()]
+
+
 def _check_partitions(question: Question) -> None:
-    if question.request["partitions"]:
+    if any(not _CLUSTER_BY.fullmatch(text) for text in question.request["partitions"]):
         raise OptionError(
-            "Lance tables have no partitions and no buckets: leave out PARTITIONED BY, CLUSTERED BY and "
-            "CLUSTER BY (partitionBy, bucketBy), and cluster the rows by CALL system.sort or system.zorder"
+            "Lance tables have no partitions and no buckets: write CLUSTER BY (columns) in place of "
+            "PARTITIONED BY, CLUSTERED BY and partitionBy; OPTIMIZE t FULL clusters the rows"
         )

@@ -19,7 +19,7 @@ from spark_lance.io.store import join
 from spark_lance.spark.lance_table.maintaining import Optimizing
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
-from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace
+from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, texts
 from spark_lance.table.inserts.publish_branch import MAIN, publish_branch
 from spark_lance.table.maintenance.retention import min_retention
 from spark_lance.table.manifest import Manifest
@@ -237,7 +237,7 @@ def _rewrite_data_files(question: Question, table: LanceTable, a: Mapping[str, A
     if strategy == "binpack":
         work.executeCompaction().collect()
     elif match := _ZORDER.fullmatch(a["sort_order"] or ""):
-        work.executeZOrderBy(*_columns(match[1])).collect()
+        work.executeZOrderBy(*texts(match[1])).collect()
     else:
         order = a["sort_order"] or before.config().get("sort-order")
         if not order:
@@ -245,7 +245,7 @@ def _rewrite_data_files(question: Question, table: LanceTable, a: Mapping[str, A
                 "the table has no sort order: sort_order => 'id DESC NULLS LAST', or first ALTER TABLE t "
                 "WRITE ORDERED BY id"
             )
-        work.executeSortBy(*_columns(order)).collect()
+        work.executeSortBy(*texts(order)).collect()
     row = _rewritten(before.manifest, table.dataset().manifest)
     return _frame(
         question,
@@ -273,10 +273,6 @@ def _rewrite(table: LanceTable, options: Mapping[str, str]) -> Optimizing:
                 f"option {name!r} of rewrite_data_files must be a number, not {text!r}"
             ) from None
     return table.optimize(**values)
-
-
-def _columns(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _rewritten(before: Manifest, after: Manifest) -> tuple[int, int, int, int, int]:
@@ -448,6 +444,8 @@ def _create_changelog_view(question: Question, table: LanceTable, a: Mapping[str
     updates = bool(keys) if a["compute_updates"] is None else bool(a["compute_updates"])
     if updates and a["net_changes"]:
         raise OptionError("net_changes has no updates: leave out compute_updates and identifier_columns")
+    if updates and not keys:
+        keys = texts(table.config.get("identifier-fields", ""))
     if updates and not keys:
         keys = [field.name for field in primary_key(table.dataset().manifest.schema)]
     if updates and not keys:

@@ -22,6 +22,7 @@ from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
 from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.row_level import last_change
+from spark_lance.spark.sql.statement_procedures import STATEMENT_PROCEDURES, full_order
 from spark_lance.spark.sql.tables import table_at
 from spark_lance.table.maintenance.verify import verify
 
@@ -38,6 +39,10 @@ def _optimize(table: LanceTable, a: Mapping[str, Any], **options: Any) -> Any:
 
 
 def _compact(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    order = full_order(table) if a["full"] else None
+    if order is not None:
+        work = _optimize(table, a, targetRowsPerFragment=a["target_rows"])
+        return (work.executeZOrderBy if order[0] == "zorder" else work.executeSortBy)(*order[1])
     threshold = a["materialize_deletions_threshold"]
     return _optimize(
         table, a, targetRowsPerFragment=a["target_rows"], materializeDeletionsThreshold=threshold
@@ -58,11 +63,6 @@ def _vacuum(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
 _SQL_WORDS = VacuumWords("retention_hours", "retain_versions", "allow_short_retention => true")
 
 
-def _create_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
-    exists = a["replace"] and a["tag"] in table.tags.list()
-    (table.tags.update if exists else table.tags.create)(a["tag"], number(a["version"]))
-
-
 def _restore(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
     if (a["version"] is None) == (a["timestamp"] is None):
         raise OptionError("restore needs either a version or a timestamp: version => '1'")
@@ -79,10 +79,6 @@ def _create_index(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
             a["column"], kind, a["name"], a["metric"], numPartitions=a["partitions"], replace=a["replace"]
         )
     return table.createScalarIndex(a["column"], kind, a["name"], replace=a["replace"])
-
-
-def _create_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
-    table.branches.create(a["branch"], number(a["version"]))
 
 
 def _clone(question: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
@@ -140,10 +136,9 @@ _LAST_CHANGE = (
     "num_inserted_rows bigint, bytes_written bigint, seconds double"
 )
 _VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
-_TAG = Parameter("tag", "string", "its name")
-_BRANCH = Parameter("branch", "string", "its name")
 _WHERE = Parameter("where", "string", "only files with a row for which this is true", "NULL")
 _COLUMNS = Parameter("columns", "string", "names with commas between them")
+_FULL = Parameter("full", "boolean", "order the rows as CLUSTER BY or WRITE ORDERED BY said", "false")
 
 PROCEDURES: dict[str, Procedure] = {
     "compact": Procedure(
@@ -154,6 +149,7 @@ PROCEDURES: dict[str, Procedure] = {
             Parameter(
                 "materialize_deletions_threshold", "double", "the share of deleted rows that may stay", "NULL"
             ),
+            _FULL,
         ),
         "Put small files together and drop deleted rows.",
     ),
@@ -172,7 +168,7 @@ PROCEDURES: dict[str, Procedure] = {
     ),
     "zorder": Procedure(
         lambda _, table, a: _optimize(table, a).executeZOrderBy(*texts(a["columns"])),
-        (_COLUMNS, _WHERE),
+        (_COLUMNS, _WHERE, _FULL),
         "Write the rows anew, those with similar values of several columns together.",
     ),
     "vacuum": Procedure(
@@ -201,25 +197,6 @@ PROCEDURES: dict[str, Procedure] = {
     ),
     "detail": Procedure(
         lambda _, table, a: table.detail(), (), "Return one row about the table: rows, files, size, features."
-    ),
-    "create_tag": Procedure(
-        _create_tag,
-        (_TAG, _VERSION, Parameter("replace", "boolean", "move a tag that exists", "false")),
-        "Give a version a name.",
-    ),
-    "update_tag": Procedure(
-        lambda _, table, a: table.tags.update(a["tag"], number(a["version"])),
-        (_TAG, _VERSION),
-        "Move a tag to another version.",
-    ),
-    "drop_tag": Procedure(
-        lambda _, table, a: table.tags.delete(a["tag"]), (_TAG,), "Delete a tag; its version stays."
-    ),
-    "create_branch": Procedure(
-        _create_branch, (_BRANCH, _VERSION), "Make a line of versions beside the main one."
-    ),
-    "drop_branch": Procedure(
-        lambda _, table, a: table.branches.delete(a["branch"]), (_BRANCH,), "Delete a branch."
     ),
     "create_index": Procedure(
         _create_index,
@@ -274,6 +251,7 @@ PROCEDURES: dict[str, Procedure] = {
         "Tell what the last DELETE, UPDATE or MERGE of this session did; no row if there was none.",
         on_table=False,
     ),
+    **STATEMENT_PROCEDURES,
     **ICEBERG_PROCEDURES,
 }
 

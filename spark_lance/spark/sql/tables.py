@@ -2,6 +2,7 @@
 
     t                  the newest version                 t@dev            the branch dev
     t VERSION AS OF 3  a version, or a tag by name        t TIMESTAMP AS OF '...'
+    t.branch_dev       the branch dev                     t.tag_first      the version of the tag first
     t.history          a metadata table of t              `/data/t`        the table at a path
 
 Java asks for them by the verbs of `bridge`.
@@ -31,12 +32,12 @@ from spark_lance.expressions.predicate import compile_tree
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import OPTIONS, check_by_name, check_known, read_options
-from spark_lance.spark.options.table_properties import PRIMARY_KEY, check_setting, is_fixed
+from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, check_setting, is_fixed
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
 from spark_lance.spark.scan.predicates import conjunction_of, pushdown_of
 from spark_lance.spark.schema.new_fields import new_field
-from spark_lance.spark.schema.read_schema import system_field
+from spark_lance.spark.schema.read_schema import find_column, system_field
 from spark_lance.spark.schema.string_types import declared_schema
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
@@ -98,7 +99,8 @@ def load_table(question: Question) -> dict[str, Any]:
     """Return what Spark has to know of a table."""
     catalog, name = question.catalog, question.name
     options, table = resolve_table(catalog, name)
-    travel: dict[str, str] = {}
+    tag = options.pop("tag", None)
+    travel = {} if tag is None else {"tag": tag}
     if "version" in question.request:
         text = str(question.request["version"])
         travel = {"version": text} if text.isdigit() else {"tag": text}
@@ -247,6 +249,10 @@ def table_at(question: Question, name: Name | None = None) -> LanceTable:
         UnsupportedFormatError: it is a metadata table.
     """
     options, table = resolve_table(question.catalog, question.name if name is None else name)
+    if "tag" in options:
+        raise UnsupportedFormatError(
+            f"{shown(question.name)} is the version of a tag, which cannot be changed: name the table itself"
+        )
     if table:
         raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be changed")
     return LanceTable.forPath(question.spark, options.pop("path"), **options)
@@ -411,7 +417,14 @@ def _unset(table: LanceTable, change: Mapping[str, Any]) -> None:
         table.setConfig({change["property"]: None})
 
 
+def _cluster(table: LanceTable, change: Mapping[str, Any]) -> None:
+    schema = table.dataset().lance_schema
+    names = [find_column(schema, name).name for name in change["columns"]]
+    table.setConfig({CLUSTERING: ", ".join(names) or None})
+
+
 _CHANGES: dict[str, Any] = {
+    "cluster_by": _cluster,
     "add_column": _add,
     "drop_column": _drop,
     "rename_column": lambda table, change: table.renameColumn(_path(table, change["column"]), change["to"]),
@@ -436,7 +449,12 @@ def resolve_table(catalog: OpenCatalog, name: Name) -> tuple[dict[str, str], str
     try:
         return _options(catalog, name), None
     except (TableNotFoundError, NamespaceNotFoundError):
-        if len(name) < 2 or name[-1].lower() not in METADATA_TABLES:
+        if len(name) < 2:
+            raise
+        kind, mark, reference = name[-1].partition("_")
+        if mark and reference and kind.lower() in ("branch", "tag"):
+            return {**_options(catalog, name[:-1]), kind.lower(): reference}, None
+        if name[-1].lower() not in METADATA_TABLES:
             raise
     return _options(catalog, name[:-1]), name[-1].lower()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from spark_lance.errors import (
     FormatError,
@@ -35,6 +36,11 @@ from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import list_versions, load_newest
 
 __all__ = ["build_on", "builder_of", "propose_first", "propose_next"]
+
+
+# Settings of a table to which rows are only added.
+_APPEND_ONLY = ("delta.appendOnly", "appendOnly")
+_CHANGES_ROWS = frozenset({"delete", "update", "overwrite", "restore", "data_replacement"})
 
 
 def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
@@ -79,6 +85,7 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
         UnsupportedFormatError: the table needs a feature that is not written here.
     """
     check_writable(base.message, base.path, base.facts)
+    _check_append_only(commit.transaction, base)
     if commit.unfit:
         commit.transaction = _fitted(commit, base)
         commit.unfit = []
@@ -88,6 +95,25 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
     built = build(current, commit.transaction.operation, commit.stamp(number, carried(base, number)))
     check_successor(commit.restored or sound, built, without_coverage if commit.restored is None else ())
     return replace(built, inferred=base.inferred) if base.inferred else built
+
+
+def _check_append_only(transaction: Transaction, base: Manifest) -> None:
+    """Refuse to remove or change rows of a table whose settings forbid it; compaction moves them only.
+
+    Raises:
+        UnsupportedFormatError: the operation does.
+    """
+    setting = next((key for key in _APPEND_ONLY if base.config.get(key, "").lower() == "true"), None)
+    if setting is None or transaction.name not in _CHANGES_ROWS:
+        return
+    operation: Any = transaction.operation
+    fields = ("updated_fragments", "deleted_fragment_ids", "removed_fragment_ids")
+    if transaction.name in ("delete", "update") and not any(len(getattr(operation, f, ())) for f in fields):
+        return
+    raise UnsupportedFormatError(
+        f"the table only takes new rows, as its property {setting!r} is true: ALTER TABLE ... UNSET "
+        f"TBLPROPERTIES ('{setting}') allows {transaction.name}"
+    )
 
 
 def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> Manifest | None:

@@ -16,10 +16,15 @@ from spark_lance.errors import OptionError
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.versions.ages import parse_duration
 
-__all__ = ["MIN_RETENTION", "guarded_age", "min_retention"]
+__all__ = ["MIN_RETENTION", "guarded_age", "min_retention", "table_retention"]
 
 MIN_RETENTION = "spark_lance.vacuum.min_retention"
 _GUARD = timedelta(hours=24)
+_RETENTION = tuple(
+    f"{prefix}{name}"
+    for prefix in ("delta.", "")
+    for name in ("deletedFileRetentionDuration", "logRetentionDuration")
+)
 
 
 def min_retention(manifest: Manifest) -> timedelta:
@@ -35,6 +40,24 @@ def min_retention(manifest: Manifest) -> timedelta:
         return max(_GUARD, parse_duration(text))
     except OptionError as error:
         raise OptionError(f"config {MIN_RETENTION} of the table: {error}") from None
+
+
+def table_retention(manifest: Manifest) -> timedelta | None:
+    """Return the age at which a table's versions go by Delta's properties; None if it has none.
+
+    Raises:
+        OptionError: the table's config has a value that is not a duration.
+    """
+    ages = []
+    for key in _RETENTION:
+        text = manifest.config.get(key)
+        if text is not None:
+            try:
+                ages.append(parse_duration(text.lower().replace("interval", " ").strip()))
+            except OptionError as error:
+                raise OptionError(f"property {key} of the table: {error}") from None
+    # Older versions need both, their files and their place in the history.
+    return max(ages) if ages else None
 
 
 def guarded_age(

@@ -12,6 +12,7 @@ branches. (Lance table format, branches and tags.)
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from typing import Union
@@ -29,6 +30,9 @@ __all__ = ["MAIN", "Reference", "VersionRef", "main_root", "parse_moment", "reso
 Reference = Union[int, str, tuple[Union[str, None], Union[int, None]]]  # noqa: UP007
 
 MAIN = "main"
+
+# A time as Iceberg's options have it.
+_MILLIS = re.compile(r"[0-9]{11,14}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def parse_moment(moment: datetime | str, zone: tzinfo | None = timezone.utc) -> 
     """Return a time from a time or its ISO 8601 text.
 
     Args:
-        moment: the time.
+        moment: the time. A text of digits is milliseconds since the epoch.
         zone: the zone of times without one; None leaves them without.
 
     Raises:
@@ -126,6 +130,8 @@ def parse_moment(moment: datetime | str, zone: tzinfo | None = timezone.utc) -> 
     """
     if isinstance(moment, str):
         text = moment.strip()
+        if _MILLIS.fullmatch(text):
+            return datetime.fromtimestamp(int(text) / 1000, timezone.utc)
         try:
             moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
         except ValueError:

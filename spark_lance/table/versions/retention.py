@@ -19,7 +19,14 @@ from spark_lance.table.versions.ref_files import pack_ref
 from spark_lance.table.versions.tag_files import list_tags, read_tag, tag_path
 from spark_lance.table.versions.versions import load_latest
 
-__all__ = ["MAX_AGE_MS", "MAX_REF_AGE_MS", "MIN_VERSIONS", "drop_expired_refs", "set_retention"]
+__all__ = [
+    "MAX_AGE_MS",
+    "MAX_REF_AGE_MS",
+    "MIN_VERSIONS",
+    "branch_retention",
+    "drop_expired_refs",
+    "set_retention",
+]
 
 MAX_REF_AGE_MS = "spark_lance.max_ref_age_ms"
 MIN_VERSIONS = "spark_lance.min_versions"
@@ -49,6 +56,26 @@ def set_retention(store: Store, main: str, kind: str, name: str, values: dict[st
     before = content.get("metadata", {})
     content["metadata"] = {**{k: v for k, v in before.items() if k not in own}, **texts}
     store.put(tag_path(main, name), pack_ref(content))
+
+
+def branch_retention(store: Store, main: str, branch: str) -> tuple[timedelta | None, int | None]:
+    """Return the age at which a branch's versions go, and how many stay; None for what it does not say.
+
+    Raises:
+        BranchNotFoundError: there is no such branch.
+        FormatError: a number is damaged.
+    """
+    metadata = Branches(store, main).get(branch)["metadata"]
+    age, count = _number(metadata, MAX_AGE_MS), _number(metadata, MIN_VERSIONS)
+    return None if age is None else timedelta(milliseconds=age), count
+
+
+def _number(metadata: dict[str, Any], key: str) -> int | None:
+    text = metadata.get(key)
+    try:
+        return None if text is None else int(text)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"a branch's or tag's {key} is {text!r}, not a number") from error
 
 
 def drop_expired_refs(
@@ -100,9 +127,6 @@ def drop_expired_refs(
 def _is_expired(
     metadata: dict[str, Any], default_ms: int | None, since: datetime | None, now: datetime
 ) -> bool:
-    text = metadata.get(MAX_REF_AGE_MS)
-    try:
-        age = default_ms if text is None else int(text)
-    except (TypeError, ValueError) as error:
-        raise FormatError(f"a branch's or tag's {MAX_REF_AGE_MS} is {text!r}, not a number") from error
+    own = _number(metadata, MAX_REF_AGE_MS)
+    age = default_ms if own is None else own
     return age is not None and since is not None and now - since > timedelta(milliseconds=age)

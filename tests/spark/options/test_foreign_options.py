@@ -43,7 +43,7 @@ NAMES = sorted(ALIASES)
         ("v.arrow.fixed_size_list.size", "did you mean 'v.arrow.fixed-size-list.size'"),
         ("a.b.arrow.fixed-size-list", "did you mean 'a.b.arrow.fixed-size-list.size'"),
         ("v.lance.nothing", "options of columns end with"),
-        ("snapshot-id", "use option 'version'"),
+        ("end-snapshot-id", "use options 'readChangeFeed' and 'endingVersion'"),
         ("pushDownFilters", "spark_lance.enable"),
         ("fs.s3a.secret.key", "use option 'aws_secret_access_key'"),
         ("limit", "use DataFrame.limit"),

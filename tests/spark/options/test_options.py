@@ -146,7 +146,9 @@ def test_lists_are_derived_from_the_declarations() -> None:
     assert options_that_choose("search") == ("nearest", "full_text_query", "hybrid_search")
     assert {name for option in OPTIONS.values() for name in option.excludes} <= set(OPTIONS)
     assert java_option_names()["timeTravel"] == ["versionasof", "timestampasof"]
-    assert java_option_names()["time"] == ["asof", "timestampasof", "startingtimestamp", "endingtimestamp"]
+    names = java_option_names()["time"]
+    assert names[:3] == ["asof", "timestampasof", "as-of-timestamp"]
+    assert names[3:] == ["startingtimestamp", "stream-from-timestamp", "endingtimestamp"]
     read = read_options({**PATH, "with_row_versions": "true", "with_row_id": "true"})
     assert read.system_columns == ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")
 

@@ -367,9 +367,26 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
       TableChange.DeleteColumn delete = (TableChange.DeleteColumn) change;
       column(told, "drop_column", delete.fieldNames());
       told.put("if_exists", delete.ifExists());
+    } else if (change.getClass().getSimpleName().equals("ClusterBy")) {
+      // Not in every release.
+      told.put("kind", "cluster_by");
+      told.put("columns", clustered(change));
     } else {
       told.put("kind", change.getClass().getSimpleName());
     }
+  }
+
+  private static List clustered(TableChange change) {
+    List names = new ArrayList();
+    try {
+      Object[] columns = (Object[]) change.getClass().getMethod("clusteringColumns").invoke(change);
+      for (int i = 0; i < columns.length; i++) {
+        names.add(columns[i].toString());
+      }
+    } catch (ReflectiveOperationException problem) {
+      throw new IllegalStateException(problem);
+    }
+    return names;
   }
 
   private static void column(Map told, String kind, String[] path) {

@@ -215,8 +215,11 @@ public class LanceTable
       // Spark has loaded the version that these name, and it is pinned.
       rest = without(rest);
     }
-    if (pinning && !LanceUnits.hasOption(rest, "version")) {
+    if (pinning) {
       all.putAll(pinned);
+      if (LanceUnits.hasOption(rest, "version")) {
+        all.remove("version");
+      }
     }
     all.putAll(rest);
     return new CaseInsensitiveStringMap(all);

@@ -31,37 +31,69 @@ import org.lance.spark.shim.Shim;
 
 public final class LanceParser extends scala.runtime.AbstractFunction2 implements InvocationHandler {
   private static final String NAME = "(?:`(?:[^`]|``)+`|\\w+)";
-  private static final String TABLE = "\\s+(?:TABLE\\s+)?(" + NAME + "(?:\\." + NAME + ")*)";
-  private static final String ALTER = "ALTER\\s+TABLE\\s+(" + NAME + "(?:\\." + NAME + ")*)\\s+";
-  private static final String AT = "(?:\\s+AS\\s+OF\\s+VERSION\\s+(\\d+))?";
+  private static final String NAMES = "(" + NAME + "(?:\\." + NAME + ")*";
   private static final String TEXT = "('(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\")";
-  // A statement, whose first group is the table; its procedure; and the arguments behind the table: the name, what the
-  // group is (a text, SQL as it stands, or a flag), by the number of the group.
+  // A name, or a path in quotes.
+  private static final String TABLE = "\\s+(?:TABLE\\s+)?" + NAMES + "|'[^']+'|\"[^\"]+\")";
+  private static final String ALTER = "ALTER\\s+TABLE\\s+" + NAMES + ")\\s+";
+  private static final String AT = "(?:\\s+AS\\s+OF\\s+VERSION\\s+(\\d+))?";
+  private static final String RETAIN = "(?:\\s+RETAIN\\s+(\\d+\\s+(?:DAYS?|HOURS?|MINUTES?)))?";
+  private static final String KEPT = "(?:\\s+WITH\\s+SNAPSHOT\\s+RETENTION\\s+(\\d+\\s+\\w+(?:\\s+\\d+\\s+\\w+)?))?";
+  private static final String REF = "(IF\\s+NOT\\s+EXISTS\\s+)?(" + NAME + ")" + AT + RETAIN;
+  // A statement, whose first group is the table; its procedure, with the parameter for the table behind a colon if that is
+  // not "table"; and the other arguments: the name, what the group is (a text, SQL as it stands, or a flag), by the number
+  // of the group.
   private static final String[][] STATEMENTS = {
-    {"OPTIMIZE" + TABLE + "(?:\\s+FULL)?(?:\\s+WHERE\\s+(.+?))?\\s+ZORDER\\s+BY\\s*(?:\\(([^()]+)\\)|([^()]+))", "zorder",
-      "where text", "columns text", "columns text"},
-    {"OPTIMIZE" + TABLE + "(?:\\s+FULL)?(?:\\s+WHERE\\s+(.+))?", "compact", "where text"},
-    {"VACUUM" + TABLE + "(?:\\s+FULL)?(?:\\s+RETAIN\\s+(\\d+(?:\\.\\d+)?)\\s+HOURS?)?(?:\\s+(DRY\\s+RUN))?", "vacuum",
-      "retention_hours sql", "dry_run flag"},
+    {"OPTIMIZE" + TABLE + "(?:\\s+(FULL))?(?:\\s+WHERE\\s+(.+?))?\\s+ZORDER\\s+BY\\s*(?:\\(([^()]+)\\)|([^()]+))",
+      "zorder", "full flag", "where text", "columns text", "columns text"},
+    {"OPTIMIZE" + TABLE + "(?:\\s+(FULL))?(?:\\s+WHERE\\s+(.+))?", "compact", "full flag", "where text"},
+    {"VACUUM" + TABLE + "(?:\\s+(?:FULL|LITE))?(?:\\s+RETAIN\\s+(\\d+(?:\\.\\d+)?)\\s+HOURS?)?(?:\\s+(DRY\\s+RUN))?",
+      "vacuum", "retention_hours sql", "dry_run flag"},
     {"RESTORE" + TABLE + "\\s+(?:TO\\s+)?VERSION\\s+AS\\s+OF\\s+(?:(\\d+)|" + TEXT + ")", "restore",
       "version text", "version sql"},
     {"RESTORE" + TABLE + "\\s+(?:TO\\s+)?TIMESTAMP\\s+AS\\s+OF\\s+" + TEXT, "restore", "timestamp sql"},
     {"DESC(?:RIBE)?\\s+HISTORY" + TABLE + "(?:\\s+LIMIT\\s+(\\d+))?", "history", "limit sql"},
     {"DESC(?:RIBE)?\\s+DETAIL" + TABLE, "detail"},
-    {ALTER + "CREATE\\s+(OR\\s+REPLACE\\s+)?TAG\\s+(" + NAME + ")" + AT, "create_tag",
-      "replace flag", "tag name", "version text"},
-    {ALTER + "CREATE\\s+BRANCH\\s+(" + NAME + ")" + AT, "create_branch", "branch name", "version text"},
-    {ALTER + "DROP\\s+TAG\\s+(" + NAME + ")", "drop_tag", "tag name"},
-    {ALTER + "DROP\\s+BRANCH\\s+(" + NAME + ")", "drop_branch", "branch name"},
+    {"REORG" + TABLE + "(?:\\s+WHERE\\s+(.+?))?\\s+APPLY\\s*\\(\\s*PURGE\\s*\\)", "purge", "where text"},
+    {"CREATE\\s+(OR\\s+REPLACE\\s+)?TABLE\\s+(IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES + ")\\s+(SHALLOW\\s+|DEEP\\s+)?CLONE\\s+"
+      + NAMES + ")(?:\\s+VERSION\\s+AS\\s+OF\\s+(?:(\\d+)|" + TEXT + "))?(?:\\s+TIMESTAMP\\s+AS\\s+OF\\s+(.+?))?"
+      + "(?:\\s+TBLPROPERTIES\\s*(\\(.+?\\)))?(?:\\s+LOCATION\\s+" + TEXT + ")?", "clone_table:target:3",
+      "replace flag", "if_not_exists flag", "target skip", "kind text", "source text", "version text", "version sql",
+      "timestamp sql", "properties text", "location sql"},
+    {"CONVERT\\s+TO\\s+LANCE\\s+" + NAMES + ")(?:\\s+NO\\s+STATISTICS)?(?:\\s+PARTITIONED\\s+BY\\s*\\((.+)\\))?",
+      "convert:source", "partitions text"},
+    {ALTER + "CREATE\\s+(OR\\s+REPLACE\\s+)?TAG\\s+" + REF, "create_tag",
+      "replace flag", "if_not_exists flag", "tag name", "version text", "retain text"},
+    {ALTER + "REPLACE\\s+TAG\\s+(" + NAME + ")" + AT + RETAIN, "update_tag", "tag name", "version text", "retain text"},
+    {ALTER + "CREATE\\s+(OR\\s+REPLACE\\s+)?BRANCH\\s+" + REF + KEPT, "create_branch",
+      "replace flag", "if_not_exists flag", "branch name", "version text", "retain text", "retain_versions text"},
+    {ALTER + "REPLACE\\s+BRANCH\\s+(" + NAME + ")" + AT + RETAIN + KEPT, "replace_branch", "branch name", "version text",
+      "retain text", "retain_versions text"},
+    {ALTER + "DROP\\s+TAG\\s+(IF\\s+EXISTS\\s+)?(" + NAME + ")", "drop_tag", "if_exists flag", "tag name"},
+    {ALTER + "DROP\\s+BRANCH\\s+(IF\\s+EXISTS\\s+)?(" + NAME + ")", "drop_branch", "if_exists flag", "branch name"},
+    {ALTER + "SET\\s+IDENTIFIER\\s+FIELDS\\s+(.+)", "set_identifier_fields", "columns text"},
+    {ALTER + "DROP\\s+IDENTIFIER\\s+FIELDS\\s+(.+)", "drop_identifier_fields", "columns text"},
+    {ALTER + "WRITE\\s+(?:DISTRIBUTED\\s+BY\\s+PARTITION\\s+)?(?:LOCALLY\\s+)?ORDERED\\s+BY\\s+(.+)", "set_sort_order",
+      "columns text"},
+    {ALTER + "WRITE\\s+(?:UNORDERED|DISTRIBUTED\\s+BY\\s+PARTITION)", "set_sort_order"},
   };
   // How a statement begins that was not understood as a whole, and its form.
   private static final String[][] FORMS = {
-    {"OPTIMIZE" + TABLE, "OPTIMIZE %s [WHERE condition] [ZORDER BY (columns)]"},
+    {"OPTIMIZE" + TABLE, "OPTIMIZE %s [FULL] [WHERE condition] [ZORDER BY (columns)]"},
     {"VACUUM" + TABLE, "VACUUM %s [RETAIN number HOURS] [DRY RUN]"},
     {"RESTORE" + TABLE, "RESTORE TABLE %s TO VERSION AS OF number, or TIMESTAMP AS OF 'time'"},
-    {ALTER + "CREATE\\s+OR\\s+REPLACE\\s+BRANCH\\b", "ALTER TABLE %s DROP BRANCH name, and then CREATE BRANCH name"},
+    {"REORG" + TABLE, "REORG TABLE %s [WHERE condition] APPLY (PURGE)"},
+    {"GENERATE\\s+\\w+\\s+FOR" + TABLE, "SELECT file_path FROM %s.data_files, as there is no other list of files"},
+    {"CREATE\\s+(?:OR\\s+REPLACE\\s+)?TABLE\\s+(?:IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES + ")\\s+(?:SHALLOW\\s+|DEEP\\s+)?CLONE\\b",
+      "CREATE [OR REPLACE] TABLE [IF NOT EXISTS] %s [SHALLOW | DEEP] CLONE source [VERSION AS OF number | TIMESTAMP AS OF "
+        + "'time'] [TBLPROPERTIES (...)]"},
+    {ALTER + "(?:ADD|DROP|REPLACE)\\s+PARTITION\\s+FIELD\\b",
+      "ALTER TABLE %s CLUSTER BY (columns), as Lance tables have no partitions"},
+    {ALTER + "ALTER\\s+(?:COLUMN\\s+)?(\\S+)\\s+TYPE\\s+(\\S+)\\s+COMMENT\\b",
+      "ALTER TABLE %1$s ALTER COLUMN %2$s TYPE %3$s, and then ALTER TABLE %1$s ALTER COLUMN %2$s COMMENT 'text'"},
     {ALTER + "(?:CREATE|DROP|REPLACE)\\s+(?:OR\\s+REPLACE\\s+)?(?:TAG|BRANCH)\\b",
-      "ALTER TABLE %s CREATE [OR REPLACE] TAG | CREATE BRANCH name [AS OF VERSION number], or DROP TAG | BRANCH name"},
+      "ALTER TABLE %s CREATE [OR REPLACE] TAG | BRANCH [IF NOT EXISTS] name [AS OF VERSION number] [RETAIN number DAYS], "
+        + "or DROP TAG | BRANCH [IF EXISTS] name"},
   };
   private static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
   // The catalog of sessions that are made from now on.
@@ -167,11 +199,11 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   // The CALL that does what a statement says, if its table is in a catalog of ours; null if not.
-  private static String call(String text) {
+  private String call(String text) {
     for (int i = 0; i < STATEMENTS.length; i++) {
       Matcher found = matcher(STATEMENTS[i][0], text, "\\s*;?\\s*");
       if (found.matches()) {
-        String owner = catalogOf(found.group(1));
+        String owner = catalogOf(found.group(group(STATEMENTS[i])));
         return owner == null ? null : call(owner, STATEMENTS[i], found);
       }
     }
@@ -179,12 +211,15 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   private static String call(String owner, String[] statement, Matcher found) {
-    StringBuilder call = new StringBuilder("CALL `" + owner.replace("`", "``") + "`.system." + statement[1] + "(");
-    call.append("table => " + literal(found.group(1)));
+    String[] procedure = statement[1].split(":");
+    StringBuilder call = new StringBuilder("CALL `" + owner.replace("`", "``") + "`.system." + procedure[0] + "(");
+    call.append((procedure.length > 1 ? procedure[1] : "table") + " => " + literal(unquoted(found.group(group(statement)))));
+    // Behind the table, unless its group is a later one.
+    int before = group(statement) == 1 ? 0 : 1;
     for (int i = 2; i < statement.length; i++) {
-      String value = found.group(i);
+      String value = found.group(i - before);
       String[] parameter = statement[i].split(" ");
-      if (value == null) {
+      if (value == null || parameter[1].equals("skip")) {
         continue;
       }
       if (parameter[1].equals("flag")) {
@@ -199,6 +234,20 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     return call.append(")").toString();
   }
 
+  // The number of the group that has the table.
+  private static int group(String[] statement) {
+    String[] procedure = statement[1].split(":");
+    return procedure.length > 2 ? Integer.parseInt(procedure[2]) : 1;
+  }
+
+  private static boolean isQuoted(String table) {
+    return table.startsWith("'") || table.startsWith("\"");
+  }
+
+  private static String unquoted(String table) {
+    return isQuoted(table) ? table.substring(1, table.length() - 1) : table;
+  }
+
   private static String literal(String text) {
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'";
   }
@@ -206,15 +255,18 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   private String help(String text) {
     for (int i = 0; i < STATEMENTS.length; i++) {
       Matcher found = matcher(STATEMENTS[i][0], text, "\\s*;?\\s*");
-      if (found.matches() && catalogOf(found.group(1)) == null) {
-        return text.trim().split("\\s+")[0].toUpperCase() + " of " + found.group(1) + " is not in Spark's grammar: for a "
+      if (found.matches() && catalogOf(found.group(group(STATEMENTS[i]))) == null) {
+        return text.trim().split("\\s+")[0].toUpperCase() + " of " + found.group(group(STATEMENTS[i])) + " is not in Spark's grammar: for a "
             + "Lance table write " + call(catalog, STATEMENTS[i], found);
       }
     }
     for (int i = 0; i < FORMS.length; i++) {
       Matcher found = matcher(FORMS[i][0], text, ".*");
       if (found.matches()) {
-        Object[] parts = {found.group(1)};
+        Object[] parts = new Object[found.groupCount()];
+        for (int j = 0; j < parts.length; j++) {
+          parts[j] = found.group(j + 1);
+        }
         return "this statement is not understood: for a Lance table write " + String.format(FORMS[i][1], parts);
       }
     }
@@ -222,19 +274,36 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   // The catalog of ours that a table is in: the one that its name begins with, or the current one; null if there is none.
-  private static String catalogOf(String table) {
+  private String catalogOf(String table) {
+    SparkSession session = active();
+    if (isQuoted(table) || isFiles(table)) {
+      String current = session == null ? "" : session.sessionState().catalogManager().currentCatalog().name();
+      return isOurs(current) ? current : catalog;
+    }
     String first = table.startsWith("`") ? table.substring(1, table.indexOf('`', 1)) : table.split("\\.")[0];
     SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
     String kind = settings.getConfString("spark.sql.catalog." + first, "");
     if (kind.length() > 0 || first.equalsIgnoreCase("spark_catalog")) {
       return kind.equals(CATALOG) ? first : null;
     }
-    scala.Option active = SparkSession.getActiveSession();
-    if (active.isEmpty()) {
+    if (session == null) {
       return null;
     }
-    SparkSession session = (SparkSession) active.get();
     String current = session.sessionState().catalogManager().currentCatalog().name();
-    return settings.getConfString("spark.sql.catalog." + current, "").equals(CATALOG) ? current : null;
+    return isOurs(current) ? current : null;
+  }
+
+  // Whether a name is that of files, parquet.`/path`, which are in no catalog.
+  private static boolean isFiles(String table) {
+    return Pattern.compile("(?:parquet|orc|csv|json|avro|text)\\.`.*/.*`", Pattern.CASE_INSENSITIVE).matcher(table).matches();
+  }
+
+  private static boolean isOurs(String name) {
+    return ((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.catalog." + name, "").equals(CATALOG);
+  }
+
+  private static SparkSession active() {
+    scala.Option active = SparkSession.getActiveSession();
+    return active.isEmpty() ? null : (SparkSession) active.get();
   }
 }

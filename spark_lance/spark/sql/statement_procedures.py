@@ -1,0 +1,323 @@
+"""Procedures behind statements of other formats: clones, references with a retention, orders of rows.
+
+Some facts about a table are properties, which other procedures read:
+
+    sort-order            ALTER TABLE t WRITE ORDERED BY ...       rewrite_data_files, OPTIMIZE t FULL
+    clustering-columns    CLUSTER BY (a, b)                        OPTIMIZE t FULL
+    identifier-fields     ALTER TABLE t SET IDENTIFIER FIELDS ...  create_changelog_view
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spark_lance.errors import (
+    BranchNotFoundError,
+    OptionError,
+    SchemaError,
+    TableNotFoundError,
+    TagNotFoundError,
+    UnsupportedFormatError,
+)
+from spark_lance.spark.lance_table.table import LanceTable
+from spark_lance.spark.options.moments import SESSION_ZONE, in_zone
+from spark_lance.spark.options.table_properties import CLUSTERING, IDENTIFIERS, SORT_ORDER
+from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
+from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
+from spark_lance.spark.sql.tables import table_at
+from spark_lance.table.versions.resolve import version_at
+from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS, set_retention
+
+__all__ = ["STATEMENT_PROCEDURES", "full_order"]
+
+_UNITS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+_FILES = re.compile(r"(parquet|orc|csv|json|avro|text)\.`(.*)`", re.IGNORECASE)
+_PROPERTY = re.compile(
+    r"\s*['\"]?([\w.-]+)['\"]?\s*=\s*('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[\w.-]+)\s*(?:,|$)"
+)
+
+
+def full_order(table: LanceTable) -> tuple[str, list[str]] | None:
+    """Return how OPTIMIZE t FULL orders the rows, "zorder" or "sort", and by what; None if it does not."""
+    config = table.config
+    columns = texts(config.get(CLUSTERING, ""))
+    if columns:
+        return ("zorder" if len(columns) > 1 else "sort"), columns
+    order = texts(config.get(SORT_ORDER, ""))
+    return ("sort", order) if order else None
+
+
+def _set_sort_order(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    order = texts(a["columns"] or "")
+    schema = table.dataset().lance_schema
+    for part in order:
+        find_column(schema, part.split()[0].strip("`").split(".")[0])
+    table.setConfig({SORT_ORDER: ", ".join(order) or None})
+
+
+def _set_identifiers(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    schema = table.dataset().lance_schema
+    names = [find_column(schema, name).name for name in texts(a["columns"])]
+    table.setConfig({IDENTIFIERS: ", ".join(names)})
+
+
+def _drop_identifiers(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    before = texts(table.config.get(IDENTIFIERS, ""))
+    dropped = {name.lower() for name in texts(a["columns"])}
+    if missing := dropped - {name.lower() for name in before}:
+        raise SchemaError(
+            f"{', '.join(sorted(missing))} is no identifier field; there are: {', '.join(before) or 'none'}"
+        )
+    left = [name for name in before if name.lower() not in dropped]
+    table.setConfig({IDENTIFIERS: ", ".join(left) or None})
+
+
+def _purge(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    work = table.optimize(materializeDeletionsThreshold=0.0)
+    return (work if a["where"] is None else work.where(a["where"])).executeCompaction()
+
+
+def _millis(text: str) -> int:
+    count, unit = text.split()
+    scale = _UNITS.get(unit.lower().removesuffix("s"))
+    if scale is None:
+        raise OptionError(f"a time to keep is a number of DAYS, HOURS or MINUTES, not {text!r}")
+    return int(count) * scale
+
+
+def _retention(a: Mapping[str, Any]) -> dict[str, int]:
+    """Return the numbers of RETAIN and WITH SNAPSHOT RETENTION."""
+    values: dict[str, int] = {}
+    if a.get("retain") is not None:
+        values[MAX_REF_AGE_MS] = _millis(a["retain"])
+    parts = str(a.get("retain_versions") or "").split()
+    for count, unit in zip(parts[::2], parts[1::2], strict=False):
+        if unit.upper().startswith("SNAPSHOT"):
+            values[MIN_VERSIONS] = int(count)
+        else:
+            values[MAX_AGE_MS] = _millis(f"{count} {unit}")
+    return values
+
+
+def _retain(table: LanceTable, kind: str, name: str, a: Mapping[str, Any]) -> None:
+    values = _retention(a)
+    if values:
+        dataset = table.dataset()
+        set_retention(dataset.store, dataset.main_root, kind, name, values)
+
+
+def _create_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    _retention(a)
+    exists = a["tag"] in table.tags.list()
+    if exists and a["if_not_exists"]:
+        return
+    (table.tags.update if exists and a["replace"] else table.tags.create)(a["tag"], number(a["version"]))
+    _retain(table, "tag", a["tag"], a)
+
+
+def _update_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    _retention(a)
+    table.tags.update(a["tag"], number(a["version"]))
+    _retain(table, "tag", a["tag"], a)
+
+
+def _create_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    _retention(a)
+    exists = a["branch"] in table.branches.list()
+    if exists and a["if_not_exists"]:
+        return
+    if exists and a["replace"]:
+        _replace(table, a)
+        return
+    table.branches.create(a["branch"], number(a["version"]))
+    _retain(table, "branch", a["branch"], a)
+
+
+def _replace_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    _retention(a)
+    if a["branch"] not in table.branches.list():
+        raise BranchNotFoundError(f"branch {a['branch']!r} does not exist: write CREATE OR REPLACE BRANCH")
+    _replace(table, a)
+
+
+def _replace(table: LanceTable, a: Mapping[str, Any]) -> None:
+    version = number(a["version"])
+    if version is not None:
+        table.dataset().checkout_version(version)
+    table.branches.delete(a["branch"])
+    table.branches.create(a["branch"], version)
+    _retain(table, "branch", a["branch"], a)
+
+
+def _drop_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    try:
+        table.tags.delete(a["tag"])
+    except TagNotFoundError:
+        if not a["if_exists"]:
+            raise
+
+
+def _drop_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    try:
+        table.branches.delete(a["branch"])
+    except BranchNotFoundError:
+        if not a["if_exists"]:
+            raise
+
+
+def _properties(text: str | None) -> dict[str, str]:
+    """Return TBLPROPERTIES as they stand in a statement."""
+    inner = (text or "()").strip()[1:-1]
+    values: dict[str, str] = {}
+    at = 0
+    while at < len(inner):
+        match = _PROPERTY.match(inner, at)
+        if match is None:
+            raise OptionError(f"TBLPROPERTIES ({inner}) is not understood: write ('name' = 'value', ...)")
+        values[match[1]] = match[2][1:-1] if match[2][0] in "'\"" else match[2]
+        at = match.end()
+    return values
+
+
+def _clone_table(question: Question, _: None, a: Mapping[str, Any]) -> None:
+    """Make a table that begins as another one; a table that is replaced gets copies of the rows."""
+    catalog = question.catalog
+    target = catalog_name(catalog, a["target"], current_namespace(question))
+    quoted = _quoted(question, target)
+    if a["location"] is not None:
+        raise OptionError(
+            f"tables of catalog {catalog.name} live where the catalog puts them: leave out LOCATION, or name "
+            f"the path itself, CREATE TABLE {catalog.name}.`{a['location']}` SHALLOW CLONE {a['source']}"
+        )
+    properties = _properties(a["properties"])
+    exists = question.spark.catalog.tableExists(quoted)
+    if exists and a["if_not_exists"]:
+        return
+    files = _FILES.fullmatch(a["source"])
+    if exists and not a["replace"]:
+        raise OptionError(f"there is a table {a['target']} already: write CREATE OR REPLACE TABLE")
+    if files or exists or not _is_ours(question, a["source"]):
+        rows = question.spark.sql(f"SELECT * FROM {a['source']}{_travel(a)}")
+        writer = rows.writeTo(quoted)
+        for name, value in properties.items():
+            writer = writer.tableProperty(name, value)
+        (writer.createOrReplace if exists else writer.create)()
+        return
+    source = table_at(question, catalog_name(catalog, a["source"], current_namespace(question)))
+    version = _version(question, source, a)
+    shallow = "DEEP" not in str(a["kind"] or "").upper()
+    uri = target[0] if is_path(target) and catalog.paths else catalog.names.place(target)
+    clone = source.clone(uri, shallow, version=version)
+    if not is_path(target):
+        catalog.names.add(target, uri, {})
+    if properties:
+        replace(clone, options=source.options).setConfig(properties)
+
+
+def _is_ours(question: Question, text: str) -> bool:
+    """Whether a source is a table of this catalog."""
+    try:
+        table_at(question, catalog_name(question.catalog, text, current_namespace(question)))
+    except (TableNotFoundError, OptionError, UnsupportedFormatError):
+        return False
+    return True
+
+
+def _quoted(question: Question, name: Sequence[str]) -> str:
+    return ".".join(f"`{part.replace('`', '``')}`" for part in (question.catalog.name, *name))
+
+
+def _travel(a: Mapping[str, Any]) -> str:
+    if a["version"] is not None:
+        return f" VERSION AS OF '{a['version']}'"
+    return "" if a["timestamp"] is None else f" TIMESTAMP AS OF '{a['timestamp']}'"
+
+
+def _version(question: Question, source: LanceTable, a: Mapping[str, Any]) -> int | str | None:
+    if a["timestamp"] is None:
+        return number(a["version"])
+    dataset = source.dataset()
+    moment = in_zone(str(a["timestamp"]), question.spark.conf.get(SESSION_ZONE))
+    return version_at(dataset.store, dataset.root, moment)
+
+
+def _convert(question: Question, _: None, a: Mapping[str, Any]) -> None:
+    raise UnsupportedFormatError(
+        f"a Lance table has a folder of its own, so {a['source']} is not converted in its place: write "
+        f"CREATE TABLE {question.catalog.name}.`<new path>` AS SELECT * FROM {a['source']}"
+    )
+
+
+_VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
+_TAG = Parameter("tag", "string", "its name")
+_BRANCH = Parameter("branch", "string", "its name")
+_REPLACE = Parameter("replace", "boolean", "move it if it exists", "false")
+_IF_NOT_EXISTS = Parameter("if_not_exists", "boolean", "do nothing if it exists", "false")
+_IF_EXISTS = Parameter("if_exists", "boolean", "do nothing if it does not exist", "false")
+_RETAIN = Parameter("retain", "string", "how long it stays, such as '30 DAYS'", "NULL")
+_RETAIN_VERSIONS = Parameter(
+    "retain_versions", "string", "which of its versions stay, such as '3 SNAPSHOTS 2 DAYS'", "NULL"
+)
+_COLUMNS = Parameter("columns", "string", "names with commas between them")
+
+STATEMENT_PROCEDURES: dict[str, Procedure] = {
+    "create_tag": Procedure(
+        _create_tag, (_TAG, _VERSION, _REPLACE, _IF_NOT_EXISTS, _RETAIN), "Give a version a name."
+    ),
+    "update_tag": Procedure(_update_tag, (_TAG, _VERSION, _RETAIN), "Move a tag to another version."),
+    "drop_tag": Procedure(_drop_tag, (_TAG, _IF_EXISTS), "Delete a tag; its version stays."),
+    "create_branch": Procedure(
+        _create_branch,
+        (_BRANCH, _VERSION, _REPLACE, _IF_NOT_EXISTS, _RETAIN, _RETAIN_VERSIONS),
+        "Make a line of versions next to the main one.",
+    ),
+    "replace_branch": Procedure(
+        _replace_branch,
+        (_BRANCH, _VERSION, _RETAIN, _RETAIN_VERSIONS),
+        "Let a branch begin at another version; its own versions go.",
+    ),
+    "drop_branch": Procedure(_drop_branch, (_BRANCH, _IF_EXISTS), "Delete a branch."),
+    "purge": Procedure(
+        _purge,
+        (Parameter("where", "string", "only files with a row for which this is true", "NULL"),),
+        "Rewrite the files that have deleted rows.",
+    ),
+    "set_sort_order": Procedure(
+        _set_sort_order,
+        (Parameter("columns", "string", "columns with ASC, DESC, NULLS LAST; none ends it", "NULL"),),
+        "Keep the order by which rewrite_data_files and OPTIMIZE t FULL sort the rows.",
+    ),
+    "set_identifier_fields": Procedure(
+        _set_identifiers, (_COLUMNS,), "Keep the columns that tell rows apart in change logs."
+    ),
+    "drop_identifier_fields": Procedure(_drop_identifiers, (_COLUMNS,), "Forget identifier fields."),
+    "clone_table": Procedure(
+        _clone_table,
+        (
+            Parameter("target", "string", "the new table, as SQL names it inside of the catalog"),
+            Parameter("source", "string", "a table, or files such as parquet.`/path`"),
+            Parameter("kind", "string", "SHALLOW, which shares files, or DEEP", "'SHALLOW'"),
+            _VERSION,
+            Parameter("timestamp", "string", "in place of a version: a time", "NULL"),
+            Parameter("replace", "boolean", "replace a table that exists by copies of the rows", "false"),
+            _IF_NOT_EXISTS,
+            Parameter("properties", "string", "TBLPROPERTIES, as they stand in SQL", "NULL"),
+            Parameter("location", "string", "not supported", "NULL"),
+        ),
+        "Make a table that begins as another one.",
+        on_table=False,
+    ),
+    "convert": Procedure(
+        _convert,
+        (
+            Parameter("source", "string", "files such as parquet.`/path`"),
+            Parameter("partitions", "string", "columns of partitions", "NULL"),
+        ),
+        "Not supported; the error has the statement to write instead.",
+        on_table=False,
+    ),
+}
