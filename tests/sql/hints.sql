@@ -55,7 +55,7 @@ CALL lance.system.compact('h');
 CALL lance.system.compcat('h');
 ! did you mean lance.system.compact?
 CALL lance.system.nope('h');
-! lance.system has add_columns_from, clone, compact, compact_wal
+! lance.system has add_columns_from, add_files, ancestors_of
 CALL lance.compact('h');
 ! did you mean lance.system.compact?
 CALL lance.system.history('lance.h', 5);
