@@ -80,9 +80,6 @@ SELECT _change_type, _commit_snapshot_id, id FROM log WHERE _commit_snapshot_id 
 > DELETE | 3 | 0
 CALL lance.system.expire_snapshots(table => 'db.ice', older_than => current_timestamp());
 ! allow_short_retention => true
-CALL lance.system.create_changelog_view(table => 'db.ice', changelog_view => 'log', options => map('start-snapshot-id', '2'));
-SELECT _change_type, _commit_snapshot_id, id FROM log WHERE _commit_snapshot_id = 3;
-> DELETE | 3 | 0
 CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(2));
 SELECT count(*) FROM lance.db.ice VERSION AS OF 2;
 ! version 2
