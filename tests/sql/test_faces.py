@@ -445,3 +445,106 @@ def test_options_about_columns_by_name(
         write()
         assert session.table("o").schema.simpleString() == schema
         assert sorted(" ".join(map(str, row)) for row in run("SELECT * FROM o")) == expected
+
+
+# What is refused, a part of the error, and what the error says to write. {other} is a path.
+HINTS = (
+    (
+        "CREATE TABLE h2 (a INT) LOCATION '{other}'",
+        "leave out LOCATION, or name the path itself, lance.`file:{other}`",
+        ("CREATE TABLE h2 (a INT)", "CREATE TABLE lance.`file:{other}` (a INT)"),
+    ),
+    (
+        "CREATE TABLE h2 (a INT) USING parquet",
+        "leave it out, write USING lance",
+        ("CREATE TABLE h2 (a INT)", "CREATE OR REPLACE TABLE h2 (a INT) USING lance"),
+    ),
+    (
+        "CREATE TABLE h2 (a INT, b INT) PARTITIONED BY (a)",
+        "cluster the rows by CALL system.sort or system.zorder",
+        (
+            "CREATE TABLE h2 (a INT, b INT)",
+            "CALL lance.system.sort('h2', 'a')",
+            "CALL lance.system.zorder('h2', 'a, b')",
+        ),
+    ),
+    (
+        "SHOW PARTITIONS h",
+        "CALL lance.system.sort or zorder",
+        ("CALL lance.system.create_index('h', 'id', 'BTREE')", "CALL lance.system.sort('h', 'id')"),
+    ),
+    (
+        "CREATE TABLE `h@dev` (a INT)",
+        "write CALL lance.system.create_branch('d.h', 'dev')",
+        ("CALL lance.system.create_branch('d.h', 'dev')",),
+    ),
+    (
+        "DROP TABLE `h@other`",
+        "write CALL lance.system.drop_branch('d.h', 'other')",
+        ("CALL lance.system.drop_branch('d.h', 'other')",),
+    ),
+    (
+        "DROP TABLE lance.`{path}`",
+        "delete its folder, or delete its rows with TRUNCATE TABLE",
+        ("TRUNCATE TABLE lance.`{path}`",),
+    ),
+    (
+        "ALTER TABLE h SET LOCATION '{path}'",
+        "name the other place itself, as in SELECT * FROM lance.`{path}`",
+        ("SELECT * FROM lance.`{path}`",),
+    ),
+    (
+        "ALTER TABLE h SET TBLPROPERTIES ('enable_stable_row_ids' = 'false')",
+        "by CREATE TABLE ... TBLPROPERTIES (...) AS SELECT",
+        ("CREATE TABLE h2 TBLPROPERTIES ('enable_stable_row_ids' = 'false') AS SELECT * FROM h",),
+    ),
+    (
+        "ALTER TABLE h DROP COLUMNS (id, v, k)",
+        "by CREATE OR REPLACE TABLE ... AS SELECT",
+        ("CREATE OR REPLACE TABLE h AS SELECT 1 AS other",),
+    ),
+    (
+        "ALTER TABLE h ADD COLUMN w INT FIRST",
+        "leave out FIRST, AFTER and DEFAULT, and give values by UPDATE",
+        ("ALTER TABLE h ADD COLUMN w INT", "UPDATE h SET w = 1"),
+    ),
+    (
+        "ALTER TABLE keyed DROP COLUMN id",
+        "unset the key first, by ALTER TABLE t UNSET TBLPROPERTIES ('primary_key')",
+        ("ALTER TABLE keyed UNSET TBLPROPERTIES ('primary_key')", "ALTER TABLE keyed DROP COLUMN id"),
+    ),
+    (
+        "CREATE TABLE h2 LIKE h",
+        "write CREATE TABLE h2 AS SELECT * FROM h LIMIT 0",
+        ("CREATE TABLE h2 AS SELECT * FROM h LIMIT 0",),
+    ),
+    (
+        "CREATE TABLE h2 (id INT) TBLPROPERTIES ('primary_kye' = 'id')",
+        "did you mean 'primary_key'",
+        ("CREATE TABLE h2 (id INT) TBLPROPERTIES ('primary_key' = 'id')",),
+    ),
+)
+
+
+@pytest.mark.parametrize(("statement", "hint", "remedies"), HINTS, ids=lambda value: str(value)[:40])
+def test_what_errors_say_to_write_works(
+    session: SparkSession, run: Run, tmp_path: Path, statement: str, hint: str, remedies: tuple[str, ...]
+) -> None:
+    run("DROP TABLE IF EXISTS h2")
+    run("CREATE OR REPLACE TABLE h AS SELECT 1 AS id, 'a' AS v, 2 AS k")
+    if "keyed" in statement:
+        run("CREATE OR REPLACE TABLE keyed (id INT NOT NULL, v INT) TBLPROPERTIES ('primary_key' = 'id')")
+    if "h@other" in statement:
+        run("CALL lance.system.create_branch('d.h', 'other')")
+    places = {"{other}": str(tmp_path / "other"), "{path}": path_of(run, "h")}
+
+    def placed(text: str) -> str:
+        for mark, place in places.items():
+            text = text.replace(mark, place)
+        return text
+
+    answer = outcome(lambda: run(placed(statement)))
+    assert answer != "done"
+    assert placed(hint) in answer, answer
+    for remedy in remedies:
+        run(placed(remedy))

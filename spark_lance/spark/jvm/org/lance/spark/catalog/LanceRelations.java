@@ -10,11 +10,15 @@ package org.lance.spark.catalog;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.spark.sql.catalyst.TableIdentifier;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedTableOrView;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -75,6 +79,38 @@ public final class LanceRelations {
     if (alias.isDefined()) {
       options.put("targetAlias", alias.get());
     }
+  }
+
+  // Refuses CREATE TABLE ... LIKE for a table of a catalog of ours, with what to write; returns others as they are.
+  public static LogicalPlan alike(LogicalPlan statement) {
+    String[] names = new String[2];
+    boolean isOurs = false;
+    int count = 0;
+    for (int i = 0; i < statement.productArity() && count < 2; i++) {
+      Object part = statement.productElement(i);
+      Seq name = part instanceof TableIdentifier
+          ? ((TableIdentifier) part).nameParts()
+          : part instanceof UnresolvedIdentifier
+              ? ((UnresolvedIdentifier) part).nameParts()
+              : part instanceof UnresolvedTableOrView ? ((UnresolvedTableOrView) part).multipartIdentifier() : null;
+      if (name != null) {
+        isOurs = count == 0 ? isOurs(name) : isOurs;
+        names[count++] = name.mkString(".");
+      }
+    }
+    if (isOurs && count == 2) {
+      throw new UnsupportedOperationException("CREATE TABLE LIKE makes no Lance tables: write CREATE TABLE " + names[0]
+          + " AS SELECT * FROM " + names[1] + " LIMIT 0");
+    }
+    return statement;
+  }
+
+  // Whether a name is in a catalog of ours.
+  private static boolean isOurs(Seq name) {
+    CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
+    String first = (String) name.apply(0);
+    boolean named = name.size() > 1 && catalogs.isCatalogRegistered(first);
+    return (named ? catalogs.catalog(first) : catalogs.currentCatalog()) instanceof LanceCatalog;
   }
 
   private static boolean isLance(UnresolvedRelation named) {

@@ -163,6 +163,9 @@ public final class LanceStatements {
       if (node instanceof InsertIntoStatement) {
         return replaces((InsertIntoStatement) node);
       }
+      if (isLike(node)) {
+        return true;
+      }
       if (node instanceof MergeIntoTable) {
         return ((MergeIntoTable) node).withSchemaEvolution();
       }
@@ -183,6 +186,11 @@ public final class LanceStatements {
     // Whether an INSERT replaces rows USING columns or ON a condition, which Spark has from 4.3 on.
     private static boolean replaces(InsertIntoStatement insert) {
       return Shim.replaceCriteria(insert) != null;
+    }
+
+    // Whether it is CREATE TABLE ... LIKE, whose class depends on the release.
+    private static boolean isLike(Object node) {
+      return node.getClass().getSimpleName().startsWith("CreateTableLike");
     }
 
     private static boolean changesColumns(LogicalPlan write) {
@@ -208,7 +216,7 @@ public final class LanceStatements {
       boolean writes = node instanceof V2WriteCommand;
       OptionalUnit unit = OptionalUnit.ofThread(merges ? SOURCES : writes ? NEW_COLUMNS : RELATIONS);
       String reads = node instanceof UnresolvedRelation ? "changes" : "replacing";
-      return unit == null ? node : unit.call(merges ? "fitted" : writes ? "widened" : reads, new Object[] {node});
+      return unit == null ? node : unit.call(isLike(node) ? "alike" : merges ? "fitted" : writes ? "widened" : reads, new Object[] {node});
     }
   }
 
