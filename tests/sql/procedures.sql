@@ -170,3 +170,12 @@ ALTER TABLE lance.db.ice UNSET TBLPROPERTIES ('delta.appendOnly');
 DELETE FROM lance.db.ice WHERE id = 78;
 SELECT count(*) FROM lance.db.ice;
 > 5
+CALL lance.system.publish_changes('db.ice', '7');
+! ALTER TABLE t CREATE BRANCH `wap-7`
+ALTER TABLE lance.db.ice CREATE BRANCH `wap-7`;
+INSERT INTO lance.db.ice.`branch_wap-7` VALUES (90, 'z');
+CALL lance.system.publish_changes('db.ice', '7');
+SELECT max(id) FROM lance.db.ice;
+> 90
+ALTER TABLE lance.db.ice SET TBLPROPERTIES ('write.wap.enabled' = 'true');
+! INSERT INTO db.t.branch_audit

@@ -412,7 +412,7 @@ def _published(question: Question, table: LanceTable, branch: str, target: str) 
 
 
 def wap_branch(wap_id: str) -> str:
-    """Return the branch that holds what is written under `spark.wap.id`."""
+    """Return the branch that `publish_changes` publishes for an id."""
     return f"wap-{wap_id}"
 
 
@@ -420,8 +420,8 @@ def _publish_changes(question: Question, table: LanceTable, a: Mapping[str, Any]
     branch = wap_branch(a["wap_id"])
     if branch not in table.branches.list():
         raise OptionError(
-            f"nothing was written under spark.wap.id {a['wap_id']!r}: SET spark.wap.id = {a['wap_id']}, with "
-            "TBLPROPERTIES ('write.wap.enabled' = 'true') of the table, stages writes"
+            f"there is no branch {branch!r}: ALTER TABLE t CREATE BRANCH `{branch}`, and write to it before "
+            f"it is published, INSERT INTO db.t.`branch_{branch}`"
         )
     done = _published(question, table, branch, MAIN).first()
     assert done is not None
@@ -434,7 +434,7 @@ def _cherrypick_snapshot(question: Question, table: LanceTable, a: Mapping[str, 
     raise UnsupportedFormatError(
         f"version {a['snapshot_id']} is one of the table's own line, and a branch has its own numbers: "
         f"publish a branch, CALL {question.catalog.name}.system.fast_forward('<table>', 'main', '<branch>'), "
-        "or what was written under spark.wap.id, CALL "
+        "or the branch wap-<id>, CALL "
         f"{question.catalog.name}.system.publish_changes('<table>', '<id>')"
     )
 
@@ -690,8 +690,8 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
     ),
     "publish_changes": Procedure(
         _publish_changes,
-        (Parameter("wap_id", "string", "as in spark.wap.id"),),
-        "Publish what was written under spark.wap.id.",
+        (Parameter("wap_id", "string", "publishes and drops the branch wap-<id>"),),
+        "Publish and drop the branch wap-<id>.",
     ),
     "cherrypick_snapshot": Procedure(
         _cherrypick_snapshot, (_SNAPSHOT_ID,), "Not supported; the error has the statement to write instead."
