@@ -265,8 +265,10 @@ def test_workers_of_a_cluster_without_the_package(tmp_path: Path) -> None:
         "getOrCreate()", "config('spark.executorEnv.PYTHONPATH', '/none').getOrCreate()"
     )
     done = run(tmp_path / "t.lance", head + TASKS, PYSPARK_PYTHON=other)
-    lines = [line for line in done.stdout.splitlines() if " failed " in line]
-    assert len(lines) == 4
+    # By path Spark itself asks a worker for the format, and reports what that says.
+    named = ("saveAsTable failed ", "writeTo failed ", "insert failed ")
+    lines = [line for line in done.stdout.splitlines() if line.startswith(named)]
+    assert len(lines) == 3
     for line in lines:
         assert "has no spark_lance: install it there" in line
         assert "Traceback" not in line
