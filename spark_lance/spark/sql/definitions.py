@@ -70,7 +70,7 @@ def stage_table(question: Question) -> dict[str, Any]:
     schema = st.StructType.fromJson(json.loads(question.request["schema"]))
     check_known(write_options({**options, "path": uri}).column_settings, schema)
     return {
-        "shown": f"{catalog.name}.{'.'.join(question.name)}",
+        "display_name": f"{catalog.name}.{'.'.join(question.name)}",
         "schema": schema.json(),
         "declared": schema.json(),
         "hidden": st.StructType().json(),

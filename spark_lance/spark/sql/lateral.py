@@ -92,26 +92,26 @@ def stand_ins(
 
 
 def search_each(question: Question) -> None:
-    """Put a DataFrame of what a search finds for each of many rows into the question's subject, as `found`.
+    """Put a DataFrame of what a search finds for each of many rows into the question's subject, as `result`.
 
-    Its columns are those of the rows but the last, which are `given` to the search, and `columns` of what is
-    found.
+    Its columns are those of the rows without the last ones, the `arguments` of the search, and `columns` of
+    the search.
     """
     request, subject = question.request, question.subject
     spark = SparkSession(question.spark._sc, subject["session"])
     rows = dataframe.DataFrame(subject["rows"], spark)
     options = read_options(request["search"])
     dataset = opened(options, pin(options))
-    along = rows.schema.fields[: -len(request["given"])]
+    along = rows.schema.fields[: -len(request["arguments"])]
     if options.nearest is not None:
         results = _nearest(dataset, options, rows, request["columns"])
     else:
-        results = _answers(dataset, options, rows, request["columns"], tuple(request["given"]))
+        results = _answers(dataset, options, rows, request["columns"], tuple(request["arguments"]))
     frame: Any = results.select(
         *(F.col(f"{_ROW}.{field.name}") for field in along),
         *(F.col(quoted(name)) for name in request["columns"]),
     )
-    subject["found"] = frame._jdf
+    subject["result"] = frame._jdf
 
 
 def _nearest(dataset: LanceDataset, options: ReadOptions, rows: DataFrame, columns: list[str]) -> DataFrame:

@@ -117,7 +117,7 @@ def change_rows(question: Question) -> None:
         # Java throws it again as it is, with Spark's name for it.
         subject["thrown"] = error._origin
         raise
-    name = request["shown"]
+    name = request["display_name"]
     title = statement.table.path if name.lower() == "lance" else name
     change = LastChange(request["kind"].upper(), title, done, round(time.monotonic() - began, 3))
     _CHANGES.put(request["session"], change)

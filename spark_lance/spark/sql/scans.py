@@ -157,11 +157,11 @@ def pin_read(question: Question) -> list[Any]:
     read = Read(question.request["read"])
     if read.options.kind == "rows":
         ref, snapshot = read.opened
-        if question.request["given"]:
+        if question.request["has_user_schema"]:
             resolve_projection(snapshot.schema, read.seen)
         return version_answer(ref)
     kind = read_kind(read.options)
-    if question.request["given"]:
+    if question.request["has_user_schema"]:
         return version_answer(kind.reader(read.options, read.seen, None).ref)
     return version_answer(kind.describe(read.options, None)[0])
 

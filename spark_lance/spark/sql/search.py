@@ -62,7 +62,7 @@ def nearest(question: Question) -> dict[str, Any] | None:
     query = VectorQuery.parse(near)
     if VectorSearch(dataset.snapshot, query.column).index_name(query) is None:
         return None
-    return _relation(request["shown"], texts, request["k"])
+    return _relation(request["display_name"], texts, request["k"])
 
 
 def _relation(name: str, texts: dict[str, str], rows: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _relation(name: str, texts: dict[str, str], rows: int) -> dict[str, Any]:
     pinned = {name: value for name, value in texts.items() if name not in options_that_choose("version")}
     pinned["version"] = str(ref.version)
     return {
-        "shown": name,
+        "display_name": name,
         "schema": schema.json(),
         "always": pinned,
         "plan": _explained(options, opened(options, ref)),

@@ -126,7 +126,7 @@ def load_changes(question: Question) -> dict[str, Any]:
         UnsupportedFormatError: the name is that of a metadata table.
     """
     catalog, name = question.catalog, question.name
-    user_options = {key: text for key, text in question.request["given"].items() if not key.startswith("__")}
+    user_options = _user_options(question)
     check_known(user_options)
     always, table = resolve_table(catalog, name)
     if table:
@@ -136,7 +136,7 @@ def load_changes(question: Question) -> dict[str, Any]:
     # A stream goes on with later versions; a DataFrame always has the changes up to the same version.
     ends = question.request["streams"] or options.endingVersion or options.endingTimestamp
     return {
-        "shown": f"{catalog.name}.{shown(name)}",
+        "display_name": f"{catalog.name}.{shown(name)}",
         "schema": schema.json(),
         "declared": schema.json(),
         "hidden": st.StructType().json(),
@@ -190,7 +190,7 @@ def check_options(question: Question) -> None:
     Raises:
         OptionError: one is not known, or leads to another table than the named one.
     """
-    user_options = {key: text for key, text in question.request["given"].items() if not key.startswith("__")}
+    user_options = _user_options(question)
     for key, text in user_options.items():
         if key.lower() not in ("path", "paths"):
             continue
@@ -202,6 +202,12 @@ def check_options(question: Question) -> None:
     check_known(user_options)
     if question.request["use"] == "read":
         check_by_name({key: text for key, text in user_options.items() if key.lower() != "path"})
+
+
+def _user_options(question: Question) -> dict[str, str]:
+    """Return the options of a statement without those that Spark adds."""
+    options = question.request["user_options"]
+    return {key: text for key, text in options.items() if not key.startswith("__")}
 
 
 def answer(
@@ -229,7 +235,7 @@ def answer(
     pinned["version"] = str(place.version)
     plain = not user_options and not options.table
     return {
-        "shown": f"{catalog.name}.{shown(name)}",
+        "display_name": f"{catalog.name}.{shown(name)}",
         "schema": schema.json(),
         "declared": declared_schema(schema).json(),
         "hidden": (st.StructType() if options.table else _hidden()).json(),

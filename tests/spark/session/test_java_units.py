@@ -25,6 +25,7 @@ from py4j.protocol import Py4JJavaError, get_return_value
 
 from spark_lance.spark.java import prepare_environment
 from spark_lance.spark.session import java_classes
+from spark_lance.spark.session.start import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = java_classes.FOLDER
@@ -135,6 +136,12 @@ def fitting(jvm: Any) -> list[str]:
 def test_all_units_compile(units: Any) -> None:
     for name in ("lance", "lance.DefaultSource", "org.lance.spark.catalog.LanceTable$Staged"):
         assert units.loadClass(name).getName() == name
+
+
+def test_published_classes_name_those_before_them_only(jvm: Any) -> None:
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for name in PUBLISHED:
+        loader = compile_unit(jvm, loader, java_classes.source(name))
 
 
 def test_the_shim_works(jvm: Any, units: Any, request: pytest.FixtureRequest) -> None:

@@ -1,0 +1,639 @@
+"""Requests of the Java side to the driver's Python, and the answers: JSON objects, one type for each.
+
+A request has a `verb`, which names the method and its type in `REQUESTS`. Objects that JSON cannot hold go
+along as the request's subject. The Java class `Protocol` has all keys as constants;
+`python -m tests.spark.protocol_java` generates it from this module.
+
+Schemas are JSON texts of Spark's StructType. Bytes are base64 texts, pickled Python unless stated otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+__all__ = ["ANSWERS", "PARTS", "REQUESTS"]
+
+
+class Request(TypedDict):
+    """The part of every request."""
+
+    verb: str
+
+
+class CatalogRequest(Request):
+    """A request to a catalog: its name, and its settings without their prefix."""
+
+    catalog: str
+    options: Mapping[str, str]
+
+
+class NameRequest(CatalogRequest):
+    """A request about a table or namespace: the parts of its name, or the path of a table."""
+
+    name: Sequence[str]
+
+
+# Parts of requests.
+
+
+class Read(TypedDict, total=False):
+    """The table of a read.
+
+    `token` identifies a table object, whose reads share a snapshot. `ref` is the version, if it is known.
+    `pinned` says that the version among the options is the table's, and not the user's.
+    """
+
+    options: Mapping[str, str]
+    schema: str
+    token: str
+    ref: Sequence[Any] | None
+    pinned: bool
+
+
+class Write(TypedDict, total=False):
+    """The target of a write. Empty where the writer is known already."""
+
+    options: Mapping[str, str]
+    schema: str
+    overwrite: bool
+
+
+class Predicate(TypedDict, total=False):
+    """A node of a predicate: a column (`path`), a literal (`type`, `value`), a list, or an operator.
+
+    A DOCUMENT tests (`test`) the result of a `function` at a path of a JSON `column`, in one of some `types`.
+    """
+
+    path: Sequence[str] | str
+    type: str
+    value: str | None
+    values: Sequence[Any]
+    op: str
+    args: Sequence[Any]
+    test: str
+    function: str
+    column: str
+    types: Sequence[str]
+
+
+class Aggregate(TypedDict):
+    """An aggregate of a column; `path` is None for all rows."""
+
+    function: str
+    distinct: bool
+    path: Sequence[str] | None
+
+
+class Top(TypedDict):
+    """The order of a top-n query: a column, its direction, and whether nulls are first or last."""
+
+    path: Sequence[str]
+    descending: bool
+    nulls: str
+    rows: int
+
+
+class TableChange(TypedDict, total=False):
+    """A change of ALTER TABLE. `kind` names it; the other keys depend on the kind."""
+
+    kind: str
+    property: str
+    value: str
+    column: Sequence[str]
+    columns: Sequence[str]
+    type: str
+    nullable: bool
+    comment: str | None
+    position: str | None
+    default: str | None
+    to: str
+    if_exists: bool
+
+
+class Pushdown(TypedDict):
+    """The predicates and limits that Spark may push down into a read.
+
+    `values` are the paths of columns and fields whose values compare as in Spark, `nulls` those of others
+    whose nulls are the same. `whole` says whether the read is of all rows of a version.
+    """
+
+    values: Sequence[Sequence[str]]
+    nulls: Sequence[Sequence[str]]
+    whole: bool
+
+
+class Resolved(TypedDict):
+    """An expression of a statement.
+
+    `column` is its place in the subject's `columns`. `needs` are the columns of the table that it reads.
+    `of_source` is its name if it is a column of the source.
+    """
+
+    column: int
+    needs: Sequence[str]
+    text: str | None
+    of_source: str | None
+
+
+class MergeClause(TypedDict, total=False):
+    """A clause of MERGE: `rows` is matched, not matched, or not matched by source."""
+
+    rows: str
+    kind: str
+    condition: Resolved | None
+    values: Sequence[Sequence[Any]]
+
+
+class Staged(TypedDict):
+    """A table that a statement creates or replaces when its rows are written."""
+
+    uri: str
+    truncates: bool
+    options: Mapping[str, str]
+
+
+class Parameter(TypedDict):
+    """A parameter of a procedure; `type` is the JSON text of a type of Spark."""
+
+    name: str
+    type: str
+    comment: str
+    default: str | None
+
+
+class ColumnStatistics(TypedDict):
+    """Statistics of a column; None where they are unknown."""
+
+    nulls: int | None
+    distinct: int | None
+
+
+class Route(TypedDict, total=False):
+    """How the rows of upserts are sent to tasks: by the values of a column, or all to one task."""
+
+    partitions: int
+    column: int | None
+    values: Sequence[Any]
+
+
+class Subject(TypedDict, total=False):
+    """Objects of a request, in a Java map. Python adds `result`, a DataFrame, and `thrown`, an exception."""
+
+    session: Any
+    columns: Any
+    change: Any
+    source: Any
+    rows: Any
+    result: Any
+    thrown: Any
+
+
+# Requests about namespaces.
+
+
+class CreateNamespace(NameRequest):
+    """Create a namespace."""
+
+    properties: Mapping[str, str]
+
+
+class AlterNamespace(NameRequest):
+    """Change properties of a namespace."""
+
+    set: Mapping[str, str]
+    removed: Sequence[str]
+
+
+class DropNamespace(NameRequest):
+    """Drop a namespace; with `cascade` also its tables."""
+
+    cascade: bool
+
+
+# Requests about tables.
+
+
+class LoadTable(NameRequest, total=False):
+    """Load a table: its newest version, a `version` by number or tag, or `asof` a time in microseconds."""
+
+    version: str
+    asof: int
+
+
+class LoadChanges(NameRequest):
+    """Load the changes of a table between versions that the user's options choose."""
+
+    user_options: Mapping[str, str]
+    streams: bool
+
+
+class CheckOptions(NameRequest):
+    """Check the options of one statement; `use` is read or write, and `path` the table's."""
+
+    path: str
+    user_options: Mapping[str, str]
+    use: str
+
+
+class RenameTable(NameRequest):
+    """Rename a table."""
+
+    to: Sequence[str]
+
+
+class AlterTable(NameRequest):
+    """Change a table. `evolves` is set for a statement WITH SCHEMA EVOLUTION."""
+
+    changes: Sequence[TableChange]
+    evolves: bool
+
+
+class SupportsChange(NameRequest):
+    """Ask whether a statement WITH SCHEMA EVOLUTION may change the table so."""
+
+    change: TableChange
+
+
+class FittingTypes(NameRequest):
+    """Ask for the types of a source's columns (`rows`, a schema) that a table takes by supported changes."""
+
+    rows: str
+
+
+class DeleteWhere(NameRequest):
+    """Delete the rows that meet all predicates."""
+
+    predicates: Sequence[Predicate]
+
+
+class CreateTable(NameRequest):
+    """Create a table. `default_format` is set where the user did not name the format."""
+
+    schema: str
+    properties: Mapping[str, str]
+    default_format: bool
+    partitions: Sequence[str]
+
+
+class StageTable(CreateTable):
+    """Check a table that is to be created or replaced, and change nothing. `mode` is Spark's statement."""
+
+    mode: str
+
+
+class EndStaged(StageTable):
+    """End a staged statement. `written` is set if rows were written."""
+
+    written: bool
+    staged: Staged
+
+
+# Requests about statements.
+
+
+class _ChangeParts(Request, total=False):
+    """The parts of some statements."""
+
+    source: Sequence[str]
+    equal: Sequence[Sequence[str]]
+    clauses: Sequence[MergeClause]
+    values: Sequence[Sequence[Any]]
+
+
+class ChangeRows(_ChangeParts):
+    """Run a DELETE, UPDATE or MERGE. The subject is a `Subject`; `display_name` is for messages."""
+
+    kind: str
+    display_name: str
+    options: Mapping[str, str]
+    condition: Resolved | None
+    session: str
+
+
+class CallProcedure(NameRequest):
+    """Run a procedure with the values of all parameters, in order. The subject is the session."""
+
+    arguments: Sequence[Any]
+    session: str
+
+
+class Search(NameRequest):
+    """Describe a search. `each` are the arguments that are columns of another relation."""
+
+    function: str
+    arguments: Sequence[Any]
+    named: Mapping[str, Any]
+    each: Sequence[str]
+
+
+class SearchEach(Request):
+    """Search for each row of a DataFrame. The subject is a `Subject`; `search` are options of the read."""
+
+    search: Mapping[str, str]
+    arguments: Sequence[str]
+    columns: Sequence[str]
+
+
+class Nearest(Request):
+    """Describe the search of an index for ORDER BY distance LIMIT k; `reads` are options of the read."""
+
+    display_name: str
+    reads: Mapping[str, str]
+    version: str
+    column: str
+    vector: Sequence[float]
+    metric: str
+    k: int
+    columns: Sequence[str]
+
+
+# Requests about reads.
+
+
+class ReadRequest(Request):
+    """A request about the table of a read."""
+
+    read: Read
+
+
+class PinRead(ReadRequest):
+    """Choose the version of all reads of a table. `has_user_schema` is set if the schema is the user's."""
+
+    has_user_schema: bool
+
+
+class ScanRequest(ReadRequest):
+    """A scan, with the parts that Spark pushed down.
+
+    The scan applies `predicates` exactly as Spark would; `candidates` may only leave out rows. `alone`
+    says that Spark leaves the limit to the scan. `localRows` and `localBytes` bound the rows that the
+    driver reads; they are settings as texts.
+    """
+
+    columns: str
+    predicates: Sequence[Predicate]
+    candidates: Sequence[Predicate]
+    limit: int | None
+    alone: bool
+    offset: int
+    top: Top | None
+    cores: int
+    localRows: str
+    localBytes: str
+
+
+class PushAggregates(ScanRequest):
+    """Ask for the rows of aggregates, grouped by columns."""
+
+    aggregates: Sequence[Aggregate]
+    groups: Sequence[Sequence[str]]
+
+
+class _PlanParts(ScanRequest, total=False):
+    """Keys of the join (`runtime`), and the answers that the caller can take: columns, files."""
+
+    columnar: bool
+    files: bool
+    runtime: Sequence[Predicate]
+
+
+class PlanScan(_PlanParts):
+    """Plan a scan."""
+
+
+# Requests about writes.
+
+
+class PlanWrite(Request):
+    """Plan a write by tasks. `batches` says that tasks get batches of columns in place of rows."""
+
+    write: Write
+    streams: bool
+    batches: bool
+
+
+class PlanUpserts(Request):
+    """Plan a micro-batch of upserts: its number, and the tasks that it may have."""
+
+    write: Write
+    epoch: int
+    partitions: int
+
+
+class FinishWrite(Request):
+    """Commit a write, or with `aborts` delete its files. `messages` has None for unfinished tasks."""
+
+    write: Write
+    writer: str
+    messages: Sequence[str | None]
+    epoch: int | None
+    aborts: bool
+    execution: str | None
+
+
+class WriteRows(Request):
+    """Write and commit rows, an Arrow stream."""
+
+    write: Write
+    arrow: str
+
+
+# Answers.
+
+
+class Answer(TypedDict, total=False):
+    """The answer to any request, or the kind of an `error`, its `message` and the missing `name`."""
+
+    answer: Any
+    error: str
+    message: str
+    name: Sequence[str]
+    hint: str | None
+
+
+class _TableParts(TypedDict, total=False):
+    """The parts of some tables: what reads may push down, and the plan of a staged table."""
+
+    pushdown: Pushdown | None
+    staged: Staged
+
+
+class TableAnswer(_TableParts):
+    """A table.
+
+    `declared` is the schema with CHAR and VARCHAR; `hidden` has the columns that a read gets by their names
+    only. `always` are options of every read and write, `pinned` those of reads.
+    """
+
+    display_name: str
+    schema: str
+    declared: str
+    hidden: str
+    properties: Mapping[str, str]
+    always: Mapping[str, str]
+    pinned: Mapping[str, str]
+    writable: bool
+
+
+class ProcedureAnswer(TypedDict, total=False):
+    """A procedure; `problem` says why it does not exist."""
+
+    name: str
+    description: str
+    parameters: Sequence[Parameter]
+    problem: str
+
+
+class CallAnswer(TypedDict, total=False):
+    """The result of a procedure, and the name of the table that it may have changed."""
+
+    schema: str
+    rows: Sequence[Sequence[Any]]
+    changed: Sequence[str]
+
+
+class SearchAnswer(TypedDict):
+    """A search as a relation; `plan` is its line in EXPLAIN, `rows` the most rows that it has."""
+
+    display_name: str
+    schema: str
+    always: Mapping[str, str]
+    plan: str
+    rows: int
+
+
+class DescribeAnswer(TypedDict):
+    """The schema and version that a read sees, and what Spark may push down."""
+
+    schema: str
+    ref: Sequence[Any]
+    pushdown: Pushdown
+
+
+class ScanAnswer(TypedDict, total=False):
+    """The plan of a scan. `kind` is rows, columns or tasks.
+
+    Rows are an Arrow stream (`arrow`), or a `file` of it, which Java deletes. Columns are a file of
+    several streams (`parts`: their lengths). Tasks are a `function` and its `partitions`. `about` is the
+    line of EXPLAIN; `amounts` and `taskAmounts` are metrics. `ordered` tasks have the rows of a top-n
+    query. `rows` and `bytes` are upper bounds, None if unknown.
+    """
+
+    kind: str
+    ref: Sequence[Any]
+    rows: int | None
+    bytes: int | None
+    arrow: str
+    file: str
+    parts: Sequence[int]
+    function: str
+    partitions: Sequence[str]
+    about: str
+    amounts: Sequence[Sequence[Any]]
+    taskAmounts: Sequence[Sequence[Any]]
+    ordered: bool
+    schema: str
+
+
+class StatisticsAnswer(ScanAnswer):
+    """Statistics by column, and two rows: the least and the greatest values."""
+
+    columns: Mapping[str, ColumnStatistics]
+
+
+class WriteAnswer(TypedDict, total=False):
+    """The plan of a write: the `function` of its tasks, the `writer` that commits, the route of upserts."""
+
+    writer: str
+    function: str
+    route: Route | None
+
+
+class RowsAnswer(TypedDict):
+    """The number of rows written."""
+
+    rows: int
+
+
+# Verb -> the type of the request.
+REQUESTS: Mapping[str, type] = {
+    "open_catalog": CatalogRequest,
+    "list_namespaces": NameRequest,
+    "load_namespace": NameRequest,
+    "create_namespace": CreateNamespace,
+    "alter_namespace": AlterNamespace,
+    "drop_namespace": DropNamespace,
+    "list_tables": NameRequest,
+    "load_table": LoadTable,
+    "load_changes": LoadChanges,
+    "check_options": CheckOptions,
+    "drop_table": NameRequest,
+    "rename_table": RenameTable,
+    "alter_table": AlterTable,
+    "supports_change": SupportsChange,
+    "fitting_types": FittingTypes,
+    "truncate_table": NameRequest,
+    "delete_where": DeleteWhere,
+    "change_rows": ChangeRows,
+    "create_table": CreateTable,
+    "stage_table": StageTable,
+    "commit_staged": EndStaged,
+    "abort_staged": EndStaged,
+    "list_procedures": CatalogRequest,
+    "load_procedure": NameRequest,
+    "call_procedure": CallProcedure,
+    "describe_read": ReadRequest,
+    "pin_read": PinRead,
+    "describe_pushdown": ReadRequest,
+    "push_aggregates": PushAggregates,
+    "column_statistics": PlanScan,
+    "plan_scan": PlanScan,
+    "plan_write": PlanWrite,
+    "plan_upserts": PlanUpserts,
+    "finish_write": FinishWrite,
+    "write_rows": WriteRows,
+    "make_format": Request,
+    "make_blob_function": Request,
+    "search": Search,
+    "search_each": SearchEach,
+    "nearest": Nearest,
+}
+# Verb -> the type of the answer, for those that are objects.
+ANSWERS: Mapping[str, type] = {
+    "load_table": TableAnswer,
+    "load_changes": TableAnswer,
+    "alter_table": TableAnswer,
+    "create_table": TableAnswer,
+    "stage_table": TableAnswer,
+    "load_procedure": ProcedureAnswer,
+    "call_procedure": CallAnswer,
+    "describe_read": DescribeAnswer,
+    "describe_pushdown": Pushdown,
+    "push_aggregates": ScanAnswer,
+    "column_statistics": StatisticsAnswer,
+    "plan_scan": ScanAnswer,
+    "plan_write": WriteAnswer,
+    "plan_upserts": WriteAnswer,
+    "write_rows": RowsAnswer,
+    "search": SearchAnswer,
+    "nearest": SearchAnswer,
+}
+# Objects in requests and answers.
+PARTS: Sequence[type] = (
+    Answer,
+    Read,
+    Write,
+    Predicate,
+    Aggregate,
+    Top,
+    TableChange,
+    Pushdown,
+    Resolved,
+    MergeClause,
+    Staged,
+    Parameter,
+    ColumnStatistics,
+    Route,
+    Subject,
+)

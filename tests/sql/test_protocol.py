@@ -1,0 +1,98 @@
+"""Requests of the Java side have the keys of `spark_lance.spark.sql.protocol`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import spark_lance
+from spark_lance.spark.session import java_classes
+from spark_lance.spark.sql import bridge
+from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.protocol import ANSWERS, PARTS, REQUESTS
+from tests.spark.protocol_java import NAME, java_class
+
+# Maps of other things than requests: options of reads and writes, parameters of Spark's errors, and the
+# request of `enable` (spark_lance/spark/session/start.py).
+OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing"} | {
+    "replaceOn",
+    "targetAlias",
+    "relationName",
+    "searchPath",
+}
+OF_ENABLE = ("LanceStart", "LanceStatements", "LanceUnits", "LanceLate", "LanceParser")
+
+
+def test_each_verb_has_a_type() -> None:
+    assert REQUESTS.keys() == bridge.VERBS.keys()
+    assert ANSWERS.keys() <= REQUESTS.keys()
+    for kind in (*REQUESTS.values(), *ANSWERS.values(), *PARTS):
+        assert kind.__doc__, kind
+
+
+def test_java_has_the_same_keys() -> None:
+    """If this fails, run `python -m tests.spark.protocol_java`."""
+    assert java_classes.source(NAME) == java_class()
+    for path in java_classes.FOLDER.rglob("*.java"):
+        if path.stem in OF_ENABLE:
+            continue
+        text = path.read_text()
+        keys = set(re.findall(r'\.(?:get|put|containsKey|remove)\(\s*"(\w+)"', text))
+        verbs = set(re.findall(r'(?:question|ask|definition|request)\(\s*"(\w+)"', text))
+        assert (path.name, keys - OTHER_KEYS, verbs) == (path.name, set(), set())
+
+
+def checked(verb: str, answer_to: Callable[[str], bridge.Answer], verbs: set[str]) -> bridge.Answer:
+    """Return what answers a verb, after it has checked the keys of the request and of the answer."""
+
+    def answer(question: Question) -> Any:
+        kind: Any = REQUESTS[verb]
+        keys = question.request.keys()
+        assert kind.__required_keys__ <= keys <= kind.__required_keys__ | kind.__optional_keys__, verb
+        result = answer_to(verb)(question)
+        if verb in ANSWERS and result is not None:
+            of_answer: Any = ANSWERS[verb]
+            keys = of_answer.__required_keys__ | of_answer.__optional_keys__
+            assert of_answer.__required_keys__ <= result.keys() <= keys, verb
+        verbs.add(verb)
+        return result
+
+    return answer
+
+
+def test_requests_have_the_keys_of_their_types(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_to, verbs = bridge._answer_to, set[str]()
+    monkeypatch.setattr(bridge, "_answer_to", lambda verb: checked(verb, answer_to, verbs))
+    session = spark_lance.enable(spark.newSession(), catalog="keys", root=str(tmp_path))
+    for statement in (
+        "CREATE NAMESPACE keys.n",
+        "ALTER NAMESPACE keys.n SET PROPERTIES (a = 'b')",
+        "CREATE TABLE keys.n.t (id BIGINT, v ARRAY<FLOAT>, s STRING) "
+        "TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2')",
+        "INSERT INTO keys.n.t SELECT id, array(1f, id), 'x' FROM range(9)",
+        "CREATE TABLE keys.n.u AS SELECT 1 AS id",
+        "ALTER TABLE keys.n.u ADD COLUMN w INT",
+        "ALTER TABLE keys.n.u RENAME TO keys.n.x",
+        "SHOW TABLES IN keys.n",
+        "SHOW NAMESPACES IN keys",
+        "SELECT id FROM keys.n.t WHERE id > 3 ORDER BY id LIMIT 2",
+        "SELECT max(id), count(*) FROM keys.n.t",
+        "SELECT * FROM keys.n.t VERSION AS OF 1",
+        "SELECT * FROM vector_search('keys.n.t', 'v', array(1f, 2f), 3)",
+        "UPDATE keys.n.t SET s = 'y' WHERE id = 1",
+        "DELETE FROM keys.n.t WHERE id IN (SELECT 2)",
+        "MERGE INTO keys.n.t t USING (SELECT 5L AS id) u ON t.id = u.id WHEN MATCHED THEN DELETE",
+        "CALL keys.system.history('n.t')",
+        "TRUNCATE TABLE keys.n.t",
+        "DROP TABLE keys.n.x",
+        "DROP NAMESPACE keys.n CASCADE",
+    ):
+        session.sql(statement).collect()
+    assert len(verbs) > 20
