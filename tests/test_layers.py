@@ -79,6 +79,7 @@ ROOMS = {
     "file.v2_1": ("base", "levels", "encodings", "layouts", "__init__", "read", "write"),
 }
 LATE_IMPORTS_ALLOWED = {
+    "spark_lance/spark/compat.py",  # workers load it, and need no session
     "spark_lance/__init__.py",
     # Reading needs none of the parts of a dataset.
     "spark_lance/datasets/lance_dataset.py",

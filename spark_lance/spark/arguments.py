@@ -6,6 +6,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.spark.compat import is_stopped
 
 __all__ = ["check_number", "check_running", "check_session"]
 
@@ -34,9 +35,7 @@ def check_running(spark: Any) -> None:
     Raises:
         OptionError: it has.
     """
-    context = getattr(spark, "_sc", None)
-    stopped = getattr(spark, "is_stopped", False) if context is None else context._jsc is None
-    if stopped:
+    if is_stopped(spark):
         raise OptionError(
             "the Spark session has been stopped: make one with SparkSession.builder.getOrCreate(), "
             "and open the table again with LanceTable.forPath(spark, path)"

@@ -51,7 +51,21 @@ __all__ = [
     "SupportsTriggerAvailableNow",
     "TimeType",
     "avoid_waiting_udfs",
+    "has_jvm",
+    "is_stopped",
+    "java_class",
+    "java_context",
+    "java_data_source",
+    "java_exception",
+    "java_frame",
+    "java_function",
+    "java_session",
+    "jvm_view",
+    "session_of",
     "socket_stream",
+    "start_callbacks",
+    "type_of_ddl",
+    "type_of_json",
 ]
 
 # Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
@@ -86,3 +100,87 @@ def socket_stream() -> IO[bytes] | None:
                 return result
         frame = frame.f_back
     return None
+
+
+# PySpark's private names. Workers load this module, so what only a driver needs is imported by the functions.
+
+
+def has_jvm(spark: Any) -> bool:
+    """Return whether a session belongs to a JVM of this process, and not to Spark Connect."""
+    return hasattr(spark, "_jvm")
+
+
+def jvm_view(spark: Any) -> Any:
+    """Return Py4J's view of the JVM of a classic session."""
+    return spark._jvm
+
+
+def java_class(jvm: Any, name: str) -> Any:
+    """Return a class of the JVM by its whole name, without a question whether it is one."""
+    from py4j.java_gateway import JavaClass
+
+    return JavaClass(name, jvm._gateway_client)
+
+
+def java_session(spark: Any) -> Any:
+    """Return the Java object of a classic session."""
+    return spark._jsparkSession
+
+
+def java_frame(frame: Any) -> Any:
+    """Return the Java object of a classic DataFrame."""
+    return frame._jdf
+
+
+def java_context(context: Any) -> Any:
+    """Return the Scala object of a Spark context."""
+    return context._jsc.sc()
+
+
+def is_stopped(spark: Any) -> bool:
+    """Return whether a session, classic or of Spark Connect, was stopped."""
+    context = getattr(spark, "_sc", None)
+    return bool(getattr(spark, "is_stopped", False)) if context is None else context._jsc is None
+
+
+def session_of(spark: Any, session: Any) -> SparkSession:
+    """Return the Python session of a Java session, in the context of another Python session."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession(spark._sc, session)
+
+
+def start_callbacks(spark: Any) -> None:
+    """Let the JVM of a classic session call Python objects."""
+    from pyspark import java_gateway
+
+    ensure: Any = java_gateway.ensure_callback_server_started
+    ensure(spark._sc._gateway)
+
+
+def java_exception(error: Any) -> Any:
+    """Return the Java exception that PySpark converted."""
+    return error._origin
+
+
+def java_function(function: Any) -> Any:
+    """Return the Java object of a Python function."""
+    return function._judf
+
+
+def java_data_source(context: Any, source: type) -> Any:
+    """Return a Python data source in the form in which Spark keeps it."""
+    from pyspark.sql.udf import _wrap_function
+
+    kind = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
+    return java_class(context._jvm, kind)(_wrap_function(context, source))
+
+
+def type_of_ddl(text: str) -> st.DataType:
+    """Return a type by its name in SQL."""
+    return st._parse_datatype_string(text)
+
+
+def type_of_json(value: Any) -> st.DataType:
+    """Return a type by its JSON value."""
+    return st._parse_datatype_json_value(value)

@@ -13,7 +13,7 @@ from pyspark.sql.session import SparkSession
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.arguments import check_running, check_session
-from spark_lance.spark.compat import avoid_waiting_udfs
+from spark_lance.spark.compat import avoid_waiting_udfs, has_jvm
 from spark_lance.spark.interpreters import check_workers
 from spark_lance.spark.session.enable import enable as enable_planning
 from spark_lance.spark.source import LanceDataSource
@@ -62,7 +62,7 @@ def enable(
             "enable(catalog='spark_catalog') would take the session's own catalog away: "
             "give the Lance catalog another name, such as the default catalog='lance'"
         )
-    if not hasattr(spark, "_jvm"):
+    if not has_jvm(spark):
         _register_blob_function(spark)
         return spark
     avoid_waiting_udfs(spark)

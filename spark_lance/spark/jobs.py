@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from spark_lance.errors import OptionError
+from spark_lance.spark.compat import has_jvm, java_context
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.interpreters import lacks_package
 from spark_lance.spark.workers import forget_archives, keep_worker_ready
@@ -85,7 +86,7 @@ def _waiting(spark: Any) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        tracker = context._jsc.sc().statusTracker()
+        tracker = java_context(context).statusTracker()
 
         def stages() -> Iterator[int]:
             for job in tracker.getJobIdsForTag(tag):
@@ -111,7 +112,7 @@ def wait_for_tasks(spark: Any, stages: Callable[[], Iterable[int]]) -> None:
     end = time.monotonic() + _LONGEST_WAIT
     tracker = spark.sparkContext.statusTracker()
     with suppress(Py4JError):  # the events are late, or this release has another name for it
-        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(_LONGEST_WAIT * 1000))
+        java_context(spark.sparkContext).listenerBus().waitUntilEmpty(int(_LONGEST_WAIT * 1000))
     while time.monotonic() < end:
         infos = [tracker.getStageInfo(number) for number in stages()]
         if not any(about is not None and about.numActiveTasks for about in infos):
@@ -127,7 +128,7 @@ def local_bytes(spark: SparkSession) -> int:
     Raises:
         OptionError: the setting is no number.
     """
-    if not hasattr(spark, "_jvm") or spark.conf.get(_PLANS, "false") != "true":
+    if not has_jvm(spark) or spark.conf.get(_PLANS, "false") != "true":
         return 0
     value = spark.conf.get(_BYTES, str(_USUAL_BYTES))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,12 +29,20 @@ def test_spark_keeps_rows_without_columns_since_it_offers_filters() -> None:
     assert (found is not None) == COUNTS_WITHOUT_COLUMNS == compat.KEEPS_ROWS_WITHOUT_COLUMNS
 
 
+# PySpark's private names.
+PRIVATE = re.compile(
+    r"\b_(?:jvm|jdf|jsc|jsparkSession|judf|gateway_client)\b|_parse_datatype_|\b_wrap_function\b"
+    r"|\._(?:sc|gateway|origin)\b"
+)
+
+
 def test_nothing_else_tells_releases_apart() -> None:
     for path in SPARK.rglob("*.py"):
         if path.name == "compat.py":
             continue
         text = path.read_text().replace("spark_lance.__version__", "")
         assert "_getframe" not in text, path
+        assert (path.name, PRIVATE.findall(text)) == (path.name, [])
         assert "__version__" not in text, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ExceptHandler) and node.type is not None:

@@ -21,6 +21,8 @@ from tests.spark.protocol_java import NAME, java_class
 # request of `enable` (spark_lance/spark/session/start.py).
 OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing"} | {
     "replaceOn",
+    "overwriteSchema",
+    "mergeSchema",
     "targetAlias",
     "relationName",
     "searchPath",

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.spark.compat import java_class, java_frame, jvm_view
 from spark_lance.spark.jobs import gather, local_bytes
 from spark_lance.spark.lance_table.base import TableBase
 from spark_lance.spark.lance_table.column_references import Expression, text_of
@@ -33,7 +34,6 @@ from spark_lance.spark.lance_table.row_commits import (
 from spark_lance.spark.lance_table.row_tasks import Action, ChangeRows, MarkRows
 from spark_lance.spark.lance_table.targets import Assignments
 from spark_lance.spark.progress import operation, step
-from spark_lance.spark.session.java_classes import java
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.find_rows import find_rows
@@ -92,7 +92,8 @@ def whole_row_bytes(manifest: Manifest) -> float | None:
 def _at_hand(frame: Any, most: int) -> bytes | None:
     """Return a classic frame's rows as a stream of Arrow, if no job has to find them and they are few."""
     try:
-        rows: bytes | None = java(frame.sparkSession._jvm, _ROWS).rows(frame._jdf, min(most, _INT_MAX))
+        collector = java_class(jvm_view(frame.sparkSession), _ROWS)
+        rows: bytes | None = collector.rows(java_frame(frame), min(most, _INT_MAX))
         return rows
     except Py4JError:
         # The job reports what is wrong with the rows; or this release of Spark has no such class.

@@ -23,12 +23,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
 
 from spark_lance.io.user_cache import process_folder, user_cache
+from spark_lance.spark.compat import java_class
 
-__all__ = ["cache_folder", "can_publish", "first_line", "java", "load", "load_all", "open_loader", "source"]
+__all__ = ["cache_folder", "can_publish", "first_line", "load", "load_all", "open_loader", "source"]
 
 # The root of the sources: folders are packages, and each file is named like its class.
 FOLDER = Path(__file__).parent.parent / "jvm"
@@ -41,11 +41,6 @@ _publishing = threading.Lock()
 _missing: dict[str, str] = {}
 # Sources -> the loader of classes that could not be published, and why it has not all of them.
 _unpublished: dict[tuple[str, ...], tuple[Any, dict[str, str]]] = {}
-
-
-def java(jvm: Any, name: str) -> Any:
-    """Return a class of the JVM by its whole name, without a question whether it is one."""
-    return JavaClass(name, jvm._gateway_client)
 
 
 def can_publish(jvm: Any) -> bool:
@@ -116,13 +111,13 @@ def cache_folder(jvm: Any) -> Path:
 
     It lasts as long as the process where the user has no cache folder of that kind.
     """
-    release = str(java(jvm, "org.apache.spark.SparkContext").getOrCreate().version())
+    release = str(java_class(jvm, "org.apache.spark.SparkContext").getOrCreate().version())
     return user_cache("java", release)
 
 
 def open_loader(jvm: Any) -> Any | None:
     """Return the class loader that takes more classes, of those that Spark asks; None if there is none."""
-    kind = java(jvm, "java.lang.Class").forName(_OPEN_LOADER)
+    kind = java_class(jvm, "java.lang.Class").forName(_OPEN_LOADER)
     loader = _context_loader(jvm)
     while loader is not None and not kind.isInstance(loader):
         loader = loader.getParent()
@@ -131,7 +126,7 @@ def open_loader(jvm: Any) -> Any | None:
 
 def _cooked(jvm: Any, text: str, loader: Any) -> Any:
     """Return the compiler after its work; classes of others are found by a loader."""
-    compiler = java(jvm, "org.codehaus.janino.SimpleCompiler")()
+    compiler = java_class(jvm, "org.codehaus.janino.SimpleCompiler")()
     compiler.setParentClassLoader(loader)
     # Without these, static methods of interfaces cannot be called.
     compiler.setSourceVersion(_JAVA)
@@ -177,8 +172,8 @@ def _archive(jvm: Any, texts: Mapping[str, str]) -> Any:
         fresh = file.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(archive.getvalue())
         fresh.replace(file)
-    return java(jvm, "java.io.File")(str(file)).toURI().toURL()
+    return java_class(jvm, "java.io.File")(str(file)).toURI().toURL()
 
 
 def _context_loader(jvm: Any) -> Any:
-    return java(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
+    return java_class(jvm, "java.lang.Thread").currentThread().getContextClassLoader()

@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from spark_lance.spark.session.java_classes import java
+from spark_lance.spark.compat import java_class
 
 __all__ = ["may_answer"]
 
@@ -29,7 +29,7 @@ def may_answer(jvm: Any) -> bool:
     Args:
         jvm: the view of the JVM that both have.
     """
-    system = java(jvm, "java.lang.System")
+    system = java_class(jvm, "java.lang.System")
     mine = f"{os.getpid()} {_started(os.getpid())} {_PROCESS}"
     owner = system.getProperty(_PROPERTY)
     if owner is not None and owner != mine and _lives(owner):

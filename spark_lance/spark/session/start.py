@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import java_gateway
 
+from spark_lance.spark.compat import java_session, jvm_view, start_callbacks
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.owner import may_answer
 
@@ -75,7 +75,7 @@ def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str]
         new_sessions: do it for sessions that are made later, too.
         settings: names of settings of Spark's context to tell.
     """
-    jvm = spark._jvm
+    jvm = jvm_view(spark)
     parts = [FORMAT, *wish.parts]
     missing: dict[str, str] = {}
     try:
@@ -94,10 +94,9 @@ def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str]
         }
         answers = wish.answers if published and may_answer(jvm) else None
         if answers is not None:
-            ensure: Any = java_gateway.ensure_callback_server_started
-            ensure(spark._sc._gateway)
+            start_callbacks(spark)
         starting = loader.loadClass(_STARTS).newInstance()
-        answer = json.loads(starting.start(spark._jsparkSession, answers, json.dumps(request)))
+        answer = json.loads(starting.start(java_session(spark), answers, json.dumps(request)))
     except Py4JError as error:
         reason = missing.get(_STARTS) or java_classes.first_line(error)
         return Started({**dict.fromkeys(parts, reason), **missing}, {})

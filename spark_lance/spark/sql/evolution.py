@@ -20,6 +20,7 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Field
+from spark_lance.spark.compat import type_of_json
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.schema.keys import primary_key
@@ -203,4 +204,4 @@ def fields_along(fields: Sequence[Field], parts: Sequence[str]) -> list[Field | 
 
 def parse_type(text: str) -> st.DataType:
     """Return the Spark type that a JSON text describes."""
-    return st._parse_datatype_json_value(json.loads(text))
+    return type_of_json(json.loads(text))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.functions as F
 import pyspark.sql.types as st
-from pyspark.sql import SparkSession
 from pyspark.sql.classic import dataframe
 
 from spark_lance.datasets.dataset import LanceDataset
@@ -21,6 +20,7 @@ from spark_lance.errors import OptionError
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search_tasks import plan_search
 from spark_lance.io.store import open_store
+from spark_lance.spark.compat import java_frame, session_of
 from spark_lance.spark.lance_table.batch_search import any_vector, nearest_to_each
 from spark_lance.spark.lance_table.batch_words import WordsPlan, answers_to_each
 from spark_lance.spark.lance_table.expressions import quoted
@@ -98,7 +98,7 @@ def search_each(question: Question) -> None:
     the search.
     """
     request, subject = question.request, question.subject
-    spark = SparkSession(question.spark._sc, subject["session"])
+    spark = session_of(question.spark, subject["session"])
     rows = dataframe.DataFrame(subject["rows"], spark)
     options = read_options(request["search"])
     dataset = opened(options, pin(options))
@@ -111,7 +111,7 @@ def search_each(question: Question) -> None:
         *(F.col(f"{_ROW}.{field.name}") for field in along),
         *(F.col(quoted(name)) for name in request["columns"]),
     )
-    subject["result"] = frame._jdf
+    subject["result"] = java_frame(frame)
 
 
 def _nearest(dataset: LanceDataset, options: ReadOptions, rows: DataFrame, columns: list[str]) -> DataFrame:

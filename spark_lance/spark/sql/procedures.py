@@ -13,9 +13,9 @@ from difflib import get_close_matches
 from typing import Any
 
 import pyspark.sql.types as st
-from pyspark.sql import SparkSession
 
 from spark_lance.errors import OptionError
+from spark_lance.spark.compat import session_of, type_of_ddl
 from spark_lance.spark.lance_table.maintaining import VacuumRequest, VacuumWords, vacuum
 from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
@@ -280,7 +280,7 @@ def load_procedure(question: Question) -> dict[str, Any]:
         "parameters": [
             {
                 "name": one.name,
-                "type": st._parse_datatype_string(one.type).json(),
+                "type": type_of_ddl(one.type).json(),
                 "comment": one.comment,
                 "default": one.default,
             }
@@ -296,7 +296,7 @@ def call_procedure(question: Question) -> dict[str, Any]:
         The schema and rows of its result, and the full name of the table that it may have changed.
     """
     procedure = PROCEDURES[question.name[-1].lower()]
-    question = replace(question, spark=SparkSession(question.spark._sc, question.subject))
+    question = replace(question, spark=session_of(question.spark, question.subject))
     names = [one.name for one in procedure.all_parameters]
     arguments = dict(zip(names, question.request["arguments"], strict=True))
     if not procedure.on_table:

@@ -261,6 +261,14 @@ class FittingTypes(NameRequest):
     rows: str
 
 
+class LoadMerged(NameRequest):
+    """Load a table with the new columns of rows (a schema), which a write adds by name or by position."""
+
+    rows: str
+    by_name: bool
+    replaces: bool
+
+
 class DeleteWhere(NameRequest):
     """Delete the rows that meet all predicates."""
 
@@ -573,6 +581,7 @@ REQUESTS: Mapping[str, type] = {
     "alter_table": AlterTable,
     "supports_change": SupportsChange,
     "fitting_types": FittingTypes,
+    "load_merged": LoadMerged,
     "truncate_table": NameRequest,
     "delete_where": DeleteWhere,
     "change_rows": ChangeRows,

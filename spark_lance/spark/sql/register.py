@@ -10,6 +10,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from spark_lance.redaction import SECRET_NAMES
+from spark_lance.spark.compat import jvm_view
 from spark_lance.spark.options.option_fields import java_option_names
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.start import NOT_TAKEN, Wish
@@ -52,7 +53,7 @@ def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
         "defaults": {PLANS_IN_DRIVER: "true", _HIDDEN_OPTIONS: _HIDDEN_NAMES},
         "sources": str(java_classes.FOLDER),
         "units": unit_names(),
-        "compiledUnits": str(compiled_units(spark._jvm)),
+        "compiledUnits": str(compiled_units(jvm_view(spark))),
         "functions": functions(),
         "options": java_option_names(),
     }
@@ -84,8 +85,8 @@ def take_save_modes(spark: Any) -> None:
         spark: a classic session that has the catalog.
     """
     try:
-        if java_classes.can_publish(spark._jvm):
-            java_classes.load(spark._jvm, _CREATING_FORMAT)
+        if java_classes.can_publish(jvm_view(spark)):
+            java_classes.load(jvm_view(spark), _CREATING_FORMAT)
         else:
             _tell_of_no_modes(NOT_TAKEN)
     except Py4JError as error:

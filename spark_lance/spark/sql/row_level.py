@@ -20,6 +20,7 @@ from pyspark.sql.classic import dataframe
 from pyspark.sql.classic.column import Column
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.spark.compat import java_exception, java_frame, session_of
 from spark_lance.spark.lance_table.changing import delete_rows, update_rows
 from spark_lance.spark.lance_table.column_references import Resolved
 from spark_lance.spark.lance_table.expressions import quoted
@@ -109,13 +110,13 @@ def change_rows(question: Question) -> None:
     """
     request, subject = question.request, question.subject
     began = time.monotonic()
-    spark = SparkSession(question.spark._sc, subject["session"])
+    spark = session_of(question.spark, subject["session"])
     statement = _Statement(request, subject, _table(spark, request))
     try:
         done = getattr(statement, request["kind"])()
     except CapturedException as error:
         # Java throws it again as it is, with Spark's name for it.
-        subject["thrown"] = error._origin
+        subject["thrown"] = java_exception(error)
         raise
     name = request["display_name"]
     title = statement.table.path if name.lower() == "lance" else name
@@ -174,8 +175,8 @@ class _Statement:
 
     def _attached(self, frame: DataFrame, rows: str) -> DataFrame:
         """Add the values of subqueries that name columns of the table, of the source, or of both."""
-        classic: Any = frame
-        return dataframe.DataFrame(self.subject["change"].attach(classic._jdf, rows), self.table.spark)
+        attached = self.subject["change"].attach(java_frame(frame), rows)
+        return dataframe.DataFrame(attached, self.table.spark)
 
     def _values(self, part: Mapping[str, Any]) -> dict[str, Resolved]:
         values: dict[str, Resolved] = {}

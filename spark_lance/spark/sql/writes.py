@@ -19,6 +19,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_lance.errors import LanceError
+from spark_lance.spark.compat import java_session
 from spark_lance.spark.interpreters import check_package
 from spark_lance.spark.jobs import wait_for_tasks
 from spark_lance.spark.options.options import write_options
@@ -95,7 +96,7 @@ def _stages(spark: Any, execution: str | None) -> list[int]:
     """Return the ids of the stages of a query."""
     if execution is None:
         return []
-    execution_data = spark._jsparkSession.sharedState().statusStore().execution(int(execution))
+    execution_data = java_session(spark).sharedState().statusStore().execution(int(execution))
     if execution_data.isEmpty():
         return []
     ids = execution_data.get().stages().toSeq()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from spark_lance.spark.compat import java_class
 from spark_lance.spark.session import owner
-from spark_lance.spark.session.java_classes import java
 
 
 class Properties:
@@ -30,7 +30,7 @@ class Properties:
 @pytest.fixture
 def properties(monkeypatch: pytest.MonkeyPatch) -> Properties:
     found = Properties()
-    monkeypatch.setattr(owner, "java", lambda _jvm, _name: found)
+    monkeypatch.setattr(owner, "java_class", lambda _jvm, _name: found)
     return found
 
 
@@ -66,5 +66,5 @@ def test_a_driver_has_its_owner(spark: Any) -> None:
     import spark_lance
 
     spark_lance.enable(spark.newSession())
-    system = java(spark._jvm, "java.lang.System")
+    system = java_class(spark._jvm, "java.lang.System")
     assert system.getProperty(owner._PROPERTY).split()[0] == str(os.getpid())

@@ -8,6 +8,7 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.execution.python.UserDefinedPythonFunction;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 
 public final class LanceBlob extends scala.runtime.AbstractFunction1 {
   // What Python has made, and for which application.
@@ -24,7 +25,7 @@ public final class LanceBlob extends scala.runtime.AbstractFunction1 {
     String id = SparkContext.getOrCreate().applicationId();
     if (!id.equals(application)) {
       AtomicReference found = new AtomicReference();
-      Bridge.ask(Bridge.question("make_blob_function"), found);
+      Bridge.ask(Bridge.question(Protocol.MAKE_BLOB_FUNCTION), found);
       made = (UserDefinedPythonFunction) found.get();
       application = id;
     }

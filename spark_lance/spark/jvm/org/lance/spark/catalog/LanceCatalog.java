@@ -35,6 +35,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
 
 public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
@@ -48,7 +49,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   public void initialize(String name, CaseInsensitiveStringMap options) {
     this.name = name;
     this.options = options.asCaseSensitiveMap();
-    ask("open_catalog", null);
+    ask(Protocol.OPEN_CATALOG, null);
   }
 
   public String name() {
@@ -80,15 +81,15 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
 
   public Map question(String verb) {
     Map question = Bridge.question(verb);
-    question.put("catalog", name);
-    question.put("options", options());
+    question.put(Protocol.CATALOG, name);
+    question.put(Protocol.OPTIONS, options());
     return question;
   }
 
   public Map question(String verb, String[] parts) {
     Map question = question(verb);
-    question.put("name", Bridge.list(parts));
-    question.put("options", Bridge.optionsFor(name, parts, options()));
+    question.put(Protocol.NAME, Bridge.list(parts));
+    question.put(Protocol.OPTIONS, Bridge.optionsFor(name, parts, options()));
     return question;
   }
 
@@ -115,7 +116,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   public String[][] listNamespaces(String[] namespace) {
-    List answer = (List) ask("list_namespaces", namespace);
+    List answer = (List) ask(Protocol.LIST_NAMESPACES, namespace);
     String[][] found = new String[answer.size()][];
     for (int i = 0; i < found.length; i++) {
       found[i] = Bridge.texts(answer.get(i));
@@ -124,21 +125,21 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   public Map loadNamespaceMetadata(String[] namespace) {
-    return namespace.length == 0 ? new HashMap() : (Map) ask("load_namespace", namespace);
+    return namespace.length == 0 ? new HashMap() : (Map) ask(Protocol.LOAD_NAMESPACE, namespace);
   }
 
   public void createNamespace(String[] namespace, Map metadata) {
-    Map question = question("create_namespace", namespace);
-    question.put("properties", metadata);
+    Map question = question(Protocol.CREATE_NAMESPACE, namespace);
+    question.put(Protocol.PROPERTIES, metadata);
     Bridge.ask(question, null);
   }
 
   public void alterNamespace(String[] namespace, NamespaceChange... changes) {
-    Map question = question("alter_namespace", namespace);
+    Map question = question(Protocol.ALTER_NAMESPACE, namespace);
     Map set = new HashMap();
-    question.put("set", set);
+    question.put(Protocol.SET, set);
     List removed = new ArrayList();
-    question.put("removed", removed);
+    question.put(Protocol.REMOVED, removed);
     for (int i = 0; i < changes.length; i++) {
       if (changes[i] instanceof NamespaceChange.SetProperty) {
         NamespaceChange.SetProperty change = (NamespaceChange.SetProperty) changes[i];
@@ -151,8 +152,8 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   public boolean dropNamespace(String[] namespace, boolean cascade) {
-    Map question = question("drop_namespace", namespace);
-    question.put("cascade", Boolean.valueOf(cascade));
+    Map question = question(Protocol.DROP_NAMESPACE, namespace);
+    question.put(Protocol.CASCADE, Boolean.valueOf(cascade));
     Bridge.ask(question, null);
     return true;
   }
@@ -160,7 +161,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   // Tables
 
   public Identifier[] listTables(String[] namespace) {
-    List answer = (List) ask("list_tables", namespace);
+    List answer = (List) ask(Protocol.LIST_TABLES, namespace);
     Identifier[] found = new Identifier[answer.size()];
     for (int i = 0; i < found.length; i++) {
       found[i] = Identifier.of(namespace, (String) answer.get(i));
@@ -172,18 +173,18 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     if (identifier instanceof Bridge.Loads) {
       return ((Bridge.Loads) identifier).load();
     }
-    return found(identifier, question("load_table", identifier));
+    return found(identifier, question(Protocol.LOAD_TABLE, identifier));
   }
 
   public Table loadTable(Identifier identifier, String version) {
-    Map question = question("load_table", identifier);
-    question.put("version", version);
+    Map question = question(Protocol.LOAD_TABLE, identifier);
+    question.put(Protocol.VERSION, version);
     return found(identifier, question);
   }
 
   public Table loadTable(Identifier identifier, long micros) {
-    Map question = question("load_table", identifier);
-    question.put("asof", Long.valueOf(micros));
+    Map question = question(Protocol.LOAD_TABLE, identifier);
+    question.put(Protocol.ASOF, Long.valueOf(micros));
     return found(identifier, question);
   }
 
@@ -247,7 +248,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
       throw problem;
     } catch (Exception problem) {
       // The statement may go on to make it.
-      missing = problem instanceof NoSuchTableException && question.get("verb").equals("load_table");
+      missing = problem instanceof NoSuchTableException && question.get(Protocol.VERB).equals(Protocol.LOAD_TABLE);
       Platform.throwException(problem);
       return null;
     } finally {
@@ -258,17 +259,17 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    return table(definition("create_table", identifier, schema, partitions, properties));
+    return table(definition(Protocol.CREATE_TABLE, identifier, schema, partitions, properties));
   }
 
   private Map definition(
       String verb, Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
     Map question = question(verb, identifier);
-    question.put("schema", schema.json());
-    question.put("properties", properties);
-    question.put("default_format", Callers.namesDefaultFormat());
+    question.put(Protocol.SCHEMA, schema.json());
+    question.put(Protocol.PROPERTIES, properties);
+    question.put(Protocol.DEFAULT_FORMAT, Callers.namesDefaultFormat());
     List transforms = new ArrayList();
-    question.put("partitions", transforms);
+    question.put(Protocol.PARTITIONS, transforms);
     for (int i = 0; i < partitions.length; i++) {
       transforms.add(partitions[i].toString());
     }
@@ -290,8 +291,8 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
 
   private StagedTable staged(
       String mode, Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    Map question = definition("stage_table", identifier, schema, partitions, properties);
-    question.put("mode", mode);
+    Map question = definition(Protocol.STAGE_TABLE, identifier, schema, partitions, properties);
+    question.put(Protocol.MODE, mode);
     try {
       return new LanceTable.Staged(question, (Map) Bridge.ask(question, null));
     } finally {
@@ -300,7 +301,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   public boolean dropTable(Identifier identifier) {
-    return ((Boolean) Bridge.ask(question("drop_table", identifier), null)).booleanValue();
+    return ((Boolean) Bridge.ask(question(Protocol.DROP_TABLE, identifier), null)).booleanValue();
   }
 
   public boolean purgeTable(Identifier identifier) {
@@ -308,16 +309,16 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   public void renameTable(Identifier from, Identifier to) {
-    Map question = question("rename_table", from);
-    question.put("to", Bridge.list(parts(to)));
+    Map question = question(Protocol.RENAME_TABLE, from);
+    question.put(Protocol.TO, Bridge.list(parts(to)));
     Bridge.ask(question, null);
   }
 
   public Table alterTable(Identifier identifier, TableChange... changes) {
-    Map question = question("alter_table", identifier);
+    Map question = question(Protocol.ALTER_TABLE, identifier);
     List list = new ArrayList();
-    question.put("changes", list);
-    question.put("evolves", Callers.isSchemaEvolution());
+    question.put(Protocol.CHANGES, list);
+    question.put(Protocol.EVOLVES, Callers.isSchemaEvolution());
     for (int i = 0; i < changes.length; i++) {
       list.add(described(changes[i]));
     }
@@ -333,46 +334,46 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   private static void describe(TableChange change, Map told) {
     if (change instanceof TableChange.SetProperty) {
       TableChange.SetProperty set = (TableChange.SetProperty) change;
-      told.put("kind", "set_property");
-      told.put("property", set.property());
-      told.put("value", set.value());
+      told.put(Protocol.KIND, "set_property");
+      told.put(Protocol.PROPERTY, set.property());
+      told.put(Protocol.VALUE, set.value());
     } else if (change instanceof TableChange.RemoveProperty) {
-      told.put("kind", "remove_property");
-      told.put("property", ((TableChange.RemoveProperty) change).property());
+      told.put(Protocol.KIND, "remove_property");
+      told.put(Protocol.PROPERTY, ((TableChange.RemoveProperty) change).property());
     } else if (change instanceof TableChange.AddColumn) {
       TableChange.AddColumn add = (TableChange.AddColumn) change;
       column(told, "add_column", add.fieldNames());
-      told.put("type", add.dataType().json());
-      told.put("nullable", Boolean.valueOf(add.isNullable()));
-      told.put("comment", add.comment());
-      told.put("position", add.position() == null ? null : add.position().toString());
-      told.put("default", add.defaultValue() == null ? null : add.defaultValue().toString());
+      told.put(Protocol.TYPE, add.dataType().json());
+      told.put(Protocol.NULLABLE, Boolean.valueOf(add.isNullable()));
+      told.put(Protocol.COMMENT, add.comment());
+      told.put(Protocol.POSITION, add.position() == null ? null : add.position().toString());
+      told.put(Protocol.DEFAULT, add.defaultValue() == null ? null : add.defaultValue().toString());
     } else if (change instanceof TableChange.RenameColumn) {
       TableChange.RenameColumn rename = (TableChange.RenameColumn) change;
       column(told, "rename_column", rename.fieldNames());
-      told.put("to", rename.newName());
+      told.put(Protocol.TO, rename.newName());
     } else if (change instanceof TableChange.UpdateColumnType) {
       TableChange.UpdateColumnType update = (TableChange.UpdateColumnType) change;
       column(told, "column_type", update.fieldNames());
-      told.put("type", update.newDataType().json());
+      told.put(Protocol.TYPE, update.newDataType().json());
     } else if (change instanceof TableChange.UpdateColumnNullability) {
       TableChange.UpdateColumnNullability update = (TableChange.UpdateColumnNullability) change;
       column(told, "column_nullability", update.fieldNames());
-      told.put("nullable", Boolean.valueOf(update.nullable()));
+      told.put(Protocol.NULLABLE, Boolean.valueOf(update.nullable()));
     } else if (change instanceof TableChange.UpdateColumnComment) {
       TableChange.UpdateColumnComment update = (TableChange.UpdateColumnComment) change;
       column(told, "column_comment", update.fieldNames());
-      told.put("comment", update.newComment());
+      told.put(Protocol.COMMENT, update.newComment());
     } else if (change instanceof TableChange.DeleteColumn) {
       TableChange.DeleteColumn delete = (TableChange.DeleteColumn) change;
       column(told, "drop_column", delete.fieldNames());
-      told.put("if_exists", delete.ifExists());
+      told.put(Protocol.IF_EXISTS, delete.ifExists());
     } else if (change.getClass().getSimpleName().equals("ClusterBy")) {
       // Not in every release.
-      told.put("kind", "cluster_by");
-      told.put("columns", clustered(change));
+      told.put(Protocol.KIND, "cluster_by");
+      told.put(Protocol.COLUMNS, clustered(change));
     } else {
-      told.put("kind", change.getClass().getSimpleName());
+      told.put(Protocol.KIND, change.getClass().getSimpleName());
     }
   }
 
@@ -390,8 +391,8 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   private static void column(Map told, String kind, String[] path) {
-    told.put("kind", kind);
-    told.put("column", Bridge.list(path));
+    told.put(Protocol.KIND, kind);
+    told.put(Protocol.COLUMN, Bridge.list(path));
   }
 
   // Functions: none of its own, so that Spark looks for a name among its own ones and says what is like it.
@@ -411,7 +412,7 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     if (namespace.length != 1 || !namespace[0].equals("system")) {
       return new Identifier[0];
     }
-    List answer = (List) ask("list_procedures", null);
+    List answer = (List) ask(Protocol.LIST_PROCEDURES, null);
     Identifier[] found = new Identifier[answer.size()];
     for (int i = 0; i < found.length; i++) {
       found[i] = Identifier.of(namespace, (String) answer.get(i));
@@ -420,6 +421,6 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
   }
 
   public UnboundProcedure loadProcedure(Identifier identifier) {
-    return LanceProcedures.load(question("load_procedure", identifier));
+    return LanceProcedures.load(question(Protocol.LOAD_PROCEDURE, identifier));
   }
 }

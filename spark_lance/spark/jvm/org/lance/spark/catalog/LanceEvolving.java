@@ -10,6 +10,7 @@ import java.util.Map;
 import org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 
 public final class LanceEvolving extends LanceTable implements SupportsSchemaEvolution {
   public LanceEvolving(Map asked, Map answer) {
@@ -17,8 +18,8 @@ public final class LanceEvolving extends LanceTable implements SupportsSchemaEvo
   }
 
   public boolean supportsColumnChange(TableChange.ColumnChange change) {
-    Map question = question("supports_change");
-    question.put("change", LanceCatalog.described((TableChange) change));
+    Map question = question(Protocol.SUPPORTS_CHANGE);
+    question.put(Protocol.CHANGE, LanceCatalog.described((TableChange) change));
     return ((Boolean) Bridge.ask(question, null)).booleanValue();
   }
 }

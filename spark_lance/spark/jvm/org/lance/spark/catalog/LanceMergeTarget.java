@@ -13,6 +13,7 @@ import org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.lance.spark.load.Protocol;
 
 public final class LanceMergeTarget extends LanceTable implements SupportsSchemaEvolution, SupportsRowLevelOperations {
   public LanceMergeTarget(Map asked, Map answer) {
@@ -20,8 +21,8 @@ public final class LanceMergeTarget extends LanceTable implements SupportsSchema
   }
 
   public boolean supportsColumnChange(TableChange.ColumnChange change) {
-    Map question = question("supports_change");
-    question.put("change", LanceCatalog.described((TableChange) change));
+    Map question = question(Protocol.SUPPORTS_CHANGE);
+    question.put(Protocol.CHANGE, LanceCatalog.described((TableChange) change));
     return ((Boolean) org.lance.spark.load.Bridge.ask(question, null)).booleanValue();
   }
 

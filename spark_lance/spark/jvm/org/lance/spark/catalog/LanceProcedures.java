@@ -24,6 +24,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 
 public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
@@ -40,17 +41,17 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
   }
 
   public String name() {
-    return (String) about.get("name");
+    return (String) about.get(Protocol.NAME);
   }
 
   public String description() {
-    return (String) about.get("description");
+    return (String) about.get(Protocol.DESCRIPTION);
   }
 
   // Spark hides the reason where a procedure cannot be loaded, so an unknown one is refused here.
   public BoundProcedure bind(StructType input) {
-    if (about.get("problem") != null) {
-      throw new IllegalArgumentException((String) about.get("problem"));
+    if (about.get(Protocol.PROBLEM) != null) {
+      throw new IllegalArgumentException((String) about.get(Protocol.PROBLEM));
     }
     return this;
   }
@@ -60,40 +61,40 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
   }
 
   public ProcedureParameter[] parameters() {
-    List told = (List) about.get("parameters");
+    List told = (List) about.get(Protocol.PARAMETERS);
     ProcedureParameter[] found = new ProcedureParameter[told.size()];
     for (int i = 0; i < found.length; i++) {
       Map one = (Map) told.get(i);
-      ProcedureParameter.Builder builder = ProcedureParameter.in((String) one.get("name"), type(one));
-      if (one.get("default") != null) {
-        builder = builder.defaultValue((String) one.get("default"));
+      ProcedureParameter.Builder builder = ProcedureParameter.in((String) one.get(Protocol.NAME), type(one));
+      if (one.get(Protocol.DEFAULT) != null) {
+        builder = builder.defaultValue((String) one.get(Protocol.DEFAULT));
       }
-      found[i] = builder.comment((String) one.get("comment")).build();
+      found[i] = builder.comment((String) one.get(Protocol.COMMENT)).build();
     }
     return found;
   }
 
   private static DataType type(Map parameter) {
-    return DataType.fromJson((String) parameter.get("type"));
+    return DataType.fromJson((String) parameter.get(Protocol.TYPE));
   }
 
   // Arguments travel in the order of the parameters; rows come back as lists of texts, numbers and truth values.
   public Iterator call(InternalRow arguments) {
-    List parameters = (List) about.get("parameters");
+    List parameters = (List) about.get(Protocol.PARAMETERS);
     List values = new ArrayList();
     for (int i = 0; i < parameters.size(); i++) {
       DataType type = type((Map) parameters.get(i));
       values.add(arguments.isNullAt(i) ? null : told(arguments.get(i, type), type));
     }
     Map asked = new HashMap(question);
-    asked.put("verb", "call_procedure");
-    asked.put("arguments", values);
+    asked.put(Protocol.VERB, Protocol.CALL_PROCEDURE);
+    asked.put(Protocol.ARGUMENTS, values);
     // Spark binds procedures while it analyses, and then the session that called is the active one.
     SparkSession session = SparkSession.active();
-    asked.put("session", session.sessionUUID());
+    asked.put(Protocol.SESSION, session.sessionUUID());
     Map answer = (Map) Bridge.ask(asked, session);
-    if (answer.get("changed") != null) {
-      Shim.recacheTable(session, (List) answer.get("changed"));
+    if (answer.get(Protocol.CHANGED) != null) {
+      Shim.recacheTable(session, (List) answer.get(Protocol.CHANGED));
     }
     return Collections.singletonList(new Result(answer)).iterator();
   }
@@ -143,8 +144,8 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     private final InternalRow[] rows;
 
     Result(Map answer) {
-      schema = (StructType) DataType.fromJson((String) answer.get("schema"));
-      List told = (List) answer.get("rows");
+      schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
+      List told = (List) answer.get(Protocol.ROWS);
       rows = new InternalRow[told.size()];
       for (int i = 0; i < rows.length; i++) {
         List row = (List) told.get(i);

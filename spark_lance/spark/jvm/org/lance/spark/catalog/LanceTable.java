@@ -46,6 +46,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceUnits;
 import org.lance.spark.load.OptionalUnit;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.scan.LancePushed;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
@@ -59,21 +60,21 @@ public class LanceTable
   };
   // What questions about the table have in common: the catalog, its options and the table's name.
   private final Map place;
-  private final String shown;
+  private final String displayName;
   private final StructType schema;
   // With CHAR and VARCHAR where the columns were declared so; Spark replaces them by strings itself.
   private final StructType declared;
   private final Map properties;
   // Options of every read and write (the path, those of the store), and of reads only (what pins the version).
-  private final Map always;
-  private final Map pinned;
+  private final Map storeOptions;
+  private final Map versionOptions;
   private final StructType hidden;
   // What Spark may push down into reads without options of their own; null if only such options tell.
   private final Map pushdown;
   private final boolean writable;
 
   // By it Python tells this table from one that takes its place.
-  private final String token = java.util.UUID.randomUUID().toString();
+  private final String cacheKey = java.util.UUID.randomUUID().toString();
 
   // The table of a question and its answer.
   public static LanceTable of(Map asked, Map answer) {
@@ -88,25 +89,25 @@ public class LanceTable
 
   public LanceTable(Map asked, Map answer) {
     this.place = new HashMap();
-    this.place.put("catalog", asked.get("catalog"));
-    this.place.put("options", asked.get("options"));
-    this.place.put("name", asked.get("name"));
-    this.shown = (String) answer.get("shown");
-    this.schema = (StructType) DataType.fromJson((String) answer.get("schema"));
-    this.declared = (StructType) DataType.fromJson((String) answer.get("declared"));
-    this.hidden = (StructType) DataType.fromJson((String) answer.get("hidden"));
-    this.properties = (Map) answer.get("properties");
-    this.always = (Map) answer.get("always");
-    this.pinned = (Map) answer.get("pinned");
-    this.pushdown = (Map) answer.get("pushdown");
-    this.writable = ((Boolean) answer.get("writable")).booleanValue();
+    this.place.put(Protocol.CATALOG, asked.get(Protocol.CATALOG));
+    this.place.put(Protocol.OPTIONS, asked.get(Protocol.OPTIONS));
+    this.place.put(Protocol.NAME, asked.get(Protocol.NAME));
+    this.displayName = (String) answer.get(Protocol.DISPLAY_NAME);
+    this.schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
+    this.declared = (StructType) DataType.fromJson((String) answer.get(Protocol.DECLARED));
+    this.hidden = (StructType) DataType.fromJson((String) answer.get(Protocol.HIDDEN));
+    this.properties = (Map) answer.get(Protocol.PROPERTIES);
+    this.storeOptions = (Map) answer.get(Protocol.ALWAYS);
+    this.versionOptions = (Map) answer.get(Protocol.PINNED);
+    this.pushdown = (Map) answer.get(Protocol.PUSHDOWN);
+    this.writable = ((Boolean) answer.get(Protocol.WRITABLE)).booleanValue();
   }
 
   // The table of the changes that a read with these options is about.
   LanceTable changes(CaseInsensitiveStringMap given, boolean streams) {
-    Map question = question("load_changes");
-    question.put("given", new HashMap(Bridge.zoned(given).asCaseSensitiveMap()));
-    question.put("streams", Boolean.valueOf(streams));
+    Map question = question(Protocol.LOAD_CHANGES);
+    question.put(Protocol.USER_OPTIONS, new HashMap(Bridge.zoned(given).asCaseSensitiveMap()));
+    question.put(Protocol.STREAMS, Boolean.valueOf(streams));
     return new LanceTable(question, (Map) Bridge.ask(question, null));
   }
 
@@ -122,15 +123,15 @@ public class LanceTable
   }
 
   public String name() {
-    return shown;
+    return displayName;
   }
 
   public String id() {
-    return (String) always.get("path");
+    return (String) storeOptions.get(Protocol.PATH);
   }
 
   public String version() {
-    return (String) pinned.get("version");
+    return (String) versionOptions.get(Protocol.VERSION);
   }
 
   public StructType schema() {
@@ -143,7 +144,7 @@ public class LanceTable
 
   // For statements that change rows: the path and the options of the store.
   public Map options() {
-    return always;
+    return storeOptions;
   }
 
   public boolean writable() {
@@ -188,7 +189,7 @@ public class LanceTable
     CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
     boolean named = writable && LanceUnits.hasOption(options, "version");
     return (ScanBuilder)
-        planner.call("builder", new Object[] {true, shown, all, !named, schema, token, hidden, options.isEmpty() ? pushdown : null, own});
+        planner.call("builder", new Object[] {true, displayName, all, !named, schema, cacheKey, hidden, options.isEmpty() ? pushdown : null, own});
   }
 
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
@@ -201,22 +202,22 @@ public class LanceTable
     if (options.isEmpty()) {
       return;
     }
-    Map question = question("check_options");
-    question.put("path", always.get("path"));
-    question.put("given", options.asCaseSensitiveMap());
-    question.put("use", use);
+    Map question = question(Protocol.CHECK_OPTIONS);
+    question.put(Protocol.PATH, storeOptions.get(Protocol.PATH));
+    question.put(Protocol.USER_OPTIONS, options.asCaseSensitiveMap());
+    question.put(Protocol.USE, use);
     Bridge.ask(question, null);
   }
 
   CaseInsensitiveStringMap options(Map asked, boolean pinning) {
-    Map all = new HashMap(always);
+    Map all = new HashMap(storeOptions);
     Map rest = new CaseInsensitiveStringMap(asked).asCaseSensitiveMap();
     if (!writable) {
       // Spark has loaded the version that these name, and it is pinned.
       rest = without(rest);
     }
     if (pinning) {
-      all.putAll(pinned);
+      all.putAll(versionOptions);
       if (LanceUnits.hasOption(rest, "version")) {
         all.remove("version");
       }
@@ -237,7 +238,7 @@ public class LanceTable
   }
 
   public boolean truncateTable() {
-    Map question = question("truncate_table");
+    Map question = question(Protocol.TRUNCATE_TABLE);
     return ((Boolean) Bridge.ask(question, null)).booleanValue();
   }
 
@@ -248,8 +249,8 @@ public class LanceTable
       return new StructType();
     }
     throw new UnsupportedOperationException(
-        shown + " has no partitions, as Lance tables have none: conditions find their rows by indices (CALL "
-            + place.get("catalog") + ".system.create_index), and rows are clustered by CALL " + place.get("catalog")
+        displayName + " has no partitions, as Lance tables have none: conditions find their rows by indices (CALL "
+            + place.get(Protocol.CATALOG) + ".system.create_index), and rows are clustered by CALL " + place.get(Protocol.CATALOG)
             + ".system.sort or zorder");
   }
 
@@ -280,8 +281,8 @@ public class LanceTable
   }
 
   public void deleteWhere(Predicate[] predicates) {
-    Map question = question("delete_where");
-    question.put("predicates", LancePushed.described(restricting(predicates)));
+    Map question = question(Protocol.DELETE_WHERE);
+    question.put(Protocol.PREDICATES, LancePushed.described(restricting(predicates)));
     Bridge.ask(question, null);
   }
 
@@ -395,7 +396,7 @@ public class LanceTable
     public boolean canOverwrite(Predicate[] predicates) {
       if (!table.areExact(predicates)) {
         throw new UnsupportedOperationException(
-            table.shown + " cannot replace the rows of this condition: REPLACE WHERE takes comparisons, IN, LIKE 'a%' and"
+            table.displayName + " cannot replace the rows of this condition: REPLACE WHERE takes comparisons, IN, LIKE 'a%' and"
                 + " null tests of columns without a collation, with AND, OR and NOT: run DELETE with the condition, then append");
       }
       return true;
@@ -418,7 +419,7 @@ public class LanceTable
       PythonDataSourceV2 source = Bridge.source();
       LogicalWriteInfo told = new Info(info, options);
       WriteBuilder own = new PythonTable(source, "lance", info.schema()).newWriteBuilder(told);
-      WriteBuilder builder = Bridge.writing(true, table.shown, source, told, own);
+      WriteBuilder builder = Bridge.writing(true, table.displayName, source, told, own);
       return (truncates ? ((SupportsTruncate) builder).truncate() : builder).build();
     }
   }
@@ -454,18 +455,18 @@ public class LanceTable
     public Staged(Map question, Map answer) {
       super(question, answer);
       this.question = question;
-      this.staged = (Map) answer.get("staged");
+      this.staged = (Map) answer.get(Protocol.STAGED);
     }
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
       check(info.options(), "write");
       written = true;
-      Writing writing = new Writing(this, info, ((Boolean) staged.get("truncates")).booleanValue());
+      Writing writing = new Writing(this, info, ((Boolean) staged.get(Protocol.TRUNCATES)).booleanValue());
       if (LanceUnits.hasOption(info.options(), "replacement")
-          || (((Boolean) staged.get("truncates")).booleanValue() && keepsColumns(info.options()))) {
+          || (((Boolean) staged.get(Protocol.TRUNCATES)).booleanValue() && keepsColumns(info.options()))) {
         return writing; // saveAsTable: the other rows stay, and so does the schema
       }
-      for (Iterator i = ((Map) staged.get("options")).entrySet().iterator(); i.hasNext(); ) {
+      for (Iterator i = ((Map) staged.get(Protocol.OPTIONS)).entrySet().iterator(); i.hasNext(); ) {
         Map.Entry option = (Map.Entry) i.next();
         writing.with((String) option.getKey(), (String) option.getValue());
       }
@@ -479,18 +480,18 @@ public class LanceTable
     }
 
     public void commitStagedChanges() {
-      finish("commit_staged");
+      finish(Protocol.COMMIT_STAGED);
     }
 
     public void abortStagedChanges() {
-      finish("abort_staged");
+      finish(Protocol.ABORT_STAGED);
     }
 
     private void finish(String verb) {
       Map told = new HashMap(question);
-      told.put("verb", verb);
-      told.put("written", Boolean.valueOf(written));
-      told.put("staged", staged);
+      told.put(Protocol.VERB, verb);
+      told.put(Protocol.WRITTEN, Boolean.valueOf(written));
+      told.put(Protocol.STAGED, staged);
       Bridge.ask(told, null);
     }
 

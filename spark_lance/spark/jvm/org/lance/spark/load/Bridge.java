@@ -77,7 +77,7 @@ public final class Bridge {
 
   public static Map question(String verb) {
     Map question = new LinkedHashMap();
-    question.put("verb", verb);
+    question.put(Protocol.VERB, verb);
     return question;
   }
 
@@ -112,20 +112,20 @@ public final class Bridge {
       // Its own message quotes the text, which may hold credentials.
       throw new IllegalStateException("an answer of the driver's Python is not JSON: " + problem.getClass().getName());
     }
-    if (answer.containsKey("error")) {
-      Object name = answer.get("name");
+    if (answer.containsKey(Protocol.ERROR)) {
+      Object name = answer.get(Protocol.NAME);
       Platform.throwException(
-          problem((String) answer.get("error"), (String) answer.get("message"), name == null ? new String[0] : texts(name), (String) answer.get("hint")));
+          problem((String) answer.get(Protocol.ERROR), (String) answer.get(Protocol.MESSAGE), name == null ? new String[0] : texts(name), (String) answer.get(Protocol.HINT)));
     }
-    return answer.get("answer");
+    return answer.get(Protocol.ANSWER);
   }
 
   private static Throwable problem(String kind, String message, String[] name, String hint) {
     if (kind.equals("NoSuchNamespace") && hint != null) {
       // Spark's message has room for a reason only after the name.
-      String shown = "`" + String.join("`.`", Arrays.asList(name)) + "` (" + hint + ")";
+      String displayName = "`" + String.join("`.`", Arrays.asList(name)) + "` (" + hint + ")";
       return new NoSuchNamespaceException(
-          "SCHEMA_NOT_FOUND", new scala.collection.immutable.Map.Map1("schemaName", shown));
+          "SCHEMA_NOT_FOUND", new scala.collection.immutable.Map.Map1("schemaName", displayName));
     }
     if (kind.equals("NoSuchNamespace")) {
       return new NoSuchNamespaceException(name);
@@ -203,16 +203,16 @@ public final class Bridge {
   // What an exception that Spark takes for "look elsewhere" says, with the whole name, as one that ends the statement.
   public static AnalysisException missing(NoSuchTableException problem, String catalog, Identifier identifier) {
     scala.collection.immutable.Map told = problem.messageParameters();
-    String shown = quoted(catalog);
+    String displayName = quoted(catalog);
     for (int i = 0; i < identifier.namespace().length; i++) {
-      shown += "." + quoted(identifier.namespace()[i]);
+      displayName += "." + quoted(identifier.namespace()[i]);
     }
-    shown += "." + quoted(identifier.name());
+    displayName += "." + quoted(identifier.name());
     if (problem instanceof NoSuchBranchException) {
-      shown += " (" + ((NoSuchBranchException) problem).reason + ")";
+      displayName += " (" + ((NoSuchBranchException) problem).reason + ")";
     }
     Map whole = new LinkedHashMap();
-    whole.put("relationName", shown);
+    whole.put("relationName", displayName);
     whole.put("searchPath", "[`" + catalog + "`]");
     for (Iterator names = whole.keySet().iterator(); names.hasNext(); ) {
       Object name = names.next();
@@ -242,10 +242,10 @@ public final class Bridge {
   //
   // byDefault: whether the driver plans where no setting tells; shown: the table's name for EXPLAIN.
   public static WriteBuilder writing(
-      boolean byDefault, String shown, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+      boolean byDefault, String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
     OptionalUnit unit = OptionalUnit.find("org.lance.spark.write.LanceWrite", Bridge.class.getClassLoader());
     return unit == null
-        ? own : (WriteBuilder) unit.call("builder", new Object[] {byDefault, shown, source, info, own});
+        ? own : (WriteBuilder) unit.call("builder", new Object[] {byDefault, displayName, source, info, own});
   }
 
   // The columns to read: those that are required, and at least one in Spark 4.0, which loses rows without columns.

@@ -22,10 +22,12 @@ public final class Protocol {
   public static final String DROP_NAMESPACE = "drop_namespace";
   public static final String DROP_TABLE = "drop_table";
   public static final String FINISH_WRITE = "finish_write";
+  public static final String FITTING_TYPES = "fitting_types";
   public static final String LIST_NAMESPACES = "list_namespaces";
   public static final String LIST_PROCEDURES = "list_procedures";
   public static final String LIST_TABLES = "list_tables";
   public static final String LOAD_CHANGES = "load_changes";
+  public static final String LOAD_MERGED = "load_merged";
   public static final String LOAD_NAMESPACE = "load_namespace";
   public static final String LOAD_PROCEDURE = "load_procedure";
   public static final String LOAD_TABLE = "load_table";
@@ -58,6 +60,7 @@ public final class Protocol {
   public static final String ARROW = "arrow";
   public static final String ASOF = "asof";
   public static final String BATCHES = "batches";
+  public static final String BY_NAME = "by_name";
   public static final String BYTES = "bytes";
   public static final String CANDIDATES = "candidates";
   public static final String CASCADE = "cascade";
@@ -129,6 +132,7 @@ public final class Protocol {
   public static final String READS = "reads";
   public static final String REF = "ref";
   public static final String REMOVED = "removed";
+  public static final String REPLACES = "replaces";
   public static final String RESULT = "result";
   public static final String ROUTE = "route";
   public static final String ROWS = "rows";

@@ -54,6 +54,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceLate;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Seq;
@@ -77,10 +78,10 @@ public final class LanceChange {
   public LanceChange(LanceTarget target) {
     this.target = target;
     queries = new LanceQueries(target.names, TARGET, others, SOURCE);
-    question = Bridge.question("change_rows");
-    question.put("kind", target.kind.toLowerCase());
-    question.put("shown", target.relation.table().name());
-    question.put("options", target.options);
+    question = Bridge.question(Protocol.CHANGE_ROWS);
+    question.put(Protocol.KIND, target.kind.toLowerCase());
+    question.put(Protocol.DISPLAY_NAME, target.relation.table().name());
+    question.put(Protocol.OPTIONS, target.options);
   }
 
   public String toString() {
@@ -100,12 +101,12 @@ public final class LanceChange {
       names.add("c" + i);
       others.put(((Attribute) source.output().apply(i)).exprId(), "c" + i);
     }
-    question.put("source", names);
+    question.put(Protocol.SOURCE, names);
     queries.refusePaired(merge.mergeCondition());
-    question.put("condition", expression(merge.mergeCondition()));
-    question.put("equal", equalities(merge.mergeCondition(), new ArrayList()));
+    question.put(Protocol.CONDITION, expression(merge.mergeCondition()));
+    question.put(Protocol.EQUAL, equalities(merge.mergeCondition(), new ArrayList()));
     List clauses = new ArrayList();
-    question.put("clauses", clauses);
+    question.put(Protocol.CLAUSES, clauses);
     LogicalPlan parsed = written(merge);
     MergeIntoTable written = parsed instanceof MergeIntoTable ? (MergeIntoTable) parsed : merge;
     tables = new Join(
@@ -121,25 +122,25 @@ public final class LanceChange {
     UpdateTable written = parsed instanceof UpdateTable ? (UpdateTable) parsed : update;
     tables = written.table();
     scala.Option condition = update.condition();
-    question.put("condition", condition.isEmpty() ? null : condition((Expression) condition.get()));
-    question.put("values", values(update.assignments(), written.assignments()));
+    question.put(Protocol.CONDITION, condition.isEmpty() ? null : condition((Expression) condition.get()));
+    question.put(Protocol.VALUES, values(update.assignments(), written.assignments()));
   }
 
   private void clauses(String rows, Seq actions, Seq written, List clauses) {
     for (int i = 0; i < actions.size(); i++) {
       MergeAction action = (MergeAction) actions.apply(i);
       Map clause = new LinkedHashMap();
-      clause.put("rows", rows);
+      clause.put(Protocol.ROWS, rows);
       scala.Option condition = action.condition();
-      clause.put("condition", condition.isEmpty() ? null : expression((Expression) condition.get()));
+      clause.put(Protocol.CONDITION, condition.isEmpty() ? null : expression((Expression) condition.get()));
       if (action instanceof DeleteAction) {
-        clause.put("kind", "delete");
+        clause.put(Protocol.KIND, "delete");
       } else if (action instanceof UpdateAction) {
-        clause.put("kind", "update");
-        clause.put("values", values(((UpdateAction) action).assignments(), assignments(written.apply(i))));
+        clause.put(Protocol.KIND, "update");
+        clause.put(Protocol.VALUES, values(((UpdateAction) action).assignments(), assignments(written.apply(i))));
       } else if (action instanceof InsertAction) {
-        clause.put("kind", "insert");
-        clause.put("values", values(((InsertAction) action).assignments(), assignments(written.apply(i))));
+        clause.put(Protocol.KIND, "insert");
+        clause.put(Protocol.VALUES, values(((InsertAction) action).assignments(), assignments(written.apply(i))));
       } else {
         throw new IllegalStateException("a clause of an unknown kind: " + action);
       }
@@ -251,10 +252,10 @@ public final class LanceChange {
     LanceRenaming renaming = new LanceRenaming(target, TARGET, others, SOURCE, queries);
     Expression renamed = (Expression) expression.transformDown(renaming);
     Map told = new LinkedHashMap();
-    told.put("column", Integer.valueOf(columns.size()));
-    told.put("needs", new ArrayList(renaming.needs));
-    told.put("text", text(expression));
-    told.put("of_source", columnOf(expression, others));
+    told.put(Protocol.COLUMN, Integer.valueOf(columns.size()));
+    told.put(Protocol.NEEDS, new ArrayList(renaming.needs));
+    told.put(Protocol.TEXT, text(expression));
+    told.put(Protocol.OF_SOURCE, columnOf(expression, others));
     columns.add(ExpressionUtils$.MODULE$.column(renamed));
     return told;
   }
@@ -309,18 +310,18 @@ public final class LanceChange {
   // Runs the statement.
   public void run(SparkSession session) {
     Map subject = new HashMap();
-    subject.put("session", session);
-    subject.put("columns", columns);
-    subject.put("change", this);
+    subject.put(Protocol.SESSION, session);
+    subject.put(Protocol.COLUMNS, columns);
+    subject.put(Protocol.CHANGE, this);
     if (source != null) {
-      subject.put("source", Dataset$.MODULE$.ofRows(session, source));
+      subject.put(Protocol.SOURCE, Dataset$.MODULE$.ofRows(session, source));
     }
-    question.put("session", session.sessionUUID());
+    question.put(Protocol.SESSION, session.sessionUUID());
     try {
       Bridge.ask(question, subject);
     } catch (RuntimeException problem) {
       // What Spark itself said of a job reaches the user as Spark said it.
-      Object thrown = subject.get("thrown");
+      Object thrown = subject.get(Protocol.THROWN);
       Platform.throwException(thrown == null ? problem : (Throwable) thrown);
     }
     LanceLate.Views.mark(target.relation);

@@ -12,6 +12,7 @@ import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.V2CommandExec;
+import org.lance.spark.load.Protocol;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
@@ -30,7 +31,7 @@ public final class LanceRowLevel {
     LanceChange change = new LanceChange(target);
     LogicalPlan statement = LanceSpelling.out(plan, table);
     if (statement instanceof DeleteFromTable) {
-      change.question.put("condition", change.condition(((DeleteFromTable) statement).condition()));
+      change.question.put(Protocol.CONDITION, change.condition(((DeleteFromTable) statement).condition()));
     } else if (statement instanceof UpdateTable) {
       change.update((UpdateTable) statement);
     } else {

@@ -41,6 +41,7 @@ import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
@@ -60,8 +61,8 @@ public final class LanceSources {
     if (!source.resolved()) {
       return plan;
     }
-    Map question = table.question("fitting_types");
-    question.put("rows", source.schema().json());
+    Map question = table.question(Protocol.FITTING_TYPES);
+    question.put(Protocol.ROWS, source.schema().json());
     Map casts = casts((Map) Bridge.ask(question, null), source, merge);
     if (casts.isEmpty()) {
       return plan;

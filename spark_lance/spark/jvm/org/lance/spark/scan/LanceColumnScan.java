@@ -21,17 +21,18 @@ import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.transport.LanceTransport;
 
 public final class LanceColumnScan implements Scan, Batch, SupportsReportStatistics {
-  private final String shown;
+  private final String displayName;
   private final Map question;
   private final Map answer;
   private final StructType schema;
   private final InputPartition[] parts;
 
-  private LanceColumnScan(String shown, Map question, Map answer, StructType schema, InputPartition[] parts) {
-    this.shown = shown;
+  private LanceColumnScan(String displayName, Map question, Map answer, StructType schema, InputPartition[] parts) {
+    this.displayName = displayName;
     this.question = question;
     this.answer = answer;
     this.schema = schema;
@@ -39,23 +40,23 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
   }
 
   // The scan of an answer; null if it has no columns, or they cannot be read.
-  static Scan of(String shown, Map question, Map answer, StructType schema) {
+  static Scan of(String displayName, Map question, Map answer, StructType schema) {
     InputPartition[] parts = parts(answer, schema);
-    return parts == null ? null : new LanceColumnScan(shown, question, answer, schema, parts);
+    return parts == null ? null : new LanceColumnScan(displayName, question, answer, schema, parts);
   }
 
   // The parts of rows that Python has left in a file, which is deleted; null if it has not, or they cannot be read.
   private static InputPartition[] parts(Map answer, StructType schema) {
-    if (!answer.get("kind").equals("columns")) {
+    if (!answer.get(Protocol.KIND).equals("columns")) {
       return null;
     }
-    Path file = Paths.get((String) answer.get("file"), new String[0]);
+    Path file = Paths.get((String) answer.get(Protocol.FILE), new String[0]);
     try {
       byte[] all = Files.readAllBytes(file);
       if (LanceTransport.kind(schema).equals("rows")) {
         return null;
       }
-      List lengths = (List) answer.get("parts");
+      List lengths = (List) answer.get(Protocol.PARTS);
       InputPartition[] parts = new InputPartition[lengths.size()];
       int end = 0;
       for (int i = 0; i < parts.length; i++) {
@@ -77,8 +78,8 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
   }
 
   public String description() {
-    String read = "; " + answer.get("rows") + " rows, read by the driver]";
-    return "LanceColumns " + shown + " [" + answer.get("about") + read;
+    String read = "; " + answer.get(Protocol.ROWS) + " rows, read by the driver]";
+    return "LanceColumns " + displayName + " [" + answer.get(Protocol.ABOUT) + read;
   }
 
   public Scan.ColumnarSupportMode columnarSupportMode() {
@@ -90,11 +91,11 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
   }
 
   public CustomMetric[] supportedCustomMetrics() {
-    return (CustomMetric[]) LanceAmount.of((List) answer.get("amounts"));
+    return (CustomMetric[]) LanceAmount.of((List) answer.get(Protocol.AMOUNTS));
   }
 
   public CustomTaskMetric[] reportDriverMetrics() {
-    return LanceAmount.of((List) answer.get("amounts"));
+    return LanceAmount.of((List) answer.get(Protocol.AMOUNTS));
   }
 
   public Batch toBatch() {

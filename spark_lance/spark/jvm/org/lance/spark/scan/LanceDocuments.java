@@ -33,6 +33,7 @@ import org.apache.spark.sql.catalyst.expressions.variant.VariantGet;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy$;
 import org.apache.spark.sql.types.DataType;
+import org.lance.spark.load.Protocol;
 import scala.collection.immutable.Seq;
 
 public final class LanceDocuments {
@@ -50,18 +51,18 @@ public final class LanceDocuments {
     List args = new ArrayList();
     args.add(told);
     Map candidate = new HashMap();
-    candidate.put("op", "CANDIDATE");
-    candidate.put("args", args);
+    candidate.put(Protocol.OP, "CANDIDATE");
+    candidate.put(Protocol.ARGS, args);
     return candidate;
   }
 
   private static boolean hasDocuments(Map told) {
-    if ("DOCUMENT".equals(told.get("op"))) {
+    if ("DOCUMENT".equals(told.get(Protocol.OP))) {
       return true;
     }
     boolean found = false;
-    if ("AND".equals(told.get("op")) || "OR".equals(told.get("op"))) {
-      List args = (List) told.get("args");
+    if ("AND".equals(told.get(Protocol.OP)) || "OR".equals(told.get(Protocol.OP))) {
+      List args = (List) told.get(Protocol.ARGS);
       for (int i = 0; i < args.size(); i++) {
         found = found || hasDocuments((Map) args.get(i));
       }
@@ -84,8 +85,8 @@ public final class LanceDocuments {
         return null;
       }
       Map told = new HashMap();
-      told.put("op", condition instanceof And ? "AND" : "OR");
-      told.put("args", args);
+      told.put(Protocol.OP, condition instanceof And ? "AND" : "OR");
+      told.put(Protocol.ARGS, args);
       return told;
     }
     Map document = document(condition);
@@ -140,9 +141,9 @@ public final class LanceDocuments {
     }
     Map told = test == null ? null : access(tested);
     if (told != null) {
-      told.put("op", "DOCUMENT");
-      told.put("test", test);
-      told.put("values", values);
+      told.put(Protocol.OP, "DOCUMENT");
+      told.put(Protocol.TEST, test);
+      told.put(Protocol.VALUES, values);
     }
     return told;
   }
@@ -168,8 +169,8 @@ public final class LanceDocuments {
 
   private static Map literal(Literal literal) {
     Map told = new HashMap();
-    told.put("type", literal.dataType().json());
-    told.put("value", LancePushed.text(literal.value()));
+    told.put(Protocol.TYPE, literal.dataType().json());
+    told.put(Protocol.VALUE, LancePushed.text(literal.value()));
     return told;
   }
 
@@ -193,10 +194,10 @@ public final class LanceDocuments {
       return null;
     }
     Map told = new HashMap();
-    told.put("function", plain ? "get_json_object" : "variant_get");
-    told.put("column", ((AttributeReference) column).name());
-    told.put("path", ((Literal) path).value().toString());
-    told.put("types", types);
+    told.put(Protocol.FUNCTION, plain ? "get_json_object" : "variant_get");
+    told.put(Protocol.COLUMN, ((AttributeReference) column).name());
+    told.put(Protocol.PATH, ((Literal) path).value().toString());
+    told.put(Protocol.TYPES, types);
     return told;
   }
 }

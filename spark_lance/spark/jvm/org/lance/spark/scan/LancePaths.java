@@ -19,6 +19,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceUnits;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
@@ -31,8 +32,8 @@ public final class LancePaths {
     if (!LanceScan.plans(false)) {
       return null;
     }
-    Map question = Bridge.question("describe_read");
-    question.put("read", LanceScan.read(options, new StructType(), UUID.randomUUID().toString(), null));
+    Map question = Bridge.question(Protocol.DESCRIBE_READ);
+    question.put(Protocol.READ, LanceScan.read(options, new StructType(), UUID.randomUUID().toString(), null));
     return (Map) Bridge.ask(question, null);
   }
 
@@ -42,7 +43,7 @@ public final class LancePaths {
   }
 
   public static StructType schema(Map described) {
-    return (StructType) DataType.fromJson((String) described.get("schema"));
+    return (StructType) DataType.fromJson((String) described.get(Protocol.SCHEMA));
   }
 
   // The table of a read; null if Spark's workers are to plan it. `described` is null where the user gave the schema:
@@ -56,7 +57,7 @@ public final class LancePaths {
     private final StructType schema;
     // Whether the schema is the user's, who may have any table in mind.
     private final boolean given;
-    private String token = UUID.randomUUID().toString();
+    private String cacheKey = UUID.randomUUID().toString();
     private Object ref;
     // What Spark may push down; null if only options and the version of a read tell.
     private Object pushdown;
@@ -67,8 +68,8 @@ public final class LancePaths {
       super(source, "lance", schema);
       this.schema = schema;
       this.given = described == null;
-      this.ref = described == null ? null : described.get("ref");
-      this.pushdown = described == null ? null : described.get("pushdown");
+      this.ref = described == null ? null : described.get(Protocol.REF);
+      this.pushdown = described == null ? null : described.get(Protocol.PUSHDOWN);
       this.source = source;
     }
 
@@ -89,8 +90,8 @@ public final class LancePaths {
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
       WriteBuilder own = super.newWriteBuilder(info);
-      String shown = String.valueOf(info.options().get("path"));
-      return Bridge.writing(false, shown, Shim.sourceOf(this), info, own);
+      String displayName = String.valueOf(info.options().get("path"));
+      return Bridge.writing(false, displayName, Shim.sourceOf(this), info, own);
     }
 
     private synchronized Map pushdown() {
@@ -99,7 +100,7 @@ public final class LancePaths {
 
     private synchronized Map read(CaseInsensitiveStringMap options) {
       Object version = pinned(options);
-      return LanceScan.read(options, schema, token, version);
+      return LanceScan.read(options, schema, cacheKey, version);
     }
 
     // Options that make Spark's own way read the known version, too. Streams take none. Nor does a read of the changes
@@ -122,12 +123,12 @@ public final class LancePaths {
         source = now;
         ref = null;
         pushdown = null;
-        token = UUID.randomUUID().toString();
+        cacheKey = UUID.randomUUID().toString();
       }
       if (ref == null) {
-        Map question = Bridge.question("pin_read");
-        question.put("read", LanceScan.read(options, schema, token, null));
-        question.put("given", Boolean.valueOf(given));
+        Map question = Bridge.question(Protocol.PIN_READ);
+        question.put(Protocol.READ, LanceScan.read(options, schema, cacheKey, null));
+        question.put(Protocol.HAS_USER_SCHEMA, Boolean.valueOf(given));
         ref = Bridge.ask(question, null);
       }
       return ref;

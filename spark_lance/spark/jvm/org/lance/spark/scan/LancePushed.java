@@ -22,6 +22,7 @@ import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Decimal;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 
 public final class LancePushed {
   // The type of the literals that were last described, and its JSON: lists have thousands of one type.
@@ -68,9 +69,9 @@ public final class LancePushed {
       return false;
     }
     List path = Bridge.list(((NamedReference) args[place]).fieldNames());
-    boolean isCompared = ((List) pushdown.get("values")).contains(path);
+    boolean isCompared = ((List) pushdown.get(Protocol.VALUES)).contains(path);
     if (NULL_TESTS.contains(name)) {
-      return isCompared || ((List) pushdown.get("nulls")).contains(path);
+      return isCompared || ((List) pushdown.get(Protocol.NULLS)).contains(path);
     }
     boolean all = isCompared && TESTS.contains(name) && (args.length == 2 || (name.equals("IN") && args.length > 2));
     for (int i = 0; all && i < args.length; i++) {
@@ -105,23 +106,23 @@ public final class LancePushed {
   private static Map described(Expression expression) {
     Map told = new HashMap();
     if (expression instanceof NamedReference) {
-      told.put("path", Bridge.list(((NamedReference) expression).fieldNames()));
+      told.put(Protocol.PATH, Bridge.list(((NamedReference) expression).fieldNames()));
     } else if (expression instanceof Literal) {
       Literal literal = (Literal) expression;
-      told.put("type", json(literal.dataType()));
-      told.put("value", text(literal.value()));
+      told.put(Protocol.TYPE, json(literal.dataType()));
+      told.put(Protocol.VALUE, text(literal.value()));
     } else if (expression instanceof Predicate) {
-      told.put("op", ((Predicate) expression).name());
+      told.put(Protocol.OP, ((Predicate) expression).name());
       List args = new ArrayList();
       Expression[] children = expression.children();
-      Map list = told.get("op").equals("IN") ? list(children) : null;
+      Map list = told.get(Protocol.OP).equals("IN") ? list(children) : null;
       for (int i = 0; i < (list == null ? children.length : 1); i++) {
         args.add(described(children[i]));
       }
       if (list != null) {
         args.add(list);
       }
-      told.put("args", args);
+      told.put(Protocol.ARGS, args);
     }
     return told;
   }
@@ -145,8 +146,8 @@ public final class LancePushed {
       return null;
     }
     Map told = new HashMap();
-    told.put("type", json(type));
-    told.put("values", values);
+    told.put(Protocol.TYPE, json(type));
+    told.put(Protocol.VALUES, values);
     return told;
   }
 
@@ -187,15 +188,15 @@ public final class LancePushed {
       if (name == null) {
         return null;
       }
-      one.put("function", name);
+      one.put(Protocol.FUNCTION, name);
       boolean counts = asked[i] instanceof Count && ((Count) asked[i]).isDistinct();
       boolean sums = asked[i] instanceof Sum && ((Sum) asked[i]).isDistinct();
-      one.put("distinct", Boolean.valueOf(counts || sums));
+      one.put(Protocol.DISTINCT, Boolean.valueOf(counts || sums));
       List paths = asked[i] instanceof CountStar ? new ArrayList() : paths(asked[i].children());
       if (paths == null || paths.size() > 1) {
         return null;
       }
-      one.put("path", paths.isEmpty() ? null : paths.get(0));
+      one.put(Protocol.PATH, paths.isEmpty() ? null : paths.get(0));
       found.add(one);
     }
     return found;

@@ -57,17 +57,18 @@ import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 
 /** Rows that the driver has read. */
 public final class LanceRows implements LocalScan, SupportsReportStatistics {
-  private final String shown;
+  private final String displayName;
   private final Map question;
   private final Map answer;
   private final StructType schema;
   private InternalRow[] rows = null;
 
-  public LanceRows(String shown, Map question, Map answer, StructType schema) {
-    this.shown = shown;
+  public LanceRows(String displayName, Map question, Map answer, StructType schema) {
+    this.displayName = displayName;
     this.question = question;
     this.answer = answer;
     this.schema = schema;
@@ -78,7 +79,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
   }
 
   public String description() {
-    return "LanceRows " + shown + " [" + answer.get("rows") + " rows, read by the driver]";
+    return "LanceRows " + displayName + " [" + answer.get(Protocol.ROWS) + " rows, read by the driver]";
   }
 
   public Statistics estimateStatistics() {
@@ -100,7 +101,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
   // version but one that the user names, which is refused then.
   public static MicroBatchStream stream(Map question, StructType schema, String checkpoint) {
     Map all = new HashMap(options(question).asCaseSensitiveMap());
-    if (Boolean.TRUE.equals(((Map) question.get("read")).get("pinned"))) {
+    if (Boolean.TRUE.equals(((Map) question.get(Protocol.READ)).get(Protocol.PINNED))) {
       all.remove("version");
     }
     CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
@@ -108,12 +109,12 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
   }
 
   public static CaseInsensitiveStringMap options(Map question) {
-    return new CaseInsensitiveStringMap((Map) ((Map) question.get("read")).get("options"));
+    return new CaseInsensitiveStringMap((Map) ((Map) question.get(Protocol.READ)).get(Protocol.OPTIONS));
   }
 
   public static Statistics statistics(Map question, Map answer) {
-    Number rows = (Number) answer.get("rows");
-    Number bytes = (Number) answer.get("bytes");
+    Number rows = (Number) answer.get(Protocol.ROWS);
+    Number bytes = (Number) answer.get(Protocol.BYTES);
     return new Size(
         bytes == null ? OptionalLong.empty() : OptionalLong.of(bytes.longValue()),
         rows == null ? OptionalLong.empty() : OptionalLong.of(rows.longValue()),
@@ -127,20 +128,20 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
       return new HashMap();
     }
     Map asked = new LinkedHashMap(question);
-    asked.put("verb", "column_statistics");
+    asked.put(Protocol.VERB, Protocol.COLUMN_STATISTICS);
     Map answer = (Map) Bridge.ask(asked, null);
-    StructType schema = (StructType) DataType.fromJson((String) answer.get("schema"));
+    StructType schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     Map found = new HashMap();
     InternalRow[] ends = decoded(answer, schema);
     for (int i = 0; i < schema.length(); i++) {
       StructField field = schema.fields()[i];
-      Map about = (Map) ((Map) answer.get("columns")).get(field.name());
+      Map about = (Map) ((Map) answer.get(Protocol.COLUMNS)).get(field.name());
       boolean bounded = !ends[0].isNullAt(i);
       found.put(
           FieldReference.column(field.name()),
           new Column(
-              (Number) about.get("nulls"),
-              (Number) about.get("distinct"),
+              (Number) about.get(Protocol.NULLS),
+              (Number) about.get(Protocol.DISTINCT),
               bounded ? ends[0].get(i, field.dataType()) : null,
               bounded ? ends[1].get(i, field.dataType()) : null,
               rows.longValue()));
@@ -217,10 +218,10 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
 
   // Takes rows that Python has left in a file, which is deleted; false if that cannot be read.
   static boolean isAtHand(Map answer) {
-    if (!answer.get("kind").equals("rows") || answer.get("file") == null) {
+    if (!answer.get(Protocol.KIND).equals("rows") || answer.get(Protocol.FILE) == null) {
       return true;
     }
-    Path file = Paths.get((String) answer.get("file"), new String[0]);
+    Path file = Paths.get((String) answer.get(Protocol.FILE), new String[0]);
     try {
       answer.put("stream", Files.readAllBytes(file));
       return true;
@@ -235,7 +236,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
   private static InternalRow[] decoded(Map answer, StructType schema) {
     byte[] stream = (byte[]) answer.get("stream");
     try {
-      return decoded(stream == null ? Base64.getDecoder().decode((String) answer.get("arrow")) : stream, schema);
+      return decoded(stream == null ? Base64.getDecoder().decode((String) answer.get(Protocol.ARROW)) : stream, schema);
     } catch (java.io.IOException problem) {
       throw new IllegalStateException(problem);
     }

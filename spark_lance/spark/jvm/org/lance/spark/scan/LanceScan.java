@@ -41,6 +41,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 import scala.collection.immutable.Seq;
@@ -63,32 +64,32 @@ public final class LanceScan {
   // own way, which streams go.
   public static ScanBuilder builder(
       Boolean byDefault,
-      String shown,
+      String displayName,
       CaseInsensitiveStringMap options,
       Boolean pinned,
       StructType schema,
-      String token,
+      String cacheKey,
       StructType hidden,
       Map pushdown,
       ScanBuilder own) {
     if (!plans(byDefault.booleanValue())) {
       return own;
     }
-    Map read = read(options, schema, token, null);
-    read.put("pinned", pinned);
-    return made(shown, read, schema, hidden, pushdown, own);
+    Map read = read(options, schema, cacheKey, null);
+    read.put(Protocol.PINNED, pinned);
+    return made(displayName, read, schema, hidden, pushdown, own);
   }
 
   // The same for a table by path, without hidden columns.
-  public static ScanBuilder ofPath(String shown, Map read, StructType schema, Map pushdown, ScanBuilder own) {
-    return made(shown, read, schema, new StructType(), pushdown, own);
+  public static ScanBuilder ofPath(String displayName, Map read, StructType schema, Map pushdown, ScanBuilder own) {
+    return made(displayName, read, schema, new StructType(), pushdown, own);
   }
 
   private static ScanBuilder made(
-      String shown, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
+      String displayName, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
     return Shim.takesCatalystFilters()
-        ? (ScanBuilder) new OfExpressions(shown, read, schema, hidden, pushdown, own)
-        : new OfPredicates(shown, read, schema, hidden, pushdown, own);
+        ? (ScanBuilder) new OfExpressions(displayName, read, schema, hidden, pushdown, own)
+        : new OfPredicates(displayName, read, schema, hidden, pushdown, own);
   }
 
   // Whether a session's reads are planned here.
@@ -101,12 +102,12 @@ public final class LanceScan {
   }
 
   // A table in a question: options of the read, columns, a token, and the version if it is known.
-  public static Map read(CaseInsensitiveStringMap options, StructType schema, String token, Object ref) {
+  public static Map read(CaseInsensitiveStringMap options, StructType schema, String cacheKey, Object ref) {
     Map read = new LinkedHashMap();
-    read.put("options", new HashMap(options.asCaseSensitiveMap()));
-    read.put("schema", schema.json());
-    read.put("token", token);
-    read.put("ref", ref);
+    read.put(Protocol.OPTIONS, new HashMap(options.asCaseSensitiveMap()));
+    read.put(Protocol.SCHEMA, schema.json());
+    read.put(Protocol.TOKEN, cacheKey);
+    read.put(Protocol.REF, ref);
     return read;
   }
 
@@ -118,7 +119,7 @@ public final class LanceScan {
           SupportsPushDownLimit,
           SupportsPushDownTopN,
           SupportsPushDownOffset {
-    private final String shown;
+    private final String displayName;
     private final Map read;
     // Hidden columns, with the option that reads each.
     private final StructType hidden;
@@ -140,8 +141,8 @@ public final class LanceScan {
     private Map asked = null;
     private Map known = null;
 
-    Builder(String shown, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
-      this.shown = shown;
+    Builder(String displayName, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
+      this.displayName = displayName;
       this.read = read;
       this.all = schema;
       this.wanted = schema;
@@ -168,8 +169,8 @@ public final class LanceScan {
     // What the description of the table says. A read by name with options of its own is described here.
     private Map pushdown() {
       if (pushdown == null) {
-        Map question = Bridge.question("describe_pushdown");
-        question.put("read", read);
+        Map question = Bridge.question(Protocol.DESCRIBE_PUSHDOWN);
+        question.put(Protocol.READ, read);
         pushdown = (Map) Bridge.ask(question, null);
       }
       return pushdown;
@@ -196,9 +197,9 @@ public final class LanceScan {
         known = null;
         return false;
       }
-      Map question = question("push_aggregates");
-      question.put("aggregates", functions);
-      question.put("groups", groups);
+      Map question = question(Protocol.PUSH_AGGREGATES);
+      question.put(Protocol.AGGREGATES, functions);
+      question.put(Protocol.GROUPS, groups);
       // Spark asks first whether it may hand them over, and then does.
       if (!question.equals(asked)) {
         asked = question;
@@ -214,10 +215,10 @@ public final class LanceScan {
         return false;
       }
       Map wanted = new LinkedHashMap();
-      wanted.put("path", Bridge.list(((NamedReference) orders[0].expression()).fieldNames()));
-      wanted.put("descending", Boolean.valueOf(orders[0].direction() == SortDirection.DESCENDING));
-      wanted.put("nulls", orders[0].nullOrdering() == NullOrdering.NULLS_FIRST ? "first" : "last");
-      wanted.put("rows", Integer.valueOf(limit));
+      wanted.put(Protocol.PATH, Bridge.list(((NamedReference) orders[0].expression()).fieldNames()));
+      wanted.put(Protocol.DESCENDING, Boolean.valueOf(orders[0].direction() == SortDirection.DESCENDING));
+      wanted.put(Protocol.NULLS, orders[0].nullOrdering() == NullOrdering.NULLS_FIRST ? "first" : "last");
+      wanted.put(Protocol.ROWS, Integer.valueOf(limit));
       top = wanted;
       return true;
     }
@@ -229,7 +230,7 @@ public final class LanceScan {
       }
       this.limit = limit;
       // With a condition one task might have to look through the whole table.
-      boolean whole = pushed.length == 0 && candidates.isEmpty() && ((Boolean) pushdown().get("whole")).booleanValue();
+      boolean whole = pushed.length == 0 && candidates.isEmpty() && ((Boolean) pushdown().get(Protocol.WHOLE)).booleanValue();
       alone = whole && limit <= MOST_ALONE;
       return true;
     }
@@ -255,25 +256,25 @@ public final class LanceScan {
     private Map question(String verb) {
       Map question = Bridge.question(verb);
       Map table = new LinkedHashMap(read);
-      Map options = new HashMap((Map) read.get("options"));
-      table.put("options", options);
+      Map options = new HashMap((Map) read.get(Protocol.OPTIONS));
+      table.put(Protocol.OPTIONS, options);
       for (int i = 0; i < hidden.length(); i++) {
         StructField column = hidden.fields()[i];
         if (Arrays.asList((Object[]) wanted.fieldNames()).contains(column.name())) {
           options.put(column.metadata().getString("lance.option"), "true");
         }
       }
-      question.put("read", table);
-      question.put("columns", wanted.equals(all) ? read.get("schema") : wanted.json());
-      question.put("predicates", LancePushed.described(pushed));
-      question.put("candidates", candidates);
-      question.put("limit", limit < 0 ? null : Integer.valueOf(limit));
-      question.put("alone", Boolean.valueOf(alone));
-      question.put("offset", Integer.valueOf(offset));
-      question.put("top", top);
-      question.put("cores", Integer.valueOf(SparkContext.getOrCreate().defaultParallelism()));
-      question.put("localRows", setting("spark.lance.localRows", "10000"));
-      question.put("localBytes", setting("spark.lance.localBytes", "8388608"));
+      question.put(Protocol.READ, table);
+      question.put(Protocol.COLUMNS, wanted.equals(all) ? read.get(Protocol.SCHEMA) : wanted.json());
+      question.put(Protocol.PREDICATES, LancePushed.described(pushed));
+      question.put(Protocol.CANDIDATES, candidates);
+      question.put(Protocol.LIMIT, limit < 0 ? null : Integer.valueOf(limit));
+      question.put(Protocol.ALONE, Boolean.valueOf(alone));
+      question.put(Protocol.OFFSET, Integer.valueOf(offset));
+      question.put(Protocol.TOP, top);
+      question.put(Protocol.CORES, Integer.valueOf(SparkContext.getOrCreate().defaultParallelism()));
+      question.put(Protocol.LOCAL_ROWS, setting("spark.lance.localRows", "10000"));
+      question.put(Protocol.LOCAL_BYTES, setting("spark.lance.localBytes", "8388608"));
       return question;
     }
 
@@ -282,24 +283,24 @@ public final class LanceScan {
         return own.build();
       }
       if (known != null) {
-        return new LanceRows(shown, null, known, (StructType) DataType.fromJson((String) known.get("schema")));
+        return new LanceRows(displayName, null, known, (StructType) DataType.fromJson((String) known.get(Protocol.SCHEMA)));
       }
-      Map question = question("plan_scan");
-      question.put("files", Boolean.valueOf(!isApart));
-      question.put("columnar", Boolean.valueOf(!isApart && LanceTransport.mayUse(wanted)));
+      Map question = question(Protocol.PLAN_SCAN);
+      question.put(Protocol.FILES, Boolean.valueOf(!isApart));
+      question.put(Protocol.COLUMNAR, Boolean.valueOf(!isApart && LanceTransport.mayUse(wanted)));
       Map answer;
       try {
         answer = (Map) Bridge.ask(question, null);
-        Scan columns = LanceColumnScan.of(shown, question, answer, wanted);
+        Scan columns = LanceColumnScan.of(displayName, question, answer, wanted);
         if (columns != null) {
           return columns;
         }
-        boolean isColumns = answer.get("kind").equals("columns");
+        boolean isColumns = answer.get(Protocol.KIND).equals("columns");
         if (isColumns || !LanceRows.isAtHand(answer)) {
           // Python's files are not found here, or executors take no columns: the next scan asks for none.
           isApart = isApart || !isColumns || LanceTransport.mayUse(wanted);
-          question.put("files", Boolean.FALSE);
-          question.put("columnar", Boolean.FALSE);
+          question.put(Protocol.FILES, Boolean.FALSE);
+          question.put(Protocol.COLUMNAR, Boolean.FALSE);
           answer = (Map) Bridge.ask(question, null);
         }
       } catch (IllegalArgumentException problem) {
@@ -309,10 +310,10 @@ public final class LanceScan {
         // A stream has options that no other read takes; and what is really wrong Spark's own way says, too.
         return own();
       }
-      if (answer.get("kind").equals("rows")) {
-        return new LanceRows(shown, question, answer, wanted);
+      if (answer.get(Protocol.KIND).equals("rows")) {
+        return new LanceRows(displayName, question, answer, wanted);
       }
-      return new LanceTaskScan(shown, question, answer, wanted);
+      return new LanceTaskScan(displayName, question, answer, wanted);
     }
 
     private Scan own() {
@@ -325,8 +326,8 @@ public final class LanceScan {
 
   /** Takes Spark's own expressions: some of them exclude documents, and so rows. */
   public static final class OfExpressions extends Builder implements SupportsPushDownCatalystFilters {
-    OfExpressions(String shown, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
-      super(shown, read, schema, hidden, pushdown, own);
+    OfExpressions(String displayName, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
+      super(displayName, read, schema, hidden, pushdown, own);
     }
 
     public Seq pushFilters(Seq filters) {
@@ -360,8 +361,8 @@ public final class LanceScan {
 
   /** Takes predicates of connectors, where a release of Spark gives no other. */
   public static final class OfPredicates extends Builder implements SupportsPushDownV2Filters {
-    OfPredicates(String shown, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
-      super(shown, read, schema, hidden, pushdown, own);
+    OfPredicates(String displayName, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
+      super(displayName, read, schema, hidden, pushdown, own);
     }
 
     public Predicate[] pushPredicates(Predicate[] predicates) {

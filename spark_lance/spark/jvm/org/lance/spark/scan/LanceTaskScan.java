@@ -27,6 +27,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 
@@ -34,7 +35,7 @@ public final class LanceTaskScan
     implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
   // Keys of a join beyond which they do not narrow a scan.
   private static final int MOST_KEYS = 10000;
-  private final String shown;
+  private final String displayName;
   private final Map question;
   private final Map first;
   private final StructType schema;
@@ -45,8 +46,8 @@ public final class LanceTaskScan
   // How rows come from the workers, once somebody has asked: see LanceTransport.
   private String transport = null;
 
-  LanceTaskScan(String shown, Map question, Map answer, StructType schema) {
-    this.shown = shown;
+  LanceTaskScan(String displayName, Map question, Map answer, StructType schema) {
+    this.displayName = displayName;
     this.question = question;
     this.first = answer;
     this.planned = answer;
@@ -58,8 +59,8 @@ public final class LanceTaskScan
   }
 
   public synchronized String description() {
-    String order = isOrdered() ? "; order: " + question.get("top") : "";
-    return "LanceScan " + shown + " [" + planned.get("about") + order + "]";
+    String order = isOrdered() ? "; order: " + question.get(Protocol.TOP) : "";
+    return "LanceScan " + displayName + " [" + planned.get(Protocol.ABOUT) + order + "]";
   }
 
   // Spark would plan all partitions to find out by itself.
@@ -81,16 +82,16 @@ public final class LanceTaskScan
 
   public CustomMetric[] supportedCustomMetrics() {
     List metrics = new ArrayList(Arrays.asList(source.source().createPythonMetrics()));
-    metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("amounts"))));
+    metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get(Protocol.AMOUNTS))));
     if (!transport().equals("rows")) {
-      metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get("taskAmounts"))));
+      metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get(Protocol.TASK_AMOUNTS))));
     }
     return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
   }
 
   // What the plan says. Tasks tell what they read where LanceColumns runs in executors, which have no other class.
   public synchronized CustomTaskMetric[] reportDriverMetrics() {
-    return LanceAmount.of((List) planned.get("amounts"));
+    return LanceAmount.of((List) planned.get(Protocol.AMOUNTS));
   }
 
   public Batch toBatch() {
@@ -105,13 +106,13 @@ public final class LanceTaskScan
 
   // Whether only the first rows of an order are read.
   private boolean isOrdered() {
-    return Boolean.TRUE.equals(first.get("ordered"));
+    return Boolean.TRUE.equals(first.get(Protocol.ORDERED));
   }
 
   public NamedReference[] filterAttributes() {
     List names = new ArrayList();
     // What a limit leaves must not depend on a join.
-    boolean all = question.get("limit") == null && !isOrdered();
+    boolean all = question.get(Protocol.LIMIT) == null && !isOrdered();
     for (int i = 0; all && i < schema.length(); i++) {
       names.add(FieldReference.column(schema.fields()[i].name()));
     }
@@ -127,12 +128,12 @@ public final class LanceTaskScan
       }
     }
     List keys = LancePushed.described((Predicate[]) few.toArray(new Predicate[0]));
-    if (question.get("limit") != null || isOrdered() || found.containsAll(keys)) {
+    if (question.get(Protocol.LIMIT) != null || isOrdered() || found.containsAll(keys)) {
       return;
     }
     Map asked = new LinkedHashMap(question);
     found.addAll(keys);
-    asked.put("runtime", found);
+    asked.put(Protocol.RUNTIME, found);
     planned = (Map) Bridge.ask(asked, null);
   }
 
@@ -145,7 +146,7 @@ public final class LanceTaskScan
   }
 
   public synchronized InputPartition[] planInputPartitions() {
-    List pickled = (List) planned.get("partitions");
+    List pickled = (List) planned.get(Protocol.PARTITIONS);
     InputPartition[] partitions = new InputPartition[pickled.size()];
     for (int i = 0; i < partitions.length; i++) {
       partitions[i] = new PythonInputPartition(i, bytes(pickled.get(i)));
@@ -158,7 +159,7 @@ public final class LanceTaskScan
   }
 
   private synchronized PartitionReaderFactory rows() {
-    return Shim.readerFactory(source, bytes(planned.get("function")), schema, LanceRows.options(question));
+    return Shim.readerFactory(source, bytes(planned.get(Protocol.FUNCTION)), schema, LanceRows.options(question));
   }
 
   private static byte[] bytes(Object text) {

@@ -43,6 +43,7 @@ import org.apache.spark.sql.types.NumericType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
@@ -72,7 +73,7 @@ public final class LanceLateral {
   //
   // answer: Python's description of the search; ofRow: name of an argument -> its value; output: the columns found.
   public static LogicalPlan relation(Map answer, Map ofRow, Seq output) {
-    StructType schema = (StructType) DataType.fromJson((String) answer.get("schema"));
+    StructType schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     Seq values = NONE;
     for (Iterator i = ofRow.values().iterator(); i.hasNext(); ) {
       values = (Seq) values.appended(i.next());
@@ -173,7 +174,7 @@ public final class LanceLateral {
       }
 
       public String toString() {
-        return (String) search.answer.get("plan");
+        return (String) search.answer.get(Protocol.PLAN);
       }
     }
 
@@ -184,19 +185,19 @@ public final class LanceLateral {
         Attribute column = (Attribute) child.output().apply(i);
         fields[i] = new StructField("c" + i, column.dataType(), true, column.metadata());
       }
-      Map question = Bridge.question("search_each");
-      question.put("search", about.search.answer.get("always"));
-      question.put("given", about.search.given);
+      Map question = Bridge.question(Protocol.SEARCH_EACH);
+      question.put(Protocol.SEARCH, about.search.answer.get(Protocol.ALWAYS));
+      question.put(Protocol.ARGUMENTS, about.search.given);
       List columns = new ArrayList();
       for (int i = 0; i < about.wanted.size(); i++) {
         columns.add(((Attribute) about.wanted.apply(i)).name());
       }
-      question.put("columns", columns);
+      question.put(Protocol.COLUMNS, columns);
       Map subject = new HashMap();
-      subject.put("session", session);
-      subject.put("rows", session.internalCreateDataFrame(child.execute(), new StructType(fields), false));
+      subject.put(Protocol.SESSION, session);
+      subject.put(Protocol.ROWS, session.internalCreateDataFrame(child.execute(), new StructType(fields), false));
       Bridge.ask(question, subject);
-      return ((Dataset) subject.get("found")).queryExecution().toRdd();
+      return ((Dataset) subject.get(Protocol.RESULT)).queryExecution().toRdd();
     }
 
     // What executors get where a task refers to the nodes below its own, whose columns it asks for: they have no class

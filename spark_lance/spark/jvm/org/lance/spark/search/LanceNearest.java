@@ -33,6 +33,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 
 public final class LanceNearest extends Rule {
   public LanceNearest() {}
@@ -102,19 +103,19 @@ public final class LanceNearest extends Rule {
       if (table.metadataColumns().length == 0 || k.intValue() < 1) {
         return null;
       }
-      Map question = Bridge.question("nearest");
-      question.put("shown", table.name());
-      question.put("reads", table.options());
-      question.put("version", table.version());
-      question.put("column", match.column.name());
-      question.put("vector", match.vector);
-      question.put("metric", match.metric);
-      question.put("k", k);
+      Map question = Bridge.question(Protocol.NEAREST);
+      question.put(Protocol.DISPLAY_NAME, table.name());
+      question.put(Protocol.READS, table.options());
+      question.put(Protocol.VERSION, table.version());
+      question.put(Protocol.COLUMN, match.column.name());
+      question.put(Protocol.VECTOR, match.vector);
+      question.put(Protocol.METRIC, match.metric);
+      question.put(Protocol.K, k);
       List wanted = new ArrayList();
       for (int i = 0; i < relation.output().size(); i++) {
         wanted.add(((Attribute) relation.output().apply(i)).name());
       }
-      question.put("columns", wanted);
+      question.put(Protocol.COLUMNS, wanted);
       Map answer = (Map) Bridge.ask(question, null);
       if (answer == null) {
         return null;

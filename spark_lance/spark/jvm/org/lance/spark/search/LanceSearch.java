@@ -55,6 +55,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.catalog.LanceCatalog;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 
 public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   private final String function;
@@ -95,10 +96,10 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
           function + " takes the name or the path of a table first, as text: " + function + "('db.t', ...)");
     }
     Map question = question(function, (String) values.get(0));
-    question.put("function", function);
-    question.put("arguments", values);
-    question.put("named", named);
-    question.put("each", new ArrayList(ofRow.keySet()));
+    question.put(Protocol.FUNCTION, function);
+    question.put(Protocol.ARGUMENTS, values);
+    question.put(Protocol.NAMED, named);
+    question.put(Protocol.EACH, new ArrayList(ofRow.keySet()));
     Map answer = (Map) Bridge.ask(question, null);
     DataSourceV2Relation found = relation(answer);
     return ofRow.isEmpty() ? found : (Object) LanceLateral.relation(answer, ofRow, found.output());
@@ -140,15 +141,15 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     List parts = isPath ? new ArrayList(Collections.singletonList(table)) : parts(session, table);
     CatalogPlugin first = parts.size() > 1 ? catalog(catalogs, (String) parts.get(0)) : null;
     if (first instanceof LanceCatalog) {
-      return ((LanceCatalog) first).question("search", texts(parts.subList(1, parts.size())));
+      return ((LanceCatalog) first).question(Protocol.SEARCH, texts(parts.subList(1, parts.size())));
     }
     if (!(current instanceof LanceCatalog)) {
-      return ((LanceCatalog) catalogs.catalog(catalog)).question("search", texts(parts));
+      return ((LanceCatalog) catalogs.catalog(catalog)).question(Protocol.SEARCH, texts(parts));
     }
     if (!isPath && parts.size() == 1) {
       parts.addAll(0, Arrays.asList((Object[]) catalogs.currentNamespace()));
     }
-    return ((LanceCatalog) current).question("search", texts(parts));
+    return ((LanceCatalog) current).question(Protocol.SEARCH, texts(parts));
   }
 
   private List parts(SessionState session, String table) {
@@ -230,11 +231,11 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
 
     Found(Map answer) {
       this.answer = answer;
-      this.schema = (StructType) DataType.fromJson((String) answer.get("schema"));
+      this.schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     }
 
     public String name() {
-      return (String) answer.get("shown");
+      return (String) answer.get(Protocol.DISPLAY_NAME);
     }
 
     public StructType schema() {
@@ -266,7 +267,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
 
     public Scan build() {
-      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap((Map) table.answer.get("always"));
+      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap((Map) table.answer.get(Protocol.ALWAYS));
       Scan scan = new PythonTable(Bridge.source(), "lance", wanted).newScanBuilder(options).build();
       return new Searching(scan, wanted, table.answer);
     }
@@ -289,7 +290,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
 
     public String description() {
-      return (String) answer.get("plan");
+      return (String) answer.get(Protocol.PLAN);
     }
 
     public Batch toBatch() {
@@ -305,7 +306,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
 
     public Statistics estimateStatistics() {
-      Number rows = (Number) answer.get("rows");
+      Number rows = (Number) answer.get(Protocol.ROWS);
       return rows == null ? new Few(-1, 0) : new Few(rows.longValue(), schema.defaultSize());
     }
   }

@@ -27,6 +27,7 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 
 public final class LanceNewColumns {
   private LanceNewColumns() {}
@@ -44,10 +45,10 @@ public final class LanceNewColumns {
       return write;
     }
     boolean replaces = replaces(write);
-    Map question = ((LanceTable) relation.table()).question("load_merged");
-    question.put("rows", query.schema().json());
-    question.put("by_name", Boolean.valueOf(command.isByName()));
-    question.put("replaces", Boolean.valueOf(replaces));
+    Map question = ((LanceTable) relation.table()).question(Protocol.LOAD_MERGED);
+    question.put(Protocol.ROWS, query.schema().json());
+    question.put(Protocol.BY_NAME, Boolean.valueOf(command.isByName()));
+    question.put(Protocol.REPLACES, Boolean.valueOf(replaces));
     LanceTable table = LanceTable.answered(question);
     if (table.schema().equals(relation.schema()) || table.schema().equals(((LanceTable) relation.table()).schema())) {
       return write; // as it is, or widened before

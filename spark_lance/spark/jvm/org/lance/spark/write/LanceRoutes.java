@@ -26,6 +26,7 @@ import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.IntegerType$;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
@@ -55,7 +56,7 @@ public final class LanceRoutes {
     LogicalPlan sent = new RepartitionByExpression(
         (Seq) NONE.appended(sentBy(route, plan.query())),
         plan.query(),
-        scala.Option.apply(Integer.valueOf(((Number) route.get("partitions")).intValue())),
+        scala.Option.apply(Integer.valueOf(((Number) route.get(Protocol.PARTITIONS)).intValue())),
         scala.Option.empty());
     LogicalPlan routed = new WriteToDataSourceV2(plan.relation(), batch, sent, plan.customMetrics());
     return (SparkPlan) new DataSourceV2Strategy(SparkSession.active()).apply(routed).apply(0);
@@ -63,11 +64,11 @@ public final class LanceRoutes {
 
   // The value that determines the partition of a row; see spark/streaming/routes.py.
   private static Expression sentBy(Map route, LogicalPlan query) {
-    if (route.get("column") == null) {
+    if (route.get(Protocol.COLUMN) == null) {
       return new Literal(Integer.valueOf(0), DataTypes.IntegerType);
     }
-    Expression column = (Expression) query.output().apply(((Number) route.get("column")).intValue());
-    List values = (List) route.get("values");
+    Expression column = (Expression) query.output().apply(((Number) route.get(Protocol.COLUMN)).intValue());
+    List values = (List) route.get(Protocol.VALUES);
     if (values.isEmpty()) {
       return column;
     }

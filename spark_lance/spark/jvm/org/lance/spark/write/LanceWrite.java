@@ -34,6 +34,7 @@ import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.scan.LanceScan;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
@@ -43,20 +44,20 @@ public final class LanceWrite {
 
   // The builder of a write: `own`, that of Spark's own writes to `source`, if the session leaves planning to workers.
   public static WriteBuilder builder(
-      Boolean byDefault, String shown, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
-    return LanceScan.plans(byDefault.booleanValue()) ? new Builder(shown, source, info, own) : own;
+      Boolean byDefault, String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+    return LanceScan.plans(byDefault.booleanValue()) ? new Builder(displayName, source, info, own) : own;
   }
 
   /** Makes a write that appends rows, or, truncating, one whose rows take the place of what is there. */
   public static final class Builder implements WriteBuilder, SupportsTruncate {
-    private final String shown;
+    private final String displayName;
     private final PythonDataSourceV2 source;
     private final LogicalWriteInfo info;
     private WriteBuilder own;
     private boolean truncates = false;
 
-    Builder(String shown, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
-      this.shown = shown;
+    Builder(String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+      this.displayName = displayName;
       this.source = source;
       this.info = info;
       this.own = own;
@@ -69,13 +70,13 @@ public final class LanceWrite {
     }
 
     public Write build() {
-      return new Planned(shown, source, info, truncates, own.build());
+      return new Planned(displayName, source, info, truncates, own.build());
     }
   }
 
   /** A write to a table. */
   public static final class Planned implements Write {
-    private final String shown;
+    private final String displayName;
     private final PythonDataSourceV2 source;
     private final LogicalWriteInfo info;
     private final boolean truncates;
@@ -83,8 +84,8 @@ public final class LanceWrite {
     // Lets what hands over the rows hand over batches of columns instead; null if it has none.
     private Runnable batches = null;
 
-    Planned(String shown, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, Write own) {
-      this.shown = shown;
+    Planned(String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, Write own) {
+      this.displayName = displayName;
       this.source = source;
       this.info = info;
       this.truncates = truncates;
@@ -92,7 +93,7 @@ public final class LanceWrite {
     }
 
     public String description() {
-      return "LanceWrite " + shown;
+      return "LanceWrite " + displayName;
     }
 
     public String toString() {
@@ -121,25 +122,25 @@ public final class LanceWrite {
 
     Map question(String verb) {
       Map write = new HashMap();
-      write.put("options", new HashMap(info.options().asCaseSensitiveMap()));
-      write.put("schema", info.schema().json());
-      write.put("overwrite", Boolean.valueOf(truncates));
+      write.put(Protocol.OPTIONS, new HashMap(info.options().asCaseSensitiveMap()));
+      write.put(Protocol.SCHEMA, info.schema().json());
+      write.put(Protocol.OVERWRITE, Boolean.valueOf(truncates));
       Map question = Bridge.question(verb);
-      question.put("write", write);
+      question.put(Protocol.WRITE, write);
       return question;
     }
 
     // A plan of Python: what tasks run, and the writer that commits; null if Spark's own way says what is wrong.
     Map plan(boolean streams, boolean batches) {
-      Map question = question("plan_write");
-      question.put("streams", Boolean.valueOf(streams));
-      question.put("batches", Boolean.valueOf(batches));
+      Map question = question(Protocol.PLAN_WRITE);
+      question.put(Protocol.STREAMS, Boolean.valueOf(streams));
+      question.put(Protocol.BATCHES, Boolean.valueOf(batches));
       return (Map) Bridge.ask(question, null);
     }
 
     // Spark's own factory of the tasks' writers, for the plan; `schema` is that of the rows that they get.
     Object factory(Class kind, Map plan, StructType schema, Object beside) {
-      return Shim.writerFactory(kind, source, bytes(plan.get("function")), schema, beside);
+      return Shim.writerFactory(kind, source, bytes(plan.get(Protocol.FUNCTION)), schema, beside);
     }
 
     // Commits what tasks wrote, or takes it back; epoch is null but for streams.
@@ -148,13 +149,13 @@ public final class LanceWrite {
       for (int i = 0; i < messages.length; i++) {
         told.add(messages[i] == null ? null : text(((PythonWriterCommitMessage) messages[i]).pickledMessage()));
       }
-      Map question = Bridge.question("finish_write");
-      question.put("write", new HashMap());
-      question.put("writer", plan.get("writer"));
-      question.put("messages", told);
-      question.put("epoch", epoch);
-      question.put("aborts", Boolean.valueOf(aborts));
-      question.put("execution", SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY()));
+      Map question = Bridge.question(Protocol.FINISH_WRITE);
+      question.put(Protocol.WRITE, new HashMap());
+      question.put(Protocol.WRITER, plan.get(Protocol.WRITER));
+      question.put(Protocol.MESSAGES, told);
+      question.put(Protocol.EPOCH, epoch);
+      question.put(Protocol.ABORTS, Boolean.valueOf(aborts));
+      question.put(Protocol.EXECUTION, SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY()));
       Bridge.ask(question, null);
     }
   }
@@ -230,14 +231,14 @@ public final class LanceWrite {
 
     // Plans a micro-batch of upserts before its rows are planned; returns how they are sent to tasks, null if anyhow.
     Map route(Object epoch) {
-      if (plan != null || !(epoch instanceof Long) || !"upsert".equalsIgnoreCase(write.info.options().get("mode"))) {
+      if (plan != null || !(epoch instanceof Long) || !"upsert".equalsIgnoreCase(write.info.options().get(Protocol.MODE))) {
         return null;
       }
-      Map question = write.question("plan_upserts");
-      question.put("epoch", epoch);
-      question.put("partitions", Integer.valueOf(((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions()));
+      Map question = write.question(Protocol.PLAN_UPSERTS);
+      question.put(Protocol.EPOCH, epoch);
+      question.put(Protocol.PARTITIONS, Integer.valueOf(((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions()));
       plan = (Map) Bridge.ask(question, null);
-      return plan == null ? null : (Map) plan.get("route");
+      return plan == null ? null : (Map) plan.get(Protocol.ROUTE);
     }
 
     // Forgets the plan, so that the write is planned again, for rows that are sent anyhow.

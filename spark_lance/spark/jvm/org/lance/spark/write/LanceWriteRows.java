@@ -59,6 +59,7 @@ import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
 import org.lance.spark.rowlevel.LanceAtHand;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
@@ -207,14 +208,14 @@ public final class LanceWriteRows {
       String stream = stream(write.info().schema());
       Map answer = null;
       if (stream != null) {
-        Map question = write.question("write_rows");
-        question.put("arrow", stream);
+        Map question = write.question(Protocol.WRITE_ROWS);
+        question.put(Protocol.ARROW, stream);
         answer = (Map) Bridge.ask(question, null);
       }
       if (answer == null) {
         return ((V2CommandExec) own.withNewChildren((Seq) NONE.appended(rows))).run();
       }
-      tell(((Number) answer.get("rows")).longValue());
+      tell(((Number) answer.get(Protocol.ROWS)).longValue());
       ((V2ExistingTableWriteExec) own).refreshCache().apply();
       return NONE;
     }
