@@ -33,16 +33,17 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.operations.append import append_message
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
-store, root = open_store(path)
-version = load_latest(store, root).version
+table = TableRef(*open_store(path))
+version = load_latest(table).version
 print("ready", flush=True)
 sys.stdin.readline()
 for name in names:
     file = table_pb2.DataFile(path=name, fields=[0], column_indices=[0], file_major_version=2,
                               file_minor_version=2, file_size_bytes=500)
     operation = append_message([table_pb2.DataFragment(files=[file], physical_rows=1)])
-    version = commit_operation(store, root, operation, read_version=version).version
+    version = commit_operation(table, operation, read_version=version).version
 """,
     "pylance": _COMMON
     + """

@@ -37,14 +37,15 @@ from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.manifest import pack_manifest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
+from spark_lance.table.table_ref import TableRef
 
 SCHEMA = pa.schema([pa.field(name, pa.int64()) for name in "abcde"])
 
 
 def make(path: Path, fragments: int) -> None:
     """Make a table of fragments of a million rows each, without their files."""
-    store, root = open_store(path)
-    created = create_table(store, root, spark_lance.file.base.schema.Schema.from_arrow(SCHEMA))
+    table = TableRef(*open_store(path))
+    created = create_table(table, spark_lance.file.base.schema.Schema.from_arrow(SCHEMA))
     message = table_pb2.Manifest()
     message.CopyFrom(created.message)
     for number in range(fragments):
@@ -73,7 +74,7 @@ def _ours_append(dataset: Any) -> None:
 
 
 def _commit(dataset: Any, operation: Any) -> None:
-    commit_operation(dataset.store, dataset.root, operation, read_version=dataset.version)
+    commit_operation(dataset.table, operation, read_version=dataset.version)
 
 
 OURS: dict[str, Callable[[Any], object]] = {

@@ -44,6 +44,7 @@ from spark_lance.io.store import Store, join, open_store
 from spark_lance.io.stored_names import check_path
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import VERSIONS_DIR
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.drop import drop_table, dropping_folders, is_hidden_folder
 
 __all__ = ["DirectoryCatalog"]
@@ -281,7 +282,7 @@ class DirectoryCatalog:
             forget()
         else:
             self._check_droppable(location, entries)
-            drop_table(*self._open(entry.uri), forget)
+            drop_table(TableRef(*self._open(entry.uri)), forget)
 
     def _open(self, uri: str) -> tuple[Store, str]:
         return open_store(uri, self.storage_options)

@@ -115,7 +115,7 @@ def vacuum(arguments: Arguments) -> int:
         ]
     )
     if arguments.retain_versions is not None and not arguments.allow_short_retention:
-        left = len(list_versions(dataset.store, dataset.root)) - arguments.retain_versions
+        left = len(list_versions(dataset.table)) - arguments.retain_versions
         left -= stats.old_versions if arguments.dry_run else 0
         if left > 0:
             stay = "stays" if left == 1 else "stay"
@@ -130,7 +130,7 @@ def _show_what_goes(dataset: LanceDataset, files: Sequence[CleanupFile], argumen
     gone = {file.path: file for file in files if file.kind == "manifest"}
     versions = [
         (version.version, read_manifest(dataset.store, version.path, version.naming).timestamp)
-        for version in list_versions(dataset.store, dataset.root)
+        for version in list_versions(dataset.table)
         if version.path in gone
     ]
     if versions:
@@ -167,7 +167,7 @@ def check(arguments: Arguments) -> int:
     if arguments.repair:
         if arguments.version is not None:
             raise OptionError("--repair is about the whole table: leave out --version")
-        done = repair(dataset.store, dataset.root)
+        done = repair(dataset.table)
         dataset = dataset.checkout_latest()
     with Progress("reading") as progress:
         report = verify(dataset.snapshot, lambda done, total: progress("reading", done, total, "bytes"))

@@ -21,7 +21,7 @@ from spark_lance.file.opening import open_file
 from spark_lance.index.scalar.create import fill_entry
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.store import join, open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
@@ -30,6 +30,7 @@ from spark_lance.table.inserts.write_plan import find_latest, plan_write
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import DATA_DIR
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.inputs import as_reader
@@ -41,12 +42,11 @@ __all__ = ["Place", "commit", "fragment_from_file", "merge_appends", "place_of",
 
 
 @dataclass(frozen=True)
-class Place:
+class Place(OfTable):
     """Where a table is, or is to be: its URI as given, its store and root path."""
 
     uri: str
-    store: Store
-    root: str
+    table: TableRef
 
     def with_bases(
         self,
@@ -56,7 +56,8 @@ class Place:
     ) -> Place:
         """Return this place for a user who lists places and declares base paths, see `Store.with_bases`."""
         store = self.store.with_bases(allowed, params)
-        return replace(self, store=store.with_bases([os.fspath(base.path) for base in declared]))
+        store = store.with_bases([os.fspath(base.path) for base in declared])
+        return replace(self, table=TableRef(store, self.root))
 
     def for_operation(self, operation: Operation | Transaction) -> Place:
         """Return this place for a user who names base paths in an operation."""
@@ -74,12 +75,12 @@ def place_of(
         OptionTypeError: it is none of these.
     """
     if isinstance(target, str | os.PathLike):
-        return Place(os.fspath(target), *open_store(target, storage_options, commit_lock))
+        return Place(os.fspath(target), TableRef(*open_store(target, storage_options, commit_lock)))
     if hasattr(target, "store") and hasattr(target, "root"):
         if storage_options is None and commit_lock is None:
-            return Place(target.uri, target.store, target.root)
+            return Place(target.uri, target.table)
         store, _ = open_store(target.uri, storage_options or target.store.storage_options, commit_lock)
-        return Place(target.uri, store, target.root)
+        return Place(target.uri, TableRef(store, target.root))
     raise OptionTypeError(f"a table is given by its URI or as a LanceDataset, not as {type(target).__name__}")
 
 
@@ -123,7 +124,7 @@ def write_fragments(
     reader = as_reader(data, schema)
     if not len(reader.schema):
         raise SchemaError("Cannot write with an empty schema.")
-    latest = find_latest(place.store, place.root)
+    latest = find_latest(place.table)
     kind = "overwrite" if mode == "create" and latest is not None else mode
     plan = plan_write(
         place.store,
@@ -138,8 +139,7 @@ def write_fragments(
     aligner = Aligner(reader.schema, plan.schema)
     written = write_files(
         (aligner.align(batch) for batch in reader),
-        place.store,
-        place.root,
+        place.table,
         plan.schema,
         version=plan.version,
         max_rows_per_file=max_rows_per_file,
@@ -196,7 +196,8 @@ def commit(
     if commit_message is not None:
         properties[COMMIT_MESSAGE] = commit_message
     store, root = place.store, place.root
-    latest = find_latest(store, root)
+    table = TableRef(store, root)
+    latest = find_latest(table)
     seconds = RetryPolicy().total_seconds if commit_timeout is None else commit_timeout.total_seconds()
     retry = RetryPolicy(attempts=max_retries + 1, total_seconds=seconds)
     if latest is None and detached:
@@ -206,19 +207,19 @@ def commit(
     anew = isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore)
     if read_version is None and not anew:
         raise OptionError("read_version is needed: the version that the operation was computed from")
-    base = latest if read_version in (None, 0) else load_version(store, root, read_version or 0)
+    base = latest if read_version in (None, 0) else load_version(table, read_version or 0)
     message = operation.message(base)
     if isinstance(message, transaction_pb2.Transaction.CreateIndex):
-        snapshot = Snapshot(store, root, base)
+        snapshot = Snapshot(table, base)
         for entry in message.new_indices:
             fill_entry(snapshot, entry)
     strict = max_retries == 0
     if detached:
         return commit_detached(
-            store, root, message, read_version=base.version, properties=properties, strict=strict
+            table, message, read_version=base.version, properties=properties, strict=strict
         )
     return commit_operation(
-        store, root, message, read_version=base.version, properties=properties, strict=strict, retry=retry
+        table, message, read_version=base.version, properties=properties, strict=strict, retry=retry
     )
 
 
@@ -236,8 +237,7 @@ def _create(
     versions = {(f.file_major_version, f.file_minor_version) for one in fragments for f in one.files}
     version = FileVersion.from_manifest(*versions.pop()) if len(versions) == 1 else DEFAULT_VERSION
     return create_table(
-        place.store,
-        place.root,
+        place.table,
         operation.schema(None),
         fragments,
         version=version,

@@ -65,9 +65,7 @@ class Compaction:
         versions = {result.read_version for result in rewrites}
         if len(versions) > 1:
             raise OptionError(f"results of several plans, made from the versions {sorted(versions)}")
-        return commit_compaction(
-            dataset.store, dataset.root, versions.pop(), rewrites, SYSTEM_ENV, SegmentRemap()
-        )
+        return commit_compaction(dataset.table, versions.pop(), rewrites, SYSTEM_ENV, SegmentRemap())
 
     @staticmethod
     def execute(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionMetrics:

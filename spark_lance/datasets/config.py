@@ -94,7 +94,5 @@ class DatasetSettings:
     def _update(self, **updates: Any) -> LanceDataset:
         operation = transaction_pb2.Transaction.UpdateConfig(**updates)
         return self.dataset.at(
-            commit_operation(
-                self.dataset.store, self.dataset.root, operation, read_version=self.dataset.version
-            )
+            commit_operation(self.dataset.table, operation, read_version=self.dataset.version)
         )

@@ -19,6 +19,7 @@ from spark_lance.late import late
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.paths import is_detached
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
@@ -84,12 +85,14 @@ def dataset(
     if version is not None and asof is not None:
         raise OptionError("give a version or a time, not both")
     if asof is not None:
-        manifest = load_version(store, root, version_at(store, root, asof))
+        manifest = load_version(TableRef(store, root), version_at(TableRef(store, root), asof))
     else:
         manifest = (
-            load_version(store, root, version) if isinstance(version, int) else load_latest(store, root)
+            load_version(TableRef(store, root), version)
+            if isinstance(version, int)
+            else load_latest(TableRef(store, root))
         )
-    result = LanceDataset(os.fspath(uri), store, root, manifest)
+    result = LanceDataset(os.fspath(uri), TableRef(store, root), manifest)
     return result if version is None or isinstance(version, int) else result.checkout_version(version)
 
 
@@ -153,7 +156,8 @@ def write_dataset(
     place = place_of(uri, storage_options, commit_lock)
     place = place.with_bases(allowed_bases, base_store_params, initial_bases or ())
     store, root = place.store, place.root
-    latest = find_latest(store, root)
+    table = TableRef(store, root)
+    latest = find_latest(table)
     reader = _reader(data, schema, latest if mode == "append" else None)
     how = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
     new_bases = [base.stored() for base in initial_bases or ()]
@@ -170,8 +174,8 @@ def write_dataset(
         targets=choose_targets(bases, target_bases, target_all_bases),
     )
     properties = _with_message(transaction_properties or {}, commit_message)
-    committed = commit_or_discard(store, root, plan, fragments, properties, config, bases=bases)
-    return LanceDataset(place.uri, store, root, committed)
+    committed = commit_or_discard(table, plan, fragments, properties, config, bases=bases)
+    return LanceDataset(place.uri, table, committed)
 
 
 def _reader(data: Any, schema: pa.Schema | None, table: Manifest | None) -> pa.RecordBatchReader:
@@ -195,4 +199,4 @@ def _written(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how:
     """Write rows as data files; return the messages of their fragments."""
     aligner = Aligner(reader.schema, plan.schema)
     batches = (aligner.align(batch) for batch in reader)
-    return write_fragments(batches, place.store, place.root, plan.schema, version=plan.version, **how)
+    return write_fragments(batches, place.table, plan.schema, version=plan.version, **how)

@@ -218,7 +218,7 @@ class FragmentChanges(ABC):
         at = self.snapshot
         data = as_reader(data_obj, schema).read_all()
         values = NewValues(at.manifest, data, left_on, right_on or left_on)
-        outcome = update_fragment(ColumnFiles(at.store, at.root), at, self.message, values)
+        outcome = update_fragment(ColumnFiles(at.table), at, self.message, values)
         if outcome is None:
             return self.metadata, []
         return FragmentMetadata.of(outcome.fragment), list(outcome.field_ids)

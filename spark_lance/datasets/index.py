@@ -395,9 +395,7 @@ class DatasetIndices:
         removed = [old for old in self.dataset.manifest.indices if old.name == index_name]
         version = min([self.dataset.version, *(entry.dataset_version for entry in entries)])
         operation = create_index_message(entries, removed)
-        return self.dataset.at(
-            commit_operation(self.dataset.store, self.dataset.root, operation, read_version=version)
-        )
+        return self.dataset.at(commit_operation(self.dataset.table, operation, read_version=version))
 
     def _fragments_named(self, ids: Iterable[int]) -> list[table_pb2.DataFragment]:
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):

@@ -25,11 +25,11 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.index.pruners import index_pruners
 from spark_lance.io.manifest_store import CommitLock
-from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ID, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.texts import texts_as_binary
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.versions.versions import load_latest, load_version
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LanceDataset(OneSpelling, Readable):
+class LanceDataset(OfTable, OneSpelling, Readable):
     """One version of a Lance table, without Spark. Made by `dataset` and `write_dataset`.
 
     It never changes: methods that change the table return its new version, or a result with it. Two are
@@ -78,14 +78,12 @@ class LanceDataset(OneSpelling, Readable):
 
     Attributes:
         uri: the table as the user named it.
-        store: where it is.
-        root: its root path in the store.
+        table: the table.
         manifest: the version.
     """
 
     uri: str
-    store: Store
-    root: str
+    table: TableRef
     manifest: Manifest
 
     def __eq__(self, other: object) -> bool:
@@ -137,7 +135,7 @@ class LanceDataset(OneSpelling, Readable):
     @cached_property
     def snapshot(self) -> Snapshot:
         """The version as a value, for the functions that read and change rows."""
-        return Snapshot(self.store, self.root, self.manifest, index_pruners)
+        return Snapshot(self.table, self.manifest, index_pruners)
 
     @cached_property
     def searcher(self) -> DatasetSearcher:
@@ -430,7 +428,7 @@ class LanceDataset(OneSpelling, Readable):
             enable_stable_row_ids=enable_stable_row_ids,
             detached=detached,
         )
-        return LanceDataset(place.uri, place.store, place.root, manifest)
+        return LanceDataset(place.uri, place.table, manifest)
 
     @staticmethod
     def commit_batch(
@@ -627,7 +625,7 @@ class LanceDataset(OneSpelling, Readable):
         """The newest version of this line in the store."""
         from spark_lance.table.versions.versions import latest_version
 
-        return latest_version(self.store, self.root).version
+        return latest_version(self.table).version
 
     def checkout_version(self, version: Reference) -> LanceDataset:
         """Return the table at another version.
@@ -642,13 +640,13 @@ class LanceDataset(OneSpelling, Readable):
         from spark_lance.table.versions.resolve import resolve
 
         ref = resolve(self.store, self.main_root, version, self.branch)
-        manifest = load_version(self.store, ref.root, ref.version)
+        manifest = load_version(TableRef(self.store, ref.root), ref.version)
         uri = self.uri if ref.root == self.root else self.store.uri(ref.root)
-        return replace(self, uri=uri, root=ref.root, manifest=manifest)
+        return replace(self, uri=uri, table=TableRef(self.store, ref.root), manifest=manifest)
 
     def checkout_latest(self) -> LanceDataset:
         """Return the table at the newest version of this line."""
-        return self.at(load_latest(self.store, self.root))
+        return self.at(load_latest(self.table))
 
     @property
     def tags(self) -> Tags:
@@ -727,7 +725,7 @@ class LanceDataset(OneSpelling, Readable):
         """
         from spark_lance.table.versions.naming import migrate_names
 
-        migrate_names(self.store, self.root)
+        migrate_names(self.table)
 
     def config(self) -> dict[str, str]:
         """Return the table's settings, without the internal ones of this package; see `settings.get`."""

@@ -116,8 +116,7 @@ class DatasetOptimizer:
             older_than, retain_versions, versions, delete_unverified, error_if_tagged_old_versions
         )
         return cleanup(
-            self.dataset.store,
-            self.dataset.root,
+            self.dataset.table,
             self.dataset.manifest,
             policy,
             dry_run=dry_run,
@@ -134,4 +133,4 @@ class DatasetOptimizer:
             TornManifestError: no version is whole.
             CommitError: the restore failed; see its subclasses. Nothing was moved.
         """
-        return self.dataset.at(repair(self.dataset.store, self.dataset.root).manifest)
+        return self.dataset.at(repair(self.dataset.table).manifest)

@@ -150,7 +150,7 @@ class DatasetWal:
             OptionError: the table has no MemWAL.
             WalHoleError, WalEntryError: a log is damaged.
         """
-        at = self.dataset.snapshot.at(load_latest(self.dataset.store, self.dataset.root))
+        at = self.dataset.snapshot.at(load_latest(self.dataset.table))
         compacted = compacted_generations(at) or {}
         result = []
         for shard in shards_of(at):
@@ -211,9 +211,7 @@ class DatasetWal:
             WalHoleError, WalEntryError: entries of a log are missing or damaged.
             UnsupportedFormatError: the table has blobs, and logged rows.
         """
-        return FreshDataset(
-            self.dataset.uri, open_fresh(self.dataset.store, self.dataset.root, accept_loss=accept_loss)
-        )
+        return FreshDataset(self.dataset.uri, open_fresh(self.dataset.table, accept_loss=accept_loss))
 
     def compact(
         self, shards: Iterable[str | uuid.UUID] | None = None, *, flush: bool = False

@@ -75,7 +75,7 @@ def analyzed_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) ->
     written = merge.write()
     end, copied = time.perf_counter(), read_counts()
     added = [fragment.SerializeToString() for fragment in written.added]
-    delete_fragment_files(snapshot.store, snapshot.root, added, snapshot.bases)
+    delete_fragment_files(snapshot.table, added, snapshot.bases)
     metrics = [
         f"elapsed={(end - start) * 1000:.3f}ms, metrics=[{_written(merge, written)}]",
         f"metrics=[{_read(copied - compared)}]",

@@ -48,7 +48,7 @@ def _on_this_line(dataset: LanceDataset, version: Reference) -> Manifest:
     place = resolve(dataset.store, dataset.main_root, version, dataset.branch)
     if place.root != dataset.root:
         raise OptionError(f"version {version!r} is on another branch: row ids mean other rows there")
-    return load_version(dataset.store, dataset.root, place.version)
+    return load_version(dataset.table, place.version)
 
 
 def blob_files(

@@ -14,6 +14,7 @@ from spark_lance.proto import transaction_pb2
 from spark_lance.table.bases import BasePath
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.inserts.clone import create_branch, deep_clone, shallow_clone
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.upkeep import only_logged
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
@@ -66,7 +67,7 @@ class DatasetHistory:
         `total_files_size`, `total_deletion_files` and `total_deletion_file_rows`.
         """
         result = []
-        for file in list_versions(self.dataset.store, self.dataset.root):
+        for file in list_versions(self.dataset.table):
             manifest = read_whole(self.dataset.store, file.path, file.naming)
             if manifest is None:
                 continue
@@ -76,7 +77,7 @@ class DatasetHistory:
 
     def transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """Return what made the newest versions up to this one, newest first; None where no record is left."""
-        numbers = [file.version for file in list_versions(self.dataset.store, self.dataset.root)]
+        numbers = [file.version for file in list_versions(self.dataset.table)]
         recent = [number for number in numbers if number <= self.dataset.version][-recent_transactions:]
         return [self.transaction(number) for number in reversed(recent)]
 
@@ -88,9 +89,8 @@ class DatasetHistory:
             FormatError: the record is damaged.
         """
         return read_transaction(
-            self.dataset.store,
-            self.dataset.root,
-            load_version(self.dataset.store, self.dataset.root, version),
+            self.dataset.table,
+            load_version(self.dataset.table, version),
         )
 
     def restore(self) -> LanceDataset:
@@ -104,12 +104,12 @@ class DatasetHistory:
             UnsupportedFormatError: the table uses a feature that is not written here.
         """
         operation = transaction_pb2.Transaction.Restore(version=self.dataset.version)
-        newest = load_newest(self.dataset.store, self.dataset.root)
+        newest = load_newest(self.dataset.table)
         latest = newest.manifest.version
-        restored = commit_operation(self.dataset.store, self.dataset.root, operation, read_version=latest)
+        restored = commit_operation(self.dataset.table, operation, read_version=latest)
         if newest.highest_number > latest:
             with only_logged(f"version {restored.version} was committed, but torn manifests were not moved"):
-                set_aside(self.dataset.store, self.dataset.root)
+                set_aside(self.dataset.table)
         return self.dataset.at(restored)
 
 
@@ -129,11 +129,9 @@ class DatasetBases:
         """
         messages = [base.stored().message() for base in new_bases]
         operation = transaction_pb2.Transaction.UpdateBases(new_bases=messages)
-        manifest = commit_operation(
-            self.dataset.store, self.dataset.root, operation, read_version=self.dataset.version
-        )
+        manifest = commit_operation(self.dataset.table, operation, read_version=self.dataset.version)
         store = self.dataset.store.with_bases([message.path for message in messages])
-        return replace(self.dataset, store=store, manifest=manifest)
+        return replace(self.dataset, table=TableRef(store, self.dataset.root), manifest=manifest)
 
     def list(self) -> list[DatasetBasePath]:
         """Return the places in which this version may have files, besides its own root."""
@@ -193,7 +191,7 @@ def clone(
         store = replace(store, bases=store.bases.and_also(dataset.store.bases))
     make = shallow_clone if shallow else deep_clone
     manifest = make(dataset.store, version_ref(dataset, reference), store, root)
-    return replace(dataset, uri=os.fspath(target_path), store=store, root=root, manifest=manifest)
+    return replace(dataset, uri=os.fspath(target_path), table=TableRef(store, root), manifest=manifest)
 
 
 def clone_target(

@@ -9,36 +9,38 @@ from functools import partial
 
 from spark_lance.file.base.limits import decoding
 from spark_lance.index.entries import index_directory
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["commit_segments", "delete_segments", "new_segment"]
 
 
 @contextmanager
-def new_segment(store: Store, root: str, number: uuid.UUID | None = None) -> Iterator[uuid.UUID]:
+def new_segment(table: TableRef, number: uuid.UUID | None = None) -> Iterator[uuid.UUID]:
     """Lend the id of a new segment while its files are written; if that fails, they are deleted.
 
     Args:
-        store, root: of the table.
+        table: the table.
         number: its id, if that is chosen already.
 
     Raises:
         Exception: whatever the block raises.
     """
     segment = number or uuid.uuid4()
-    directory = index_directory(root, segment)
-    with discarding(partial(_empty, store, root, directory), Exception), decoding(directory):
+    directory = index_directory(table.root, segment)
+    with discarding(partial(_empty, table, directory), Exception), decoding(directory):
         yield segment
 
 
-def _empty(store: Store, root: str, directory: str) -> None:
-    store.delete_many([stored.path for stored in store.list_to_delete(directory, root)], root)
+def _empty(table: TableRef, directory: str) -> None:
+    table.store.delete_many(
+        [stored.path for stored in table.store.list_to_delete(directory, table.root)], table.root
+    )
 
 
 def commit_segments(
@@ -58,15 +60,15 @@ def commit_segments(
         CommitError: the commit failed; see its subclasses.
     """
     operation = create_index_message(entries, removed)
-    with discarding(partial(delete_segments, snapshot.store, snapshot.root, entries)):
-        return commit_operation(snapshot.store, snapshot.root, operation, read_version=snapshot.version)
+    with discarding(partial(delete_segments, snapshot.table, entries)):
+        return commit_operation(snapshot.table, operation, read_version=snapshot.version)
 
 
-def delete_segments(store: Store, root: str, entries: Iterable[table_pb2.IndexMetadata]) -> None:
+def delete_segments(table: TableRef, entries: Iterable[table_pb2.IndexMetadata]) -> None:
     """Delete the files of segments that no version names."""
     paths = [
-        f"{index_directory(root, uuid.UUID(bytes=entry.uuid.uuid))}/{file.path}"
+        f"{index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid))}/{file.path}"
         for entry in entries
         for file in entry.files
     ]
-    store.delete_many(paths, root)
+    table.store.delete_many(paths, table.root)

@@ -10,6 +10,7 @@ from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.pruning import Pruner
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["index_pruners", "indexed_snapshot"]
 
@@ -26,4 +27,4 @@ def index_pruners(snapshot: Snapshot) -> tuple[Pruner, ...]:
 
 def indexed_snapshot(store: Store, root: str, manifest: Manifest) -> Snapshot:
     """Return a version of a table whose scans use its indices."""
-    return Snapshot(store, root, manifest, index_pruners)
+    return Snapshot(TableRef(store, root), manifest, index_pruners)

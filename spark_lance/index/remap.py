@@ -24,10 +24,10 @@ from spark_lance.index.resolve import RowAddressRemap, RowResolver
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.remap import remap_vectors
-from spark_lance.io.store import Store
 from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.row_set import RowSet
+from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["SegmentRemap"]
 
@@ -56,7 +56,7 @@ class SegmentRemap:
                 if not touched or not all(old.issubset(segment.covered) for old in touched):
                     continue
                 number = uuid.uuid4()
-                written = _Written(snapshot.store, snapshot.root, number)
+                written = _Written(snapshot.table, number)
                 directory = index_directory(snapshot.root, number)
                 target = SegmentTarget(snapshot.store, directory, snapshot.manifest.file_version)
                 try:
@@ -71,17 +71,16 @@ class SegmentRemap:
                 done.append(_entry(segment, number, files))
         except BaseException:
             for new in done:
-                _Written(snapshot.store, snapshot.root, uuid.UUID(bytes=new.new_id.uuid)).delete()
+                _Written(snapshot.table, uuid.UUID(bytes=new.new_id.uuid)).delete()
             raise
         return done
 
 
 @dataclass(frozen=True)
-class _Written:
+class _Written(OfTable):
     """The directory of a segment that is being written."""
 
-    store: Store
-    root: str
+    table: TableRef
     number: uuid.UUID
 
     def delete(self) -> None:

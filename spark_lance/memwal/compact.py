@@ -49,6 +49,7 @@ from spark_lance.table.row_set import RowSet
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
 from spark_lance.table.rows.row_rewrites import commit_moves
 from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.ages import clamped_age
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments
@@ -127,7 +128,7 @@ def shards_of(snapshot: Snapshot, shards: Iterable[uuid.UUID] | None = None) -> 
     """
     if compacted_generations(snapshot) is None:
         raise OptionError(f"{snapshot.root} has no MemWAL: initialize_mem_wal() makes one")
-    present = list_shards(snapshot.store, snapshot.root)
+    present = list_shards(snapshot.table)
     if shards is None:
         return present
     chosen = list(shards)
@@ -170,7 +171,7 @@ def compact_shard(
 ) -> WalCompaction:
     """Bring the SSTables of one shard into the table; arguments and errors as of `compact_wal`."""
     store, paths = snapshot.store, ShardPaths(snapshot.root, shard)
-    at = snapshot.at(load_latest(store, snapshot.root))
+    at = snapshot.at(load_latest(TableRef(store, snapshot.root)))
     if flush:
         with ShardWriter(at, shard):
             pass
@@ -189,7 +190,11 @@ def compact_shard(
             size += waiting[0].in_memory_bytes
             run.append(waiting.pop(0))
         try:
-            parts = [p for entry in run for p in open_sstable(store, paths.sstable(entry.path), at.schema)]
+            parts = [
+                p
+                for entry in run
+                for p in open_sstable(TableRef(store, paths.sstable(entry.path)), at.schema)
+            ]
         except FileNotFoundError as error:
             raise FormatError(f"an SSTable that the shard lists is gone: {error}", paths.directory) from None
         mark = CompactedSsTable(generation=run[-1].generation)
@@ -197,7 +202,7 @@ def compact_shard(
         try:
             after, upserted, deleted = _fold(at, parts, mark)
         except IncompatibleConflictError:
-            newest = at.at(load_latest(store, snapshot.root))
+            newest = at.at(load_latest(TableRef(store, snapshot.root)))
             if (compacted_generations(newest) or {}).get(shard, 0) < mark.generation:
                 raise
             # Another compaction of the shard was first; the rest is its own, too.
@@ -257,9 +262,7 @@ def _without(keys: pa.Table, live: pa.Table, names: Sequence[str]) -> pa.Table:
 
 def _append(at: Snapshot, rows: pa.Table, mark: CompactedSsTable) -> Manifest:
     """Append rows of a table without a key, and say where they are from in the same commit."""
-    written = write_fragments(
-        rows.to_batches(), at.store, at.root, at.schema, version=at.manifest.file_version
-    )
+    written = write_fragments(rows.to_batches(), at.table, at.schema, version=at.manifest.file_version)
     added = [table_pb2.DataFragment.FromString(data) for data in written]
     return commit_moves(RowChanges(at, RowSet()), added, (), SYSTEM_ENV, compacted=[mark])
 
@@ -303,7 +306,7 @@ def collect_wal(
     Raises:
         OptionError: the table has no MemWAL.
     """
-    latest = snapshot.at(load_latest(snapshot.store, snapshot.root))
+    latest = snapshot.at(load_latest(snapshot.table))
     limit = datetime.now(timezone.utc) - clamped_age(older_than)
     result = WalCollection()
     for shard in shards_of(latest, shards):
@@ -348,7 +351,7 @@ def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollect
 
 def _left_by_tasks(at: Snapshot, limit: datetime) -> WalCollection:
     """Return what tasks left for shards whose job never came to an end."""
-    gone = collectable_stages(at.store, at.root, limit)
+    gone = collectable_stages(at.table, limit)
     return WalCollection(
         bytes_removed=sum(stored.size for stored in gone), paths=tuple(stored.path for stored in gone)
     )

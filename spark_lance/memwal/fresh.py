@@ -30,7 +30,6 @@ from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field
 from spark_lance.index.pruners import indexed_snapshot
-from spark_lance.io.store import Store
 from spark_lance.memwal.dedup import Chosen, choose
 from spark_lance.memwal.entries import TailMovedError, by_generation, read_tail, rows_of, wal_fields
 from spark_lance.memwal.fresh_sources import LogPart, Part, open_sstable
@@ -46,6 +45,7 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, SY
 from spark_lance.table.row_keys import KeyIndex
 from spark_lance.table.rows.key_lookup import key_tasks
 from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
 __all__ = ["ChosenRows", "FreshRows", "FreshScan", "Shard", "compacted_generations", "open_fresh"]
@@ -346,7 +346,7 @@ class FreshScan(Scan):
         return super().count() + sum(len(chosen.rows) for chosen in self.fresh.chosen)
 
 
-def open_fresh(store: Store, root: str, *, accept_loss: bool = False) -> FreshRows:
+def open_fresh(table: TableRef, *, accept_loss: bool = False) -> FreshRows:
     """Look at the newest version of a table and at all that is not in it yet.
 
     Args:
@@ -360,8 +360,8 @@ def open_fresh(store: Store, root: str, *, accept_loss: bool = False) -> FreshRo
     """
     gone: Exception | None = None
     for _ in range(_ATTEMPTS):
-        before = _load_shards(store, root)
-        base = indexed_snapshot(store, root, load_latest(store, root))
+        before = _load_shards(table)
+        base = indexed_snapshot(table.store, table.root, load_latest(table))
         compacted = compacted_generations(base)
         if compacted is None:
             return FreshRows(base, ())
@@ -373,18 +373,19 @@ def open_fresh(store: Store, root: str, *, accept_loss: bool = False) -> FreshRo
         except (TailMovedError, FileNotFoundError) as error:
             gone = error
             continue
-        if _stood_still(shards, _load_shards(store, root)):
+        if _stood_still(shards, _load_shards(table)):
             return FreshRows(base, tuple(shard for shard in shards if shard.parts))
     raise FormatError(
-        f"an SSTable that a shard lists is gone, or the shards change too fast to be read: {gone}", path=root
+        f"an SSTable that a shard lists is gone, or the shards change too fast to be read: {gone}",
+        path=table.root,
     )
 
 
-def _load_shards(store: Store, root: str) -> list[tuple[ShardPaths, ShardManifest]]:
+def _load_shards(table: TableRef) -> list[tuple[ShardPaths, ShardManifest]]:
     result = []
-    for shard in list_shards(store, root):
-        paths = ShardPaths(root, shard)
-        manifest = load_shard(store, paths)
+    for shard in list_shards(table):
+        paths = ShardPaths(table.root, shard)
+        manifest = load_shard(table.store, paths)
         if manifest is None:
             # A log without a manifest is replayed from its begin.
             manifest = ShardManifest(current_generation=1)
@@ -405,7 +406,7 @@ def _open_shard(
     parts: list[Part] = []
     for entry in sorted(manifest.sstables, key=lambda entry: entry.generation):
         if entry.generation > compacted:
-            parts += open_sstable(base.store, paths.sstable(entry.path), schema)
+            parts += open_sstable(TableRef(base.store, paths.sstable(entry.path)), schema)
     after = manifest.replay_after_wal_entry_position
     tail = read_tail(base.store, paths, after, schema, accept_loss=accept_loss)
     entries = [entry for _, its in by_generation(tail.entries, manifest.current_generation) for entry in its]

@@ -32,6 +32,7 @@ from spark_lance.table.manifest import read_manifest
 from spark_lance.table.paths import Naming, manifest_path
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["Keys", "LogPart", "Part", "SstablePart", "open_sstable"]
 
@@ -74,18 +75,17 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True)
-class SstablePart:
+class SstablePart(OfTable):
     """A fragment of an SSTable.
 
     Attributes:
-        store, root: where the SSTable is.
+        table: the SSTable.
         fragment: the serialized message.
         mark: the field of `_tombstone`; None if the SSTable has none, and no row stands for a deletion.
         key: the fields of the key, as the table has them now.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     fragment: bytes
     mark: Field | None
     key: tuple[Field, ...]
@@ -120,23 +120,21 @@ class SstablePart:
         yield from replace(task, selection=BitMap(rows.astype(np.uint32)).serialize()).tables(target_bytes)
 
     def _task(self, fields: tuple[Field, ...], names: tuple[str, ...]) -> ScanTask:
-        return ScanTask(
-            self.store, self.root, names, fields, self.fragment, bases=Bases(self.store, self.root)
-        )
+        return ScanTask(self.table, names, fields, self.fragment, bases=Bases(self.table))
 
 
-def open_sstable(store: Store, root: str, schema: Schema) -> list[SstablePart]:
+def open_sstable(table: TableRef, schema: Schema) -> list[SstablePart]:
     """Return the fragments of an SSTable.
 
     Args:
-        root: of the SSTable.
+        table: the SSTable.
         schema: of the table as it is now.
 
     Raises:
         FileNotFoundError: the SSTable is gone.
         FormatError: it is damaged.
     """
-    manifest = read_manifest(store, manifest_path(root, 1, Naming.V2), Naming.V2)
+    manifest = read_manifest(table.store, manifest_path(table.root, 1, Naming.V2), Naming.V2)
     key = tuple(field for field in wal_fields(schema) if field.key_position is not None)
     stored = next((field for field in manifest.schema.fields if field.name == TOMBSTONE), None)
     if stored is not None and stored.logical_type != "bool":
@@ -151,7 +149,7 @@ def open_sstable(store: Store, root: str, schema: Schema) -> list[SstablePart]:
         for file in message.files:
             if stored is not None and stored.id in file.fields:
                 file.fields[list(file.fields).index(stored.id)] = free
-        parts.append(SstablePart(store, root, message.SerializeToString(), mark, key))
+        parts.append(SstablePart(table, message.SerializeToString(), mark, key))
     return parts
 
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from spark_lance.errors import OptionError
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import join
+from spark_lance.table.table_ref import TableRef
 
 __all__ = [
     "GRACE",
@@ -118,10 +119,10 @@ def sstable_generation(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def list_shards(store: Store, root: str) -> list[uuid.UUID]:
+def list_shards(table: TableRef) -> list[uuid.UUID]:
     """Return the ids of a table's shards: its directory listing is the only authority for them."""
     result = []
-    for name in store.list_directories(join(root, MEM_WAL_DIR)):
+    for name in table.store.list_directories(table.path(MEM_WAL_DIR)):
         try:
             shard = uuid.UUID(name)
         except ValueError:

@@ -83,7 +83,7 @@ def initialize_mem_wal(
     if any(field.name == TOMBSTONE for field in schema.fields):
         raise SchemaError(f"the table has a column {TOMBSTONE!r}, which marks deleted rows in a MemWAL")
     check_key(schema)
-    if shards := list_shards(snapshot.store, snapshot.root):
+    if shards := list_shards(snapshot.table):
         raise OptionError(
             f"{join(snapshot.root, MEM_WAL_DIR)} holds {len(shards)} shards of an earlier MemWAL, whose rows "
             "would come back: drop_mem_wal(delete_shards=True) deletes them"
@@ -112,11 +112,9 @@ def initialize_mem_wal(
     entry.index_details.type_url = INDEX_KINDS["memwalindexdetails"].type_url
     entry.index_details.value = details.SerializeToString(deterministic=True)
     try:
-        return commit_operation(
-            snapshot.store, snapshot.root, create_index_message([entry]), read_version=manifest.version
-        )
+        return commit_operation(snapshot.table, create_index_message([entry]), read_version=manifest.version)
     except RetryableConflictError:
-        _refuse_second(load_latest(snapshot.store, snapshot.root))
+        _refuse_second(load_latest(snapshot.table))
         raise
 
 
@@ -147,7 +145,7 @@ def drop_mem_wal(snapshot: Snapshot, *, delete_shards: bool = False) -> Manifest
     """
     manifest = snapshot.manifest
     removed = [entry for entry in manifest.indices if entry.name == MEM_WAL]
-    shards = list_shards(snapshot.store, snapshot.root)
+    shards = list_shards(snapshot.table)
     if not removed and not (shards and delete_shards):
         raise OptionError(f"{snapshot.root} has no MemWAL")
     if shards and not delete_shards:
@@ -157,7 +155,7 @@ def drop_mem_wal(snapshot: Snapshot, *, delete_shards: bool = False) -> Manifest
         )
     if removed:
         operation = create_index_message(removed=removed)
-        manifest = commit_operation(snapshot.store, snapshot.root, operation, read_version=manifest.version)
+        manifest = commit_operation(snapshot.table, operation, read_version=manifest.version)
     for shard in shards:
         place = join(snapshot.root, MEM_WAL_DIR, str(shard))
         objects = snapshot.store.list_to_delete(place, snapshot.root, recursive=True)

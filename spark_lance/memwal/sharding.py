@@ -38,6 +38,7 @@ from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import create_shard, load_shard
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardingSpec, ShardManifest
 from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["MAX_BUCKETS", "Router", "buckets", "check_hashable", "hashes", "sharding_spec"]
 
@@ -285,7 +286,7 @@ class Router:
     def shards(self, store: Store, root: str) -> dict[bytes, uuid.UUID]:
         """Return the shards whose manifests tell for which value they are; of several for one, the first."""
         result: dict[bytes, uuid.UUID] = {}
-        for shard in list_shards(store, root):
+        for shard in list_shards(TableRef(store, root)):
             manifest = load_shard(store, ShardPaths(root, shard))
             if manifest is None or manifest.status == ShardManifest.SEALED:
                 continue

@@ -25,7 +25,6 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.index.building import Rows, SegmentTarget
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.io.local import sync_files
-from spark_lance.io.store import Store, join
 from spark_lance.memwal.dedup import newest_rows
 from spark_lance.memwal.entries import TOMBSTONE, wal_fields
 from spark_lance.proto import table_pb2
@@ -34,6 +33,7 @@ from spark_lance.table.deletion import pack_deletions
 from spark_lance.table.paths import deletion_path
 from spark_lance.table.row_keys import KeyIndex
 from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.write import write_fragments
 
 __all__ = ["check_key", "encoded_keys", "write_sstable"]
@@ -70,12 +70,12 @@ def check_key(schema: Schema) -> tuple[Field, ...]:
 
 
 def write_sstable(
-    store: Store, root: str, rows: pa.Table, schema: Schema, version: FileVersion, sync: bool = False
+    table: TableRef, rows: pa.Table, schema: Schema, version: FileVersion, sync: bool = False
 ) -> int:
     """Write an SSTable.
 
     Args:
-        root: of the SSTable.
+        table: the SSTable.
         rows: oldest first, with the columns of `schema` and `_tombstone`.
         schema: of the table.
         version: of the data file, that of the table's.
@@ -93,7 +93,7 @@ def write_sstable(
     arrow = own.to_arrow()
     data = pa.Table.from_arrays(rows.columns, schema=arrow)
     (message,) = write_fragments(
-        data.to_batches(), store, root, own, version=version, max_rows_per_file=max(1, data.num_rows)
+        data.to_batches(), table, own, version=version, max_rows_per_file=max(1, data.num_rows)
     )
     fragment = table_pb2.DataFragment.FromString(message)
     names = [field.name for field in primary_key(schema)]
@@ -104,20 +104,20 @@ def write_sstable(
         if len(masked):
             entry, bitmap = pack_deletions(fragment, masked, version=1, bitmap=True)
             fragment.deletion_file.CopyFrom(entry)
-            store.put(deletion_path(root, 0, entry), bitmap)
+            table.store.put(deletion_path(table.root, 0, entry), bitmap)
         key_bytes = sum(int(data[name].nbytes) for name in names)
-        _write_key_index(store, root, data, names)
-    create_table(store, root, own, [fragment], version=version)
-    if sync and store.is_local:
-        sync_files(stored.path for stored in store.list_objects(root, recursive=True))
+        _write_key_index(table, data, names)
+    create_table(table, own, [fragment], version=version)
+    if sync and table.store.is_local:
+        sync_files(stored.path for stored in table.store.list_objects(table.root, recursive=True))
     return key_bytes
 
 
-def _write_key_index(store: Store, root: str, data: pa.Table, names: list[str]) -> None:
+def _write_key_index(table: TableRef, data: pa.Table, names: list[str]) -> None:
     values = one_array(data[names[0]]) if len(names) == 1 else encoded_keys(data.select(names))
     numbers = np.arange(data.num_rows, dtype=np.uint64)
     rows = Rows(lambda: iter([(values, numbers)]), values.type, {0: data.num_rows})
-    BTree.build(rows, SegmentTarget(store, join(root, PK_INDEX_DIR), FileVersion.V2_0))
+    BTree.build(rows, SegmentTarget(table.store, table.path(PK_INDEX_DIR), FileVersion.V2_0))
 
 
 def encoded_keys(keys: pa.Table) -> pa.Array:

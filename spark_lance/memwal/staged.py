@@ -30,6 +30,7 @@ from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 
 __all__ = [
     "LEASE_SECONDS",
@@ -122,9 +123,9 @@ class Lease:
         at_once: whether to write the lease at the beginning; otherwise when the work takes longer.
     """
 
-    def __init__(self, store: Store, root: str, job: str, *, at_once: bool = True) -> None:
-        self._store = store
-        self._path = join(root, STAGING_DIR, job, f"{uuid.uuid4().hex}{_LEASE}")
+    def __init__(self, table: TableRef, job: str, *, at_once: bool = True) -> None:
+        self._store = table.store
+        self._path = table.path(STAGING_DIR, job, f"{uuid.uuid4().hex}{_LEASE}")
         self._at_once = at_once
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lance-lease", daemon=True)
@@ -151,15 +152,15 @@ class Lease:
                 logger.warning("the lease of staged rows %s is not renewed: %s", self._path, error)
 
 
-def collectable_stages(store: Store, root: str, limit: datetime) -> list[StoredObject]:
+def collectable_stages(table: TableRef, limit: datetime) -> list[StoredObject]:
     """Return what jobs left for shards that have ended without bringing it into the logs.
 
     Args:
-        store, root: the table.
+        table: the table.
         limit: only jobs that wrote nothing since.
     """
     jobs: dict[str, list[StoredObject]] = {}
-    for entry in store.list_to_delete(join(root, STAGING_DIR), root, recursive=True):
+    for entry in table.store.list_to_delete(table.path(STAGING_DIR), table.root, recursive=True):
         if entry.name.endswith((".arrow", _LEASE)):
             jobs.setdefault(entry.path.rpartition("/")[0], []).append(entry)
     expired = datetime.now(timezone.utc) - timedelta(seconds=3 * LEASE_SECONDS)
@@ -185,10 +186,10 @@ class Stage:
         job: names the directory.
     """
 
-    def __init__(self, store: Store, root: str, router: Router, job: str) -> None:
-        self._store, self._router = store, router
-        self._lease = Lease(store, root, job, at_once=False).__enter__()
-        self._directory = join(root, STAGING_DIR, job)
+    def __init__(self, table: TableRef, router: Router, job: str) -> None:
+        self._store, self._router = table.store, router
+        self._lease = Lease(table, job, at_once=False).__enter__()
+        self._directory = table.path(STAGING_DIR, job)
         self._task = uuid.uuid4().hex
         self._open: dict[bytes, tuple[pa.RecordBatchWriter, OutputFile, str]] = {}
         self._rows: dict[bytes, int] = {}
@@ -357,37 +358,37 @@ def _record_directory(root: str, query: str) -> str:
     return join(root, STAGING_DIR, hashlib.sha256(query.encode()).hexdigest()[:32])
 
 
-def _epochs(store: Store, root: str, query: str) -> list[int]:
-    names = store.list(_record_directory(root, query))
+def _epochs(table: TableRef, query: str) -> list[int]:
+    names = table.store.list(_record_directory(table.root, query))
     return sorted(int(name[:-5]) for name in names if name.endswith(".done") and name[:-5].isdigit())
 
 
-def has_epoch(store: Store, root: str, once: Once) -> bool:
+def has_epoch(table: TableRef, once: Once) -> bool:
     """Whether all shards have a write, or a later one of the same query."""
-    return any(epoch >= once.epoch for epoch in _epochs(store, root, once.query))
+    return any(epoch >= once.epoch for epoch in _epochs(table, once.query))
 
 
-def record_epoch(store: Store, root: str, once: Once) -> None:
+def record_epoch(table: TableRef, once: Once) -> None:
     """Say that all shards have a write; what earlier ones left is deleted."""
-    directory = _record_directory(root, once.query)
-    store.put(join(directory, f"{once.epoch:020d}.done"), b"")
-    earlier = [epoch for epoch in _epochs(store, root, once.query) if epoch < once.epoch]
-    store.delete_many((join(directory, f"{epoch:020d}.done") for epoch in earlier), root)
+    directory = _record_directory(table.root, once.query)
+    table.store.put(join(directory, f"{once.epoch:020d}.done"), b"")
+    earlier = [epoch for epoch in _epochs(table, once.query) if epoch < once.epoch]
+    table.store.delete_many((join(directory, f"{epoch:020d}.done") for epoch in earlier), table.root)
 
 
-def delete_staged(store: Store, root: str, job: str) -> None:
+def delete_staged(table: TableRef, job: str) -> None:
     """Delete what the tasks of a job left, and their leases."""
-    directory = join(root, STAGING_DIR, job)
-    _delete(store, root, [stored.path for stored in store.list_to_delete(directory, root)], {directory})
+    directory = table.path(STAGING_DIR, job)
+    _delete(table, [stored.path for stored in table.store.list_to_delete(directory, table.root)], {directory})
 
 
-def delete_pieces(store: Store, root: str, pieces: Iterable[StagedPiece]) -> None:
+def delete_pieces(table: TableRef, pieces: Iterable[StagedPiece]) -> None:
     """Delete pieces, which are in the logs now."""
     paths = [piece.path for piece in pieces]
-    _delete(store, root, paths, {path.rpartition("/")[0] for path in paths})
+    _delete(table, paths, {path.rpartition("/")[0] for path in paths})
 
 
-def _delete(store: Store, root: str, paths: Sequence[str], directories: Iterable[str]) -> None:
-    store.delete_many(paths, root)
+def _delete(table: TableRef, paths: Sequence[str], directories: Iterable[str]) -> None:
+    table.store.delete_many(paths, table.root)
     for directory in directories:
-        store.remove_empty(directory, root)
+        table.store.remove_empty(directory, table.root)

@@ -56,6 +56,7 @@ from spark_lance.memwal.writer_config import WriterConfig, WriterStats
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardManifest
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.upkeep import only_logged
 from spark_lance.table.writing.inputs import as_reader
 
@@ -366,7 +367,7 @@ class ShardWriter:
         columns = [pa.chunked_array(join(column.chunks), column.type) for column in rows.columns]
         rows = pa.Table.from_arrays(columns, schema=rows.schema)
         version = self._snapshot.manifest.file_version
-        key_bytes = write_sstable(self._store, root, rows, self._schema, version, self._sync)
+        key_bytes = write_sstable(TableRef(self._store, root), rows, self._schema, version, self._sync)
 
         def change(message: ShardManifest) -> bool:
             if message.writer_epoch != self._epoch:

@@ -29,6 +29,7 @@ from spark_lance.io.store import Store, join, open_store
 from spark_lance.io.stored_names import check_key, check_message, check_path, check_uri
 from spark_lance.proto import table_pb2
 from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path
+from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["BasePath", "Bases", "numbered", "open_place"]
 
@@ -62,30 +63,29 @@ class BasePath:
 
 
 @dataclass(frozen=True)
-class Bases:
+class Bases(OfTable):
     """The places in which a version keeps its files. Small, can be pickled; a store is opened when needed.
 
     Attributes:
-        store, root: the table itself.
+        table: the table.
         others: the manifest's base paths.
         home: the root of the main line if the table is a branch.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     others: tuple[BasePath, ...] = ()
     home: str | None = None
     _opened: dict[int, tuple[Store, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, store: Store, root: str, message: table_pb2.Manifest) -> Bases:
+    def of(cls, table: TableRef, message: table_pb2.Manifest) -> Bases:
         """Return the places that a manifest names."""
         branch = join("", _TREE, message.branch) if message.branch else ""
-        home = root.removesuffix(branch) if branch and root.endswith(branch) else None
-        return cls(store, root, _parse(message.base_paths), home)
+        home = table.root.removesuffix(branch) if branch and table.root.endswith(branch) else None
+        return cls(table, _parse(message.base_paths), home)
 
     def __reduce__(self) -> tuple[type[Bases], tuple[object, ...]]:
-        return Bases, (self.store, self.root, self.others, self.home)
+        return Bases, (self.table, self.others, self.home)
 
     def data_file(self, file: table_pb2.DataFile) -> tuple[Store, str]:
         """Return the store and path of a data file.

@@ -14,6 +14,7 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.rowids import LINEAGE_FIELDS
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["column_numbers", "known_size", "open_data_file", "physical_rows"]
 
@@ -28,7 +29,7 @@ def physical_rows(
     """
     if fragment.physical_rows or not fragment.files:
         return fragment.physical_rows
-    return open_data_file(bases or Bases(store, root), fragment.files[0]).num_rows
+    return open_data_file(bases or Bases(TableRef(store, root)), fragment.files[0]).num_rows
 
 
 def open_data_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:

@@ -25,6 +25,7 @@ from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.bitmaps import parse_offsets
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["MAX_ARROW_ROWS", "keep_mask", "pack_deletions", "read_deletions"]
 
@@ -59,7 +60,7 @@ def read_deletions(
         return np.empty(0, np.uint32)
     deletion = fragment.deletion_file
     rows = fragment.physical_rows or physical_rows or 0
-    store, path = (bases or Bases(store, root)).deletion_file(fragment.id, deletion)
+    store, path = (bases or Bases(TableRef(store, root))).deletion_file(fragment.id, deletion)
     try:
         data = store.read(path)
     except FileNotFoundError:

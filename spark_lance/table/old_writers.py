@@ -24,7 +24,6 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.version import FileVersion
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.coverage import covered_fragments
@@ -33,6 +32,7 @@ from spark_lance.table.deletion import read_deletions
 from spark_lance.table.features import MIXED_FILE_VERSIONS
 from spark_lance.table.index_kinds import INDEX_KINDS, IndexKind
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["check_successor", "completed", "doubtful_indices"]
 
@@ -48,13 +48,13 @@ _SYSTEM_PREFIX = "__lance_"
 _BITMAP, _LABEL_LIST = INDEX_KINDS["bitmapindexdetails"], INDEX_KINDS["labellistindexdetails"]
 
 
-def completed(store: Store, root: str, manifest: Manifest) -> Manifest:
+def completed(table: TableRef, manifest: Manifest) -> Manifest:
     """Return a version with everything that its writer should have recorded; the same object if all is there.
 
     A value that only a missing data file contains stays as it is: reading its rows raises the error.
 
     Args:
-        store, root: the table.
+        table: the table.
         manifest: the version as it is stored.
 
     Raises:
@@ -69,7 +69,7 @@ def completed(store: Store, root: str, manifest: Manifest) -> Manifest:
         if version is not None:
             message.data_format.file_format = "lance"
             message.data_format.version = version
-        bases = Bases.of(store, root, message)
+        bases = Bases.of(table, message)
         recount = not message.HasField("writer_version")
 
         def count(place: int) -> None:
@@ -77,7 +77,7 @@ def completed(store: Store, root: str, manifest: Manifest) -> Manifest:
 
         _in_parallel(count, uncounted)
         manifest = replace(manifest, message=message)
-    if inferred := _kinds(store, root, manifest):
+    if inferred := _kinds(table, manifest):
         manifest = replace(manifest, inferred=inferred)
     return manifest
 
@@ -144,7 +144,7 @@ def _real_version(manifest: Manifest) -> str | None:
     return None if said or versions else manifest.file_version.text
 
 
-def _kinds(store: Store, root: str, manifest: Manifest) -> dict[bytes, str]:
+def _kinds(table: TableRef, manifest: Manifest) -> dict[bytes, str]:
     """Return types of details for index entries that have none, if their files show the type."""
     if not manifest.index_section:
         return {}
@@ -153,7 +153,7 @@ def _kinds(store: Store, root: str, manifest: Manifest) -> dict[bytes, str]:
     except FormatError:
         # Reading the indices raises this again; the rows can be read without them.
         return {}
-    bases = Bases.of(store, root, manifest.message)
+    bases = Bases.of(table, manifest.message)
     fields = {field.id: field.logical_type for field in manifest.message.fields}
     kinds = {}
     for entry in silent:

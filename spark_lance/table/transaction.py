@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError, Message
 
 from spark_lance.errors import FormatError
-from spark_lance.io.store import Store, join
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.manifest import Manifest, read_inline_transaction
 from spark_lance.table.paths import TRANSACTIONS_DIR, transaction_name
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["Transaction", "delete_transaction", "read_transaction", "write_transaction"]
 
@@ -122,7 +122,7 @@ class Transaction:
         return transaction_name(self.read_version, self.uuid)
 
 
-def read_transaction(store: Store, root: str, manifest: Manifest) -> Transaction:
+def read_transaction(table: TableRef, manifest: Manifest) -> Transaction:
     """Return the transaction that made a version: the inline copy if its operation is known, else the file.
 
     Raises:
@@ -131,14 +131,14 @@ def read_transaction(store: Store, root: str, manifest: Manifest) -> Transaction
     inline: Transaction | None = None
     reason = "there is no inline copy"
     try:
-        data = read_inline_transaction(store, manifest)
+        data = read_inline_transaction(table.store, manifest)
         inline = None if data is None else Transaction.parse(data)
     except FormatError as error:
         reason = error.message
     if inline is not None and inline.name is not None:
         return inline
     try:
-        return _read_file(store, root, manifest)
+        return _read_file(table, manifest)
     except FormatError as error:
         if inline is not None:
             return inline
@@ -146,23 +146,23 @@ def read_transaction(store: Store, root: str, manifest: Manifest) -> Transaction
         raise FormatError(problem, path=error.path) from error
 
 
-def _read_file(store: Store, root: str, manifest: Manifest) -> Transaction:
+def _read_file(table: TableRef, manifest: Manifest) -> Transaction:
     if not manifest.transaction_file:
         raise FormatError("it names no file", path=manifest.path)
-    path = join(root, TRANSACTIONS_DIR, manifest.transaction_file)
+    path = table.path(TRANSACTIONS_DIR, manifest.transaction_file)
     try:
-        return Transaction.parse(store.read(path))
+        return Transaction.parse(table.store.read(path))
     except FileNotFoundError:
         raise FormatError("its file is gone", path=path) from None
     except FormatError as error:
         raise error.at(path=path) from error
 
 
-def write_transaction(store: Store, root: str, transaction: Transaction) -> None:
+def write_transaction(table: TableRef, transaction: Transaction) -> None:
     """Write the transaction's file. It means nothing until a manifest names it."""
-    store.put(join(root, TRANSACTIONS_DIR, transaction.file_name), transaction.pack())
+    table.store.put(table.path(TRANSACTIONS_DIR, transaction.file_name), transaction.pack())
 
 
-def delete_transaction(store: Store, root: str, transaction: Transaction) -> None:
+def delete_transaction(table: TableRef, transaction: Transaction) -> None:
     """Delete the file of a transaction that no manifest names and none can come to name."""
-    store.delete(join(root, TRANSACTIONS_DIR, transaction.file_name), root)
+    table.store.delete(table.path(TRANSACTIONS_DIR, transaction.file_name), table.root)

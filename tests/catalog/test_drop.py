@@ -21,6 +21,7 @@ from spark_lance.compat.lance import LanceDataset
 from spark_lance.errors import LanceError, OptionError, StoreError, TableExistsError, TableNotFoundError
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store, open_store
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.drop import drop_table
 from tests.wrapped_store import replace_request
 
@@ -184,7 +185,7 @@ def test_a_folder_that_cannot_be_renamed_is_emptied(tmp_path: Path, monkeypatch:
     place = tmp_path / "t"
     spark_lance.write_dataset(OLD, str(place))
     monkeypatch.setattr(Path, "rename", refuse)
-    drop_table(*open_store(str(place)))
+    drop_table(TableRef(*open_store(str(place))))
     assert not place.exists()
 
 

@@ -124,7 +124,7 @@ def check_orphans_go(path: str) -> None:
     assert stats.data_files_removed == len(found)
     assert stored(path) & needed == everything & needed
     # What belongs to a commit only goes when it is a week old, even so.
-    cleanup(table.store, table.root, table.manifest, ALL_VERSIONS, now=datetime.now(timezone.utc) + WEEK)
+    cleanup(table.table, table.manifest, ALL_VERSIONS, now=datetime.now(timezone.utc) + WEEK)
     assert stored(path) == everything & needed
     assert findings(path) == ()
     assert ids(path) == before

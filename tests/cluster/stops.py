@@ -59,10 +59,10 @@ def install() -> None:
     folder = Path(os.environ[VARIABLE])
     usual = commit.publish
 
-    def publish(store: Any, root: str, version: int, *arguments: Any) -> None:
-        _stop(folder / _name(root, f"before {version}"))
-        usual(store, root, version, *arguments)
-        _stop(folder / _name(root, f"after {version}"))
+    def publish(table: Any, version: int, *arguments: Any) -> None:
+        _stop(folder / _name(table.root, f"before {version}"))
+        usual(table, version, *arguments)
+        _stop(folder / _name(table.root, f"after {version}"))
 
     commit.publish = publish
 

@@ -30,6 +30,7 @@ from spark_lance.errors import (
 from spark_lance.io.store import open_store
 from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
 from spark_lance.table.reading.scan import Scan, filter_columns
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.write import write_fragments
 from tests.conftest import ROOT
 
@@ -176,7 +177,7 @@ def test_take_keeps_order_and_repeats(path: str) -> None:
 
 def test_scan_tasks_survive_pickling(path: str) -> None:
     ds = spark_lance.write_dataset(numbers(0, 20), path, max_rows_per_file=7)
-    tasks = Scan.plan(ds.store, ds.root, ds.manifest, ["id"], with_row_id=True).tasks()
+    tasks = Scan.plan(ds.table, ds.manifest, ["id"], with_row_id=True).tasks()
     tasks[0].arrow_schema  # noqa: B018 a filled cache must not be pickled along
     copies = pickle.loads(pickle.dumps(tasks))
     rows = [batch.to_pydict() for task in copies for batch in task.batches(1 << 20)]
@@ -230,21 +231,23 @@ def test_an_unknown_outcome_deletes_nothing(path: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_lost_creation_becomes_what_was_asked(path: str, mode: str) -> None:
     store, root = open_store(path)
-    plan = plan_write(store, root, find_latest(store, root), numbers(0, 1).schema, mode)
-    fragments = write_fragments(numbers(7, 9).to_batches(), store, root, plan.schema)
+    table = TableRef(store, root)
+    plan = plan_write(store, root, find_latest(table), numbers(0, 1).schema, mode)
+    fragments = write_fragments(numbers(7, 9).to_batches(), table, plan.schema)
     spark_lance.write_dataset(numbers(0, 2), path)
-    assert commit_write(store, root, plan, fragments).version == 2
+    assert commit_write(table, plan, fragments).version == 2
     expected = [0, 1, 7, 8] if mode == "append" else [7, 8]
     assert spark_lance.dataset(path).to_table()["id"].to_pylist() == expected
 
 
 def test_a_lost_creation_with_another_schema_is_refused(path: str) -> None:
     store, root = open_store(path)
-    plan = plan_write(store, root, find_latest(store, root), numbers(0, 1).schema, "append")
-    fragments = write_fragments(numbers(7, 9).to_batches(), store, root, plan.schema)
+    table = TableRef(store, root)
+    plan = plan_write(store, root, find_latest(table), numbers(0, 1).schema, "append")
+    fragments = write_fragments(numbers(7, 9).to_batches(), table, plan.schema)
     spark_lance.write_dataset(pa.table({"other": [1]}), path)
     with pytest.raises(SchemaError, match="another schema"):
-        commit_write(store, root, plan, fragments)
+        commit_write(table, plan, fragments)
 
 
 def test_a_missing_data_file_is_named(path: str) -> None:

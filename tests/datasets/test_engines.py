@@ -36,7 +36,7 @@ class Spied(LanceDataset):
 
 
 def spied(ds: LanceDataset) -> Spied:
-    return Spied(ds.uri, ds.store, ds.root, ds.manifest)
+    return Spied(ds.uri, ds.table, ds.manifest)
 
 
 def test_tables_fragments_and_scanners_export_streams(ds: LanceDataset) -> None:

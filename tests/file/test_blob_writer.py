@@ -20,6 +20,7 @@ from spark_lance.file.blob_writer import BlobWriter
 from spark_lance.file.sidecars import Sidecars, sidecar_folder, sidecar_path
 from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 from tests.table.reading.test_blobs import DATA, FIELD, VERSIONS, check
 from tests.wrapped_store import WrappedStore
@@ -231,7 +232,10 @@ def test_nothing_stays_after_a_failure(tmp_path: Path, at: int) -> None:
     object.__setattr__(store, "at", at)
     with pytest.raises(OSError, match="no more room"):
         write_fragments(
-            table.to_batches() * 2, store, str(tmp_path), Schema.from_arrow(table.schema), max_rows_per_file=6
+            table.to_batches() * 2,
+            TableRef(store, str(tmp_path)),
+            Schema.from_arrow(table.schema),
+            max_rows_per_file=6,
         )
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
@@ -240,9 +244,11 @@ def test_uncommitted_files_go_with_their_sidecars(tmp_path: Path) -> None:
     field = blob_field("b", inline_size_threshold=1)
     table = table_of(blob_array([b"xx"]), field)
     store = LocalStore()
-    fragments = write_fragments(table.to_batches(), store, str(tmp_path), Schema.from_arrow(table.schema))
+    fragments = write_fragments(
+        table.to_batches(), TableRef(store, str(tmp_path)), Schema.from_arrow(table.schema)
+    )
     assert len([each for each in tmp_path.rglob("*") if each.is_file()]) == 2
-    delete_fragment_files(store, str(tmp_path), fragments)
+    delete_fragment_files(TableRef(store, str(tmp_path)), fragments)
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 

@@ -25,6 +25,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.maintenance.verify import verify
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.file.damage import Known, read_everything
@@ -153,8 +154,8 @@ def read_steps(path: Path) -> Iterator[Step]:
     yield dataset._repr_html_
     yield lambda: repr(dataset)
     yield lambda: dataset.diff(1)
-    yield lambda: read_transaction(dataset.store, dataset.root, dataset.manifest)
-    yield lambda: verify(Snapshot(dataset.store, dataset.root, dataset.manifest))
+    yield lambda: read_transaction(dataset.table, dataset.manifest)
+    yield lambda: verify(Snapshot(dataset.table, dataset.manifest))
     yield dataset.tags.list
     yield dataset.branches.list
 
@@ -178,17 +179,17 @@ def change_steps(path: Path) -> Iterator[Step]:
 
 def commit_late(path: Path) -> None:
     """Commit as a writer that read an older version and has to look at what others did."""
-    store, root = open_store(path)
-    version = load_latest(store, root).version
-    committed = commit_operation(store, root, append_message([]), read_version=version - 2)
-    load_version(store, root, committed.version)
+    table = TableRef(*open_store(path))
+    version = load_latest(table).version
+    committed = commit_operation(table, append_message([]), read_version=version - 2)
+    load_version(table, committed.version)
 
 
 def transaction_steps(path: Path, number: int, template: Path) -> Iterator[Step]:
     """Read the transaction of each version, and commit after it."""
-    store, root = open_store(path)
-    for file in list_versions(store, root):
-        yield lambda file=file: read_transaction(store, root, load_version(store, root, file.version))  # type: ignore[misc]
+    table = TableRef(*open_store(path))
+    for file in list_versions(table):
+        yield lambda file=file: read_transaction(table, load_version(table, file.version))  # type: ignore[misc]
     dataset = spark_lance.dataset(path)
     yield lambda: dataset.diff(1)
     yield lambda: dataset.delta(compared_against=1).list_transactions()
@@ -203,7 +204,7 @@ def deletion_steps(path: Path, number: int, template: Path) -> Iterator[Step]:
     yield dataset.to_table
     yield dataset.count_rows
     yield lambda: dataset.take([0, 20, 40])
-    yield lambda: verify(Snapshot(dataset.store, dataset.root, dataset.manifest))
+    yield lambda: verify(Snapshot(dataset.table, dataset.manifest))
     yield lambda: dataset.delete("a = 3 or a = 29")
     yield lambda: spark_lance.dataset(path).optimize.compact_files()
 
@@ -239,7 +240,7 @@ def index_steps(path: Path, number: int, template: Path, *, kind: str) -> Iterat
             num_indices_to_merge=(number // 3) % 3
         )
     elif number % 3 == 1:
-        yield lambda: verify(Snapshot(dataset.store, dataset.root, dataset.manifest))
+        yield lambda: verify(Snapshot(dataset.table, dataset.manifest))
         yield lambda: spark_lance.dataset(path).optimize.compact_files()
 
 

@@ -89,7 +89,7 @@ def made(path: Path) -> Path:
 def replace_manifest(path: Path, change: Any) -> None:
     """Change the newest manifest and its index section in place."""
     dataset = spark_lance.dataset(path)
-    manifest = load_latest(dataset.store, dataset.root)
+    manifest = load_latest(dataset.table)
     section = table_pb2.IndexSection.FromString(manifest.index_section)
     message = table_pb2.Manifest.FromString(manifest.message.SerializeToString())
     change(message, section)
@@ -199,7 +199,7 @@ def test_posting_lists_of_one_document() -> None:
 
 def test_sets_of_every_row(tmp_path: Path) -> None:
     dataset = spark_lance.dataset(made(tmp_path / "t"))
-    resolver = RowResolver(Snapshot(dataset.store, dataset.root, dataset.manifest))
+    resolver = RowResolver(Snapshot(dataset.table, dataset.manifest))
     stored = RowSet({0: every_row()}).to_bytes()
     with pytest.raises(FormatError, match="which has fewer"):
         row_numbers(stored, resolver.bounded)
@@ -260,7 +260,7 @@ def test_segments_with_a_damaged_bitmap_are_not_merged(tmp_path: Path) -> None:
 def test_records_of_jobs_with_a_damaged_bitmap(tmp_path: Path, field: str, data: bytes) -> None:
     dataset = spark_lance.dataset(made(tmp_path / "t"))
     fragment = dataset.manifest.fragments[0]
-    records = JobRecords(dataset.store, dataset.root, "job", "update a")
+    records = JobRecords(dataset.table, "job", "update a")
     records.add(
         Finished.of(fragment, [], (0,), fragment.files[0], np.array([7], np.uint32), offsets=BitMap([1]))
     )
@@ -363,7 +363,7 @@ def test_a_constant_page_says_which_limit_it_meets() -> None:
 
 def test_an_index_on_the_last_fragment_there_can_be(tmp_path: Path) -> None:
     dataset = spark_lance.dataset(made(tmp_path / "t"))
-    resolver = RowResolver(Snapshot(dataset.store, dataset.root, dataset.manifest))
+    resolver = RowResolver(Snapshot(dataset.table, dataset.manifest))
     with pytest.raises(UnsupportedFormatError, match="covers fragment 4294967295; a limit of this reader"):
         resolver.addresses(np.array([3], np.uint64), BitMap([0, (1 << 32) - 1]))
     addresses, counts = resolver.addresses(np.array([3], np.uint64), BitMap([0]))

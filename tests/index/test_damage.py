@@ -183,7 +183,7 @@ def test_damaged_files_at_length(tmp_path: Path, kind: str, builder: str) -> Non
 def test_rows_that_do_not_exist(tmp_path: Path) -> None:
     """An address beyond the rows of its fragment is damage, and so are zones that no fragment can have."""
     path = made(tmp_path / "t", "BTREE", "ours")
-    rows = RowResolver(Snapshot(*opened(path)))
+    rows = RowResolver(Snapshot(dataset(path).table, dataset(path).manifest))
     covered = BitMap([0, 1, 2])
     there, counts = rows.addresses(np.array([249, 2 << 32, 9 << 32], np.uint64), covered)
     assert (there.tolist(), counts.tolist()) == ([249, 2 << 32, 9 << 32], [True, True, False])

@@ -172,9 +172,7 @@ def merged_with_missing(found: LanceDataset, value: int) -> Snapshot:
 def replaced(found: LanceDataset, value: int) -> Snapshot:
     rows = table().slice(ROW, 1)
     schema = found.manifest.schema
-    added = write_fragments(
-        rows.to_batches(), found.store, found.root, schema, version=found.manifest.file_version
-    )
+    added = write_fragments(rows.to_batches(), found.table, schema, version=found.manifest.file_version)
     return found.snapshot.at(replace_rows(found.snapshot, f"id = {value}", added, schema))
 
 

@@ -66,7 +66,7 @@ def kept(table: pa.Table, condition: str) -> pa.ChunkedArray:
 def check_found(path: Path, condition: str) -> None:
     """What is found with the help of indices is what is found without."""
     found = dataset(path)
-    bare = Snapshot(found.store, found.root, found.manifest)
+    bare = Snapshot(found.table, found.manifest)
     with_help, without = find_rows(found.snapshot, condition), find_rows(bare, condition)
     assert with_help.rows == without.rows
 

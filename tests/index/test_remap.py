@@ -18,6 +18,7 @@ from spark_lance.datasets.compaction import Compaction
 from spark_lance.errors import CommitOutcomeUnknownError, FormatError, RetryableConflictError
 from spark_lance.index import remap as remap_module
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.table_ref import TableRef
 from tests.index.vectors import clustered
 
 ROWS, DIM = 900, 16
@@ -294,12 +295,12 @@ def test_files_of_a_failed_attempt_are_deleted(tmp_path: Path, monkeypatch: pyte
     commit = commit_operation
     seen: list[str] = []
 
-    def disturbed(store: Any, root: str, operation: Any, **options: Any) -> Any:
+    def disturbed(table: TableRef, operation: Any, **options: Any) -> Any:
         if operation.DESCRIPTOR.name == "Rewrite":
             seen.append("rewrite")
             if len(seen) == 1:
                 dataset(path).create_scalar_index("n", "BTREE", "i")
-        return commit(store, root, operation, **options)
+        return commit(table, operation, **options)
 
     monkeypatch.setattr("spark_lance.table.maintenance.compact.commit_operation", disturbed)
     compacted(path)
@@ -322,12 +323,12 @@ def test_two_compactions_at_once_follow_each_other(tmp_path: Path, monkeypatch: 
     dataset(path).create_scalar_index("n", "BTREE", "i")
     seen: list[str] = []
 
-    def disturbed(store: Any, root: str, operation: Any, **options: Any) -> Any:
+    def disturbed(table: TableRef, operation: Any, **options: Any) -> Any:
         if operation.DESCRIPTOR.name == "Rewrite":
             seen.append("rewrite")
             if len(seen) == 1:
                 theirs(path).optimize.compact_files(excluded_fragment_ids=[0, 1, 2])
-        return commit_operation(store, root, operation, **options)
+        return commit_operation(table, operation, **options)
 
     monkeypatch.setattr("spark_lance.table.maintenance.compact.commit_operation", disturbed)
     compacted(path, target_rows_per_fragment=600, excluded_fragment_ids=[3, 4, 5])
@@ -348,10 +349,10 @@ def test_files_stay_if_nobody_knows_whether_the_commit_failed(
     results = [task.execute() for task in Compaction.plan(dataset(path)).tasks]
     commit = commit_operation
 
-    def failing(store: Any, root: str, operation: Any, **options: Any) -> Any:
+    def failing(table: TableRef, operation: Any, **options: Any) -> Any:
         if operation.DESCRIPTOR.name == "Rewrite":
             raise error("so it is")
-        return commit(store, root, operation, **options)
+        return commit(table, operation, **options)
 
     monkeypatch.setattr("spark_lance.table.maintenance.compact.commit_operation", failing)
     with pytest.raises(error):

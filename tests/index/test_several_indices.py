@@ -124,7 +124,7 @@ def test_a_text_index_that_covers_nothing_gives_way_to_another(tmp_path: Path) -
 
 
 def add_entry(table: LanceDataset, entry: Any) -> None:
-    commit_operation(table.store, table.root, create_index_message([entry]), read_version=table.version)
+    commit_operation(table.table, create_index_message([entry]), read_version=table.version)
 
 
 def test_a_fragment_in_two_segments_counts_once(tmp_path: Path) -> None:

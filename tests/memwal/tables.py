@@ -72,7 +72,7 @@ def by_pylance(path: Path | str) -> Rows:
     """What pylance's own scanner sees: the table and all SSTables that are listed."""
     ours = spark_lance.dataset(path)
     shots = []
-    for shard in list_shards(ours.store, ours.root):
+    for shard in list_shards(ours.table):
         manifest = load_shard(ours.store, ShardPaths(ours.root, shard))
         assert manifest is not None
         shot = ShardSnapshot(str(shard)).with_spec_id(manifest.shard_spec_id)

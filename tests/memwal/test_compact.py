@@ -51,7 +51,7 @@ def test_the_commit_records_what_was_compacted(tmp_path: Path) -> None:
     before = entry_of(tmp_path)
     spark_lance.dataset(tmp_path).wal.compact([SHARD])
     table = spark_lance.dataset(tmp_path)
-    transaction = read_transaction(table.store, table.root, table.manifest)
+    transaction = read_transaction(table.table, table.manifest)
     operation: Any = transaction.operation
     (mark,) = operation.compacted_sstables
     assert (mark.shard_id.uuid, mark.generation) == (SHARD.bytes, 2)

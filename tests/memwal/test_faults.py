@@ -84,12 +84,12 @@ def run(seed: int, steps: int) -> int:
         added: Rows = {}
         try:
             if writer is None:
-                at = replace(dataset.snapshot, store=store)
+                at = replace(dataset.snapshot, table=replace(dataset.table, store=store))
                 writer = ShardWriter(at, SHARD, {"max_memtable_rows": 4, "max_unflushed_memtable_bytes": 0})
             verb = chance.random()
             if verb < 0.15:
                 with commit_options(retry=RetryPolicy(3, 0.001, 0.001, 1.0)):
-                    compact_wal(replace(dataset.snapshot, store=store))
+                    compact_wal(replace(dataset.snapshot, table=replace(dataset.table, store=store)))
             elif verb < 0.3:
                 writer.flush()
             else:

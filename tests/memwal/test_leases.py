@@ -13,6 +13,7 @@ import pytest
 import spark_lance
 from spark_lance.memwal import staged
 from spark_lance.memwal.staged import Lease, delete_staged
+from spark_lance.table.table_ref import TableRef
 
 KEY = {"lance-schema:unenforced-primary-key:position": "0"}
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False, metadata=KEY)])
@@ -37,18 +38,18 @@ def stage(table: spark_lance.LanceDataset, job: str, age: float = DAY) -> Path:
 @pytest.mark.parametrize("older_than", [timedelta(0), timedelta(hours=1)])
 def test_rows_of_a_running_job_stay(table: spark_lance.LanceDataset, older_than: timedelta) -> None:
     running, dead = stage(table, "running"), stage(table, "dead")
-    with Lease(table.store, table.uri, "running"):
+    with Lease(TableRef(table.store, table.uri), "running"):
         table.wal.collect(older_than=older_than)
         assert running.exists()
         assert not dead.exists()
-    delete_staged(table.store, table.uri, "running")
+    delete_staged(TableRef(table.store, table.uri), "running")
     assert not running.parent.exists()
 
 
 def test_a_lease_is_renewed(table: spark_lance.LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged, "LEASE_SECONDS", 0.02)
     file = stage(table, "job")
-    with Lease(table.store, table.uri, "job", at_once=False):
+    with Lease(TableRef(table.store, table.uri), "job", at_once=False):
         deadline = time.monotonic() + 30
         while not list(file.parent.glob("*.lease")) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -61,7 +62,7 @@ def test_a_lease_is_renewed(table: spark_lance.LanceDataset, monkeypatch: pytest
 
 def test_a_lease_that_nobody_renews_ends(table: spark_lance.LanceDataset) -> None:
     file = stage(table, "job")
-    with Lease(table.store, table.uri, "job"):
+    with Lease(TableRef(table.store, table.uri), "job"):
         pass
     (lease,) = file.parent.glob("*.lease")
     old = time.time() - DAY

@@ -26,6 +26,7 @@ from spark_lance.errors import LanceError
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.operations.append import append_message
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
@@ -54,17 +55,17 @@ def read(path: str) -> None:
     dataset.count_rows()
     dataset.to_table()
     _ = manifest.indices, manifest.timestamp, manifest.config, manifest.max_fragment_id
-    read_transaction(dataset.store, dataset.root, manifest)
+    read_transaction(dataset.table, manifest)
 
 
 def commit(path: str) -> None:
     """Commit on the newest version, first as a writer that was slow and has to look at others' versions."""
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     for behind in (2, 0):
-        version = load_latest(store, root).version
-        committed = commit_operation(store, root, append_message([]), read_version=version - behind)
+        version = load_latest(table).version
+        committed = commit_operation(table, append_message([]), read_version=version - behind)
         # The next version must be one that can be read.
-        again = load_version(store, root, committed.version)
+        again = load_version(table, committed.version)
         assert list(again.fragments) == list(committed.fragments)
 
 

@@ -28,6 +28,7 @@ from spark_lance.io.store import Store, open_store, store_class
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import BasePath, Bases, open_place
 from spark_lance.table.reading.blob_sources import BlobSources
+from spark_lance.table.table_ref import TableRef
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 ROWS = pa.table({"id": range(6)})
@@ -244,7 +245,7 @@ def test_deletion_files_and_indices_elsewhere(lake: Path, forge: Forge) -> None:
     forge(lake / "t", edit)
     with pytest.raises(BaseNotAllowedError, match="base path 1"):
         spark_lance.dataset(lake / "t").to_table()
-    bases = Bases(*open_store(lake / "t"), (BasePath(1, True, "/etc"),))
+    bases = Bases(TableRef(*open_store(lake / "t")), (BasePath(1, True, "/etc"),))
     entry = table_pb2.IndexMetadata(uuid=table_pb2.UUID(uuid=bytes(16)), base_id=1)
     with pytest.raises(BaseNotAllowedError, match="base path 1"):
         bases.index_dir(entry)

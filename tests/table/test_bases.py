@@ -18,6 +18,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import BasePath, Bases
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
@@ -73,11 +74,11 @@ def test_a_delete_on_a_clone_writes_the_whole_deletion_file_beside_the_clone(tmp
 
 def test_appends_alternate_on_a_clone(tmp_path: Path) -> None:
     third = clone_of_clone(tmp_path)
-    before = load_latest(*open_store(third)).message
+    before = load_latest(TableRef(*open_store(third))).message
     ours.write_dataset(rows(30, 33), third, mode="append")
     lance.write_dataset(rows(40, 43), third, mode="append")
     assert_same(third)
-    after = load_latest(*open_store(third)).message
+    after = load_latest(TableRef(*open_store(third))).message
     assert sorted(b.SerializeToString() for b in after.base_paths) == sorted(
         b.SerializeToString() for b in before.base_paths
     )
@@ -122,7 +123,7 @@ def test_a_task_needs_neither_manifest_nor_working_directory(
     source.shallow_clone(str(tmp_path / "clone"), source.version)
     manifest = ours.dataset(tmp_path / "clone").manifest
     assert manifest.message.base_paths[0].path == "t"
-    plan = Scan.plan(*open_store(tmp_path / "clone"), manifest)
+    plan = Scan.plan(TableRef(*open_store(tmp_path / "clone")), manifest)
     (data,) = [pickle.dumps(task) for task in plan.tasks()]
     for file in (tmp_path / "clone" / "_versions").iterdir():
         file.unlink()
@@ -167,7 +168,7 @@ def test_blobs_below_a_base_path(tmp_path: Path, forge: Forge) -> None:
 @pytest.mark.parametrize("location", ["/etc/hosts", "../o", "a/../../o"])
 def test_locations_stay_below_their_base_path(location: str) -> None:
     store = open_store("memory://x")[0]
-    bases = Bases(store, "/x", (BasePath(3, False, "memory://pool"),))
+    bases = Bases(TableRef(store, "/x"), (BasePath(3, False, "memory://pool"),))
     assert bases.external(3, "a..b/o") == (store, "/pool/a..b/o")
     with pytest.raises(FormatError, match="below base path 3"):
         bases.external(3, location)
@@ -224,7 +225,7 @@ def test_deletions_must_be_under_the_root_of_a_table(tmp_path: Path, forge: Forg
 
 def test_index_directories() -> None:
     store = open_store("memory://x")[0]
-    bases = Bases(store, "/x", (BasePath(0, True, "memory://y"), BasePath(1, False, "memory://z")))
+    bases = Bases(TableRef(store, "/x"), (BasePath(0, True, "memory://y"), BasePath(1, False, "memory://z")))
     uuid = bytes(range(16))
     text = "00010203-0405-0607-0809-0a0b0c0d0e0f"
     entry = table_pb2.IndexMetadata(uuid=table_pb2.UUID(uuid=uuid))

@@ -15,6 +15,7 @@ import pytest
 
 import spark_lance
 from spark_lance.io.store import open_store
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import list_versions
 
 WORKER = Path(__file__).with_name("damage_worker.py")
@@ -54,8 +55,8 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def files(path: Path) -> dict[str, list[str]]:
     """The files to damage, by what is to be done with the table then."""
-    store, root = open_store(path)
-    newest, previous = (Path(file.path) for file in list_versions(store, root)[:-3:-1])
+    table = TableRef(*open_store(path))
+    newest, previous = (Path(file.path) for file in list_versions(table)[:-3:-1])
     fragments = spark_lance.dataset(path).manifest.fragments
     deletions = [
         name

@@ -21,6 +21,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import _parse_arrow, keep_mask, pack_deletions, read_deletions
 from spark_lance.table.paths import deletion_path
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
 ARROW, BITMAP = table_pb2.DeletionFile.ARROW_ARRAY, table_pb2.DeletionFile.BITMAP
@@ -56,7 +57,7 @@ def test_files_of_pylance(tmp_path: Path, deleted: int) -> None:
     dataset = lance.write_dataset(rows, tmp_path / "t")
     dataset.delete(f"a < {deleted}")
     store, root = open_store(tmp_path / "t")
-    (fragment,) = load_latest(store, root).fragments
+    (fragment,) = load_latest(TableRef(store, root)).fragments
     assert np.array_equal(read_deletions(store, root, fragment), np.arange(deleted))
 
 
@@ -65,7 +66,7 @@ def test_a_second_delete_replaces_the_file(tmp_path: Path) -> None:
     dataset.delete("a in (60, 99)")
     dataset.delete("a in (50, 61)")
     store, root = open_store(tmp_path / "t")
-    first, second = load_latest(store, root).fragments
+    first, second = load_latest(TableRef(store, root)).fragments
     assert len(read_deletions(store, root, first)) == 0
     assert read_deletions(store, root, second).tolist() == [0, 10, 11, 49]
 
@@ -77,7 +78,7 @@ def test_a_merged_delete_is_a_bitmap_of_two_rows(tmp_path: Path) -> None:
     one.delete("a = 5")
     two.delete("a = 7")
     store, root = open_store(path)
-    (fragment,) = load_latest(store, root).fragments
+    (fragment,) = load_latest(TableRef(store, root)).fragments
     assert fragment.deletion_file.file_type == BITMAP
     assert read_deletions(store, root, fragment).tolist() == [5, 7]
 
@@ -297,7 +298,7 @@ def test_the_file_may_lie_below_another_base_path(tmp_path: Path) -> None:
     manifest.base_paths.add(id=7, path=f"file://{tmp_path}/other", is_dataset_root=True)
     store = LocalStore()
     store.put(deletion_path(f"{tmp_path}/other", 3, fragment.deletion_file), BitMap([2]).serialize())
-    bases = Bases.of(store, str(tmp_path), manifest)
+    bases = Bases.of(TableRef(store, str(tmp_path)), manifest)
     assert read_deletions(store, str(tmp_path), fragment, bases=bases).tolist() == [2]
 
 

@@ -15,6 +15,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.features import FEATURES, check_readable, check_writable, recompute
 from spark_lance.table.operations.append import append_message
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
@@ -35,7 +36,10 @@ def words(reader: int, writer: int) -> table_pb2.Manifest:
 def reads_as_pylance(path: Path) -> bool:
     """Open with both; return whether it opened, after checking that both agree."""
     outcomes = []
-    for attempt in (lambda: lance.dataset(str(path)).to_table(), lambda: load_latest(*open_store(path))):
+    for attempt in (
+        lambda: lance.dataset(str(path)).to_table(),
+        lambda: load_latest(TableRef(*open_store(path))),
+    ):
         try:
             attempt()
             outcomes.append(True)
@@ -63,23 +67,23 @@ def test_a_forged_flag_is_judged_as_pylance_judges_it(
     forge(path, edit)
     if bit in REFUSED_HERE and where != "writer":
         with pytest.raises(UnsupportedFormatError, match=f"flag {bit}"):
-            load_latest(*open_store(path))
+            load_latest(TableRef(*open_store(path)))
         return
     if not reads_as_pylance(path):
         return
     if bit in REFUSED_HERE:
         with pytest.raises(UnsupportedFormatError, match=f"flag {bit}"):
-            check_writable(load_latest(*open_store(path)).message, "")
+            check_writable(load_latest(TableRef(*open_store(path))).message, "")
         return
     try:
-        check_writable(load_latest(*open_store(path)).message, "")
+        check_writable(load_latest(TableRef(*open_store(path))).message, "")
     except (FormatError, UnsupportedFormatError):
         with pytest.raises((OSError, ValueError)):
             lance.write_dataset(ROWS, path, mode="append")
         return
     lance.write_dataset(ROWS, path, mode="append")
-    theirs = load_latest(*open_store(path)).message
-    ours = commit_operation(*open_store(path), append_message(fragments), read_version=2).message
+    theirs = load_latest(TableRef(*open_store(path))).message
+    ours = commit_operation(TableRef(*open_store(path)), append_message(fragments), read_version=2).message
     assert (ours.reader_feature_flags, ours.writer_feature_flags) == (
         theirs.reader_feature_flags,
         theirs.writer_feature_flags,

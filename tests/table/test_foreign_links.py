@@ -18,6 +18,7 @@ from spark_lance.io.store import Store, open_store
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import claim_shard, create_shard
 from spark_lance.table.columns.finished import JobRecords
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.drop import drop_table
 from spark_lance.table.writing.write import delete_operation_files
 
@@ -133,24 +134,24 @@ def test_logs_stay_inside(tmp_path: Path, victim: Path, link: str) -> None:
 
 def test_jobs_stay_inside(tmp_path: Path, victim: Path) -> None:
     make_table(tmp_path / "t")
-    store, root = open_store(str(tmp_path / "t"))
+    table = TableRef(*open_store(str(tmp_path / "t")))
     before = content(victim)
     make_link(tmp_path / "t" / "_column_jobs" / "job", victim)
-    JobRecords(store, root, "job", "").clear()
+    JobRecords(table, "job", "").clear()
     (tmp_path / "t" / "_column_jobs" / "job").unlink()
     (tmp_path / "t" / "_column_jobs").rmdir()
     make_link(tmp_path / "t" / "_column_jobs", victim)
-    JobRecords(store, root, "job", "").clear()
+    JobRecords(table, "job", "").clear()
     assert content(victim) == before
 
 
 def test_failed_commits_stay_inside(tmp_path: Path, victim: Path) -> None:
     make_table(tmp_path / "t")
-    store, root = open_store(str(tmp_path / "t"))
+    table = TableRef(*open_store(str(tmp_path / "t")))
     (victim / "0123456789abcdef.lance").write_text("precious")
     before = content(victim)
     make_link(tmp_path / "t" / "data", victim)
-    delete_operation_files(store, root, "0123456789abcdef")
+    delete_operation_files(table, "0123456789abcdef")
     assert content(victim) == before
 
 
@@ -165,7 +166,7 @@ def test_drops_stay_inside(tmp_path: Path, victim: Path, link: str) -> None:
         place.symlink_to(victim / "t.lance")
     else:
         make_link(place / link, victim)
-    drop_table(*open_store(str(place)))
+    drop_table(TableRef(*open_store(str(place))))
     assert list((tmp_path / "tables").iterdir()) == []
     assert content(victim) == before
 

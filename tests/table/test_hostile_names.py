@@ -30,6 +30,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.manifest import pack_manifest, read_manifest
 from spark_lance.table.paths import Naming
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction
 
 HOSTILE = (
@@ -213,7 +214,7 @@ def test_a_damaged_index_uuid_has_an_error_of_its_own(folder: Path) -> None:
             spark_lance.dataset(folder / "t").deep_clone(folder / "out")
         newest(folder / "t").write_bytes(whole)
     with pytest.raises(FormatError, match="index UUID"):
-        Bases(*open_store(folder / "t")).index_dir(table_pb2.IndexMetadata(name="i"))
+        Bases(TableRef(*open_store(folder / "t"))).index_dir(table_pb2.IndexMetadata(name="i"))
 
 
 def test_names_of_tables_of_other_writers_are_refused_before_they_are_committed(folder: Path) -> None:
@@ -288,8 +289,8 @@ def test_names_in_tags_and_branches(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_in_records_of_column_jobs(folder: Path, name: str) -> None:
-    store, root = open_store(folder / "t")
-    records = JobRecords(store, root, "job", "a request")
+    table = TableRef(*open_store(folder / "t"))
+    records = JobRecords(table, "job", "a request")
     file = table_pb2.DataFile(path="0abc.lance").SerializeToString()
     records.add(Finished(0, b"", b"", {0: "0abc.lance"}, (7,), file))
     (path,) = Path(records.folder).iterdir()

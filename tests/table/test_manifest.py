@@ -21,6 +21,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.manifest import MAX_INLINE_TRANSACTION, Manifest, pack_manifest, read_manifest
 from spark_lance.table.paths import Naming
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 
@@ -61,8 +62,8 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_every_version_of_pylance_is_read(history: Path) -> None:
-    store, root = open_store(history)
-    versions = list_versions(store, root)
+    table = TableRef(*open_store(history))
+    versions = list_versions(table)
     operations = set()
     assert [file.version for file in versions] == [
         entry["version"] for entry in lance.dataset(str(history)).versions()
@@ -70,7 +71,7 @@ def test_every_version_of_pylance_is_read(history: Path) -> None:
     assert len(versions) >= 15
     for file in versions:
         theirs = lance.dataset(str(history), version=file.version)
-        ours = load_version(store, root, file.version)
+        ours = load_version(table, file.version)
         assert ours.version == file.version == theirs.version
         assert ours.schema.to_arrow() == theirs.schema
         assert [f.id for f in ours.fragments] == [f.fragment_id for f in theirs.get_fragments()]
@@ -80,7 +81,7 @@ def test_every_version_of_pylance_is_read(history: Path) -> None:
         assert dict(ours.config) == theirs.config()
         assert ours.file_version is FileVersion.V2_2
         assert ours.uses_stable_row_ids == theirs.has_stable_row_ids
-        transaction = read_transaction(store, root, ours)
+        transaction = read_transaction(table, ours)
         assert transaction.file_name == ours.transaction_file
         assert transaction.name is not None
         operations.add(transaction.name)
@@ -91,8 +92,8 @@ def test_every_version_of_pylance_is_read(history: Path) -> None:
 
 
 def test_timestamps_and_counters(history: Path) -> None:
-    store, root = open_store(history)
-    latest = load_latest(store, root)
+    table = TableRef(*open_store(history))
+    latest = load_latest(table)
     entry: dict[str, Any] = dict(lance.dataset(str(history)).versions()[-1])
     # pylance goes through a float, which may cost a microsecond.
     assert abs(latest.timestamp.replace(tzinfo=None) - entry["timestamp"]) <= timedelta(microseconds=1)
@@ -106,14 +107,14 @@ def test_timestamps_and_counters(history: Path) -> None:
 
 def test_an_offset_of_zero_is_an_offset(tmp_path: Path) -> None:
     dataset = lance.write_dataset(ROWS, tmp_path / "t")
-    store, root = open_store(tmp_path / "t")
-    first = load_latest(store, root)
+    table = TableRef(*open_store(tmp_path / "t"))
+    first = load_latest(table)
     assert first.message.HasField("transaction_section")
     assert first.message.transaction_section == 0
     shutil.rmtree(tmp_path / "t" / "_transactions")
-    assert read_transaction(store, root, first).file_name == first.transaction_file
+    assert read_transaction(table, first).file_name == first.transaction_file
     dataset.create_scalar_index("a", "BTREE")
-    second = load_latest(store, root)
+    second = load_latest(table)
     assert second.message.index_section == 0
     assert len(second.indices) == 1
 
@@ -138,13 +139,13 @@ def test_pylance_opens_repacked_manifests(history: Path, tmp_path: Path) -> None
     shutil.rmtree(copy / "_transactions")
     for file in (copy / "_versions").glob("*.manifest"):
         repack(file)
-    store, root = open_store(copy)
+    table = TableRef(*open_store(copy))
     for version in range(1, lance.dataset(str(history)).version + 1):
         before = lance.dataset(str(history), version=version)
         after = lance.dataset(str(copy), version=version)
         assert after.to_table() == before.to_table()
         assert list(map(repr, after.describe_indices())) == list(map(repr, before.describe_indices()))
-        if read_transaction(store, root, load_version(store, root, version)).name != "rewrite":
+        if read_transaction(table, load_version(table, version)).name != "rewrite":
             # pylance cannot show compactions that rewrote an index.
             assert uuid_of(after, version) == uuid_of(before, version)
         assert after.config() == before.config()
@@ -155,14 +156,15 @@ def test_a_long_manifest_is_read_in_pieces(tmp_path: Path) -> None:
     dataset = lance.write_dataset(rows, tmp_path / "t", max_rows_per_file=1)
     dataset.create_scalar_index("a", "BTREE")
     store, root = open_store(tmp_path / "t")
-    latest = load_latest(store, root)
+    table = TableRef(store, root)
+    latest = load_latest(table)
     assert store.size(latest.path) > 65536
     assert len(latest.fragments) == 1200
     assert [index.name for index in latest.indices] == ["a_idx"]
-    known = load_version(store, root, 1)
+    known = load_version(table, 1)
     first = read_manifest(store, known.path, known.naming)
     assert first.inline_transaction is None  # it lies before the part that was read
-    assert len(read_transaction(store, root, first).message.overwrite.fragments) == 1200
+    assert len(read_transaction(table, first).message.overwrite.fragments) == 1200
 
 
 def test_what_the_manifest_leaves_out(tmp_path: Path) -> None:
@@ -259,7 +261,7 @@ def test_flipped_bytes_give_a_manifest_or_a_typed_error(tmp_path: Path) -> None:
             manifest = open_bytes(tmp_path, bytes(damaged))
             assert manifest.indices is not None
             assert manifest.schema is not None
-            read_transaction(LocalStore(), str(tmp_path), manifest)
+            read_transaction(TableRef(LocalStore(), str(tmp_path)), manifest)
         except LanceError:
             found += 1
     # Protobuf has no checksum, so some flips only change a value.

@@ -37,6 +37,7 @@ from spark_lance.table.rowids import (
     row_id_bounds,
     spilled_fields,
 )
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import list_versions, load_version
 
 Segment = rowids_pb2.U64Segment
@@ -158,11 +159,12 @@ def test_every_version_scans_as_pylance_scans_it(tmp_path: Path) -> None:
     dataset.delete("a > 100 and a % 100 <> 0 and a < 600")
     dataset.optimize.compact_files(target_rows_per_fragment=5000)
     store, root = open_store(path)
+    table = TableRef(store, root)
     kinds: set[str] = set()
     columns = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
-    for file in list_versions(store, root):
+    for file in list_versions(table):
         ids, created, updated = [], [], []
-        for fragment in load_version(store, root, file.version).fragments:
+        for fragment in load_version(table, file.version).fragments:
             physical = fragment.physical_rows
             keep = keep_mask(read_deletions(store, root, fragment), 0, physical)
             ids.append(fragment_row_ids(fragment)[keep])

@@ -34,6 +34,7 @@ from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.paths import Naming, manifest_path
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 from tests import object_store
 from tests.object_store import (
@@ -182,11 +183,11 @@ def test_appenders_race(uri: str, server: Server, options: Options, caplog: pyte
     commits = 4
 
     def append() -> None:
-        store, root = open_store(uri, options)
+        table = TableRef(*open_store(uri, options))
         for _ in range(commits):
-            latest = load_latest(store, root)
+            latest = load_latest(table)
             operation = append_message([latest.message.fragments[0]])
-            commit_operation(store, root, operation, read_version=latest.version, retry=patient)
+            commit_operation(table, operation, read_version=latest.version, retry=patient)
 
     def append_in_pylance() -> None:
         for _ in range(commits):

@@ -13,6 +13,7 @@ from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.operations import OPERATIONS
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction, read_transaction, write_transaction
 from spark_lance.table.versions.versions import load_latest
 
@@ -44,8 +45,8 @@ def test_the_file_serves_when_the_inline_copy_is_missing(tmp_path: Path, forge: 
     path = tmp_path / "t"
     lance.write_dataset(ROWS, path, commit_message="hello")
     forge(path, lambda message: message.ClearField("transaction_section"))
-    store, root = open_store(path)
-    transaction = read_transaction(store, root, load_latest(store, root))
+    table = TableRef(*open_store(path))
+    transaction = read_transaction(table, load_latest(table))
     assert transaction.name == "overwrite"
     assert dict(transaction.properties) == {"__lance_commit_message": "hello"}
 
@@ -60,8 +61,8 @@ def test_the_older_place_of_the_inline_copy_is_read(tmp_path: Path, forge: Forge
         message.transaction_file = ""
 
     forge(path, move)
-    store, root = open_store(path)
-    assert read_transaction(store, root, load_latest(store, root)).name == "overwrite"
+    table = TableRef(*open_store(path))
+    assert read_transaction(table, load_latest(table)).name == "overwrite"
 
 
 def test_no_transaction_at_all(tmp_path: Path, forge: Forge) -> None:
@@ -70,12 +71,12 @@ def test_no_transaction_at_all(tmp_path: Path, forge: Forge) -> None:
     forge(path, lambda message: message.ClearField("transaction_section"))
     for file in (path / "_transactions").iterdir():
         file.unlink()
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     with pytest.raises(FormatError, match=r"file is gone.*\.txn"):
-        read_transaction(store, root, load_latest(store, root))
+        read_transaction(table, load_latest(table))
     forge(path, lambda message: message.ClearField("transaction_file"))
     with pytest.raises(FormatError, match="version 1 has no transaction"):
-        read_transaction(store, root, load_latest(store, root))
+        read_transaction(table, load_latest(table))
 
 
 def test_a_damaged_file(tmp_path: Path, forge: Forge) -> None:
@@ -84,18 +85,18 @@ def test_a_damaged_file(tmp_path: Path, forge: Forge) -> None:
     forge(path, lambda message: message.ClearField("transaction_section"))
     for file in (path / "_transactions").iterdir():
         file.write_bytes(file.read_bytes()[:-3])
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     with pytest.raises(FormatError, match=r"undecodable transaction.*\.txn"):
-        read_transaction(store, root, load_latest(store, root))
+        read_transaction(table, load_latest(table))
 
 
 def test_an_operation_from_the_future_has_no_name(tmp_path: Path, forge: Forge) -> None:
-    store, root = open_store(tmp_path)
+    table = TableRef(*open_store(tmp_path))
     future = transaction_pb2.Transaction(read_version=1, uuid="f").SerializeToString() + FUTURE_OPERATION
     transaction = Transaction.parse(future)
     assert transaction.name is None
     assert transaction.pack() == future
     with pytest.raises(FormatError):
         _ = transaction.operation
-    write_transaction(store, root, transaction)
+    write_transaction(table, transaction)
     assert (tmp_path / "_transactions" / "1-f.txn").read_bytes() == future

@@ -23,6 +23,7 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from tests.strategies import canonical
@@ -191,7 +192,7 @@ def rows(start: int, count: int) -> pa.Table:
 
 
 def latest(path: Path) -> Manifest:
-    return load_latest(*open_store(path))
+    return load_latest(TableRef(*open_store(path)))
 
 
 def words(path: Path) -> tuple[int, int]:
@@ -236,7 +237,7 @@ def test_trap_03_the_inline_transaction_is_where_pylance_has_it(tmp_path: Path) 
         (file,) = (path / "_transactions").iterdir()
         assert file.name == manifest.transaction_file
         file.unlink()
-        assert read_transaction(*open_store(path), manifest).file_name == manifest.transaction_file
+        assert read_transaction(TableRef(*open_store(path)), manifest).file_name == manifest.transaction_file
         if version == 1:
             spark_lance.write_dataset(rows(5, 5), path, "append")
     lance.write_dataset(rows(10, 5), stale, mode="append")

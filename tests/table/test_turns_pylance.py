@@ -27,6 +27,7 @@ from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.paths import Naming
 from spark_lance.table.rowids import fragment_row_ids
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 
@@ -49,13 +50,13 @@ def rows(start: int, count: int = 5) -> pa.Table:
 def our_append(
     path: Path, fragments: list[table_pb2.DataFragment], read_version: int | None = None
 ) -> Manifest:
-    store, root = open_store(path)
-    version = read_version or load_latest(store, root).version
-    return commit_operation(store, root, append_message(fragments), read_version=version)
+    table = TableRef(*open_store(path))
+    version = read_version or load_latest(table).version
+    return commit_operation(table, append_message(fragments), read_version=version)
 
 
 def latest(path: Path) -> Manifest:
-    return load_latest(*open_store(path))
+    return load_latest(TableRef(*open_store(path)))
 
 
 def values(path: Path) -> list[int]:
@@ -78,8 +79,8 @@ def test_taking_turns(tmp_path: Path, loose: Loose, version: str, v2_names: bool
         else:
             lance.write_dataset(data, path, mode="append")
     assert values(path) == list(range(45))
-    store, root = open_store(path)
-    versions = list_versions(store, root)
+    table = TableRef(*open_store(path))
+    versions = list_versions(table)
     assert {file.naming for file in versions} == {Naming.V2 if v2_names else Naming.V1}
     assert [file.version for file in versions] == list(range(1, 10))
     assert [fragment.id for fragment in latest(path).fragments] == list(range(9))
@@ -100,10 +101,10 @@ def test_pylance_goes_on_with_a_table_of_ours(
     tmp_path: Path, loose: Loose, version: FileVersion, stable: bool
 ) -> None:
     path = tmp_path / "t"
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     fragments = loose(path, rows(0, 20), data_storage_version=version.text, max_rows_per_file=8)
     schema = Schema.from_arrow(rows(0).schema)
-    create_table(store, root, schema, fragments, version=version, stable_row_ids=stable, config={"k": "v"})
+    create_table(table, schema, fragments, version=version, stable_row_ids=stable, config={"k": "v"})
     dataset = lance.dataset(str(path))
     assert dataset.data_storage_version == version.text
     assert dataset.config() == {"k": "v"}
@@ -144,10 +145,10 @@ def test_indices_go_when_we_overwrite(tmp_path: Path, loose: Loose) -> None:
     path = tmp_path / "t"
     dataset = lance.write_dataset(rows(0), path)
     dataset.create_scalar_index("a", "BTREE")
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     fragments = loose(path, rows(50), mode="append")
     operation = overwrite_message(latest(path).schema, fragments)
-    after = commit_operation(store, root, operation, read_version=2)
+    after = commit_operation(table, operation, read_version=2)
     assert after.index_section == b""
     assert not after.message.HasField("index_section")
     assert lance.dataset(str(path)).describe_indices() == []
@@ -192,13 +193,13 @@ def test_a_stale_pylance_writer_rebases_onto_ours(
 def test_pylance_reads_our_transaction(tmp_path: Path, loose: Loose) -> None:
     path = tmp_path / "t"
     lance.write_dataset(rows(0), path)
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     operation = append_message(loose(path, rows(5), mode="append"))
     ours = commit_operation(
-        store, root, operation, read_version=1, properties={"__lance_commit_message": "second", "job": "7"}
+        table, operation, read_version=1, properties={"__lance_commit_message": "second", "job": "7"}
     )
     theirs: Any = lance.dataset(str(path)).read_transaction(2)
-    assert theirs.uuid == read_transaction(store, root, ours).uuid
+    assert theirs.uuid == read_transaction(table, ours).uuid
     assert theirs.read_version == 1
     assert theirs.transaction_properties == {"__lance_commit_message": "second", "job": "7"}
     assert isinstance(theirs.operation, lance.LanceOperation.Append)
@@ -225,10 +226,10 @@ def test_fragment_ids_go_on_after_overwrite_delete_and_restore(tmp_path: Path, l
     path = tmp_path / "t"
     lance.write_dataset(rows(0), path)
     our_append(path, loose(path, rows(5), mode="append"))
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     schema = latest(path).schema
     overwritten = overwrite_message(schema, loose(path, rows(10), mode="append"))
-    commit_operation(store, root, overwritten, read_version=2)
+    commit_operation(table, overwritten, read_version=2)
     assert [fragment.id for fragment in latest(path).fragments] == [2]
     lance.dataset(str(path)).delete("true")
     assert len(latest(path).fragments) == 0
@@ -270,8 +271,8 @@ def test_field_ids_that_are_never_reused(tmp_path: Path, loose: Loose, forge: Fo
     forge(path, mark)
     schema = Schema.from_arrow(pa.schema({"c": pa.int64(), "d": pa.utf8()}), latest(path).first_new_field_id)
     assert [field.id for field in schema.fields] == [8, 9]
-    store, root = open_store(path)
-    commit_operation(store, root, overwrite_message(schema, []), read_version=1)
+    table = TableRef(*open_store(path))
+    commit_operation(table, overwrite_message(schema, []), read_version=1)
     assert latest(path).first_new_field_id == 10
     lance.write_dataset(pa.table({"c": [1], "d": ["x"]}), path, mode="append")
     lance.write_dataset(pa.table({"e": [1]}), path, mode="overwrite")
@@ -289,13 +290,11 @@ def test_four_writers_at_once_lose_nothing(tmp_path: Path, loose: Loose) -> None
     collisions: Counter[str] = Counter()
 
     def ours(writer: int) -> None:
-        store, root = open_store(path)
+        table = TableRef(*open_store(path))
         for fragments in batches[writer]:
-            before = load_latest(store, root).version
+            before = load_latest(table).version
             policy = RetryPolicy(attempts=200, base_seconds=0.005, cap_seconds=0.05)
-            after = commit_operation(
-                store, root, append_message(fragments), read_version=before, retry=policy
-            )
+            after = commit_operation(table, append_message(fragments), read_version=before, retry=policy)
             collisions["ours"] += after.version > before + 1
 
     def theirs(writer: int) -> None:
@@ -317,9 +316,9 @@ def test_four_writers_at_once_lose_nothing(tmp_path: Path, loose: Loose) -> None
     assert latest(path).version == 4 * each + 1
     assert collisions["ours"] > 0
     store, root = open_store(path)
-    for file in list_versions(store, root):
-        manifest = load_version(store, root, file.version)
-        assert read_transaction(store, root, manifest).file_name == manifest.transaction_file
+    for file in list_versions(TableRef(store, root)):
+        manifest = load_version(TableRef(store, root), file.version)
+        assert read_transaction(TableRef(store, root), manifest).file_name == manifest.transaction_file
 
 
 def test_a_failed_commit_of_ours_leaves_the_table_to_pylance(tmp_path: Path, loose: Loose) -> None:

@@ -54,6 +54,7 @@ from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE as LANCE_COMMIT_MESSAGE_KEY
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.index_kinds import label_of
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches as _Branches
 from spark_lance.table.versions.drop import drop_table
 from spark_lance.table.versions.tags import Tags as _Tags
@@ -414,14 +415,14 @@ class LanceDataset(Reading, Changes):
         ignore_not_found: bool | None = None,
     ) -> None:
         """Delete a table with all its files; of a place that is a link, the link goes and the table stays."""
-        store, root = open_store(base_uri, storage_options)
+        table = TableRef(*open_store(base_uri, storage_options))
         try:
             values.dataset(base_uri, storage_options=storage_options)
         except TableNotFoundError:
             if ignore_not_found:
                 return
             raise
-        drop_table(store, root)
+        drop_table(table)
 
     @staticmethod
     def commit(
@@ -451,7 +452,7 @@ class LanceDataset(Reading, Changes):
             commit_timeout=commit_timeout,
             detached=bool(detached),
         )
-        return LanceDataset.of(values.LanceDataset(place.uri, place.store, place.root, manifest))
+        return LanceDataset.of(values.LanceDataset(place.uri, place.table, manifest))
 
     @staticmethod
     def commit_batch(

@@ -131,7 +131,7 @@ def build_segment(
 
     If that fails, no files are left.
     """
-    with new_segment(snapshot.store, snapshot.root, number) as segment:
+    with new_segment(snapshot.table, number) as segment:
         directory = index_directory(snapshot.root, segment)
         return write_segment(snapshot, column, index, name, fragments, segment, directory, options)
 
@@ -346,7 +346,7 @@ def _merged(
     options = opened[0].options()
     if any(other.options() != options for other in opened):
         raise OptionError("the parts of an index were built with different options")
-    with new_segment(snapshot.store, snapshot.root, number) as new_part:
+    with new_segment(snapshot.table, number) as new_part:
         directory = index_directory(snapshot.root, new_part)
         version = snapshot.manifest.file_version
         target = SegmentTarget(snapshot.store, directory, version, options)

@@ -318,7 +318,7 @@ class TextSearch:
         scan = self._scan
         results = []
         needles = pa.array(words)
-        part = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
+        part = Scan(scan.table, scan.manifest, scan.names, tuple(fragments))
         for table in part.tables(target_bytes=_WINDOW_BYTES):
             column = plain(column_values(table, self._column)).combine_chunks()
             texts = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
@@ -401,7 +401,7 @@ class TextSearch:
             words.update(part.words)
         fragments = unindexed(self._scan.fragments, self._segments, fast)
         scan = self._scan
-        rest = Scan(scan.store, scan.root, scan.manifest, scan.names, tuple(fragments))
+        rest = Scan(scan.table, scan.manifest, scan.names, tuple(fragments))
         for table in rest.tables(target_bytes=_WINDOW_BYTES):
             column = plain(column_values(table, self._column)).combine_chunks()
             texts = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)

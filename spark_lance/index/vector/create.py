@@ -113,7 +113,7 @@ def create_vector_index(
     trained = train(recipe, sample_vectors(snapshot, column, recipe.sample_size(rows)), rows)
     covered = BitMap(fragment.id for fragment in snapshot.fragments)
     pieces = segment_rows(snapshot, column, snapshot.fragments)
-    with new_segment(snapshot.store, snapshot.root) as segment:
+    with new_segment(snapshot.table) as segment:
         directory = index_directory(snapshot.root, segment)
         files = write_rows(trained, snapshot.store, directory, pieces, snapshot.manifest.file_version)
     entry = entry_of(trained, name, segment, field.id, snapshot.version, covered, files)
@@ -148,7 +148,7 @@ def write_vector_segment(
     sample = sample_vectors(snapshot, column, recipe.sample_size(rows), fragments)
     trained = train(recipe, sample, rows)
     pieces = segment_rows(snapshot, column, fragments)
-    with new_segment(snapshot.store, snapshot.root, number) as segment:
+    with new_segment(snapshot.table, number) as segment:
         directory = index_directory(snapshot.root, segment)
         files = write_rows(trained, snapshot.store, directory, pieces, snapshot.manifest.file_version)
     covered = BitMap(fragment.id for fragment in fragments)
@@ -193,7 +193,7 @@ def merge_vector_segments(
         return write_vector_segment(snapshot, column, recipe, entry.name, fragments)
     trained = reopen(first, recipe)
     resolver = RowResolver(snapshot)
-    with new_segment(snapshot.store, snapshot.root) as number:
+    with new_segment(snapshot.table) as number:
         parts = [_counting(segment, resolver, snapshot.manifest) for segment in segments]
         directory, written_as = index_directory(snapshot.root, number), snapshot.manifest.file_version
         files = merge_segments(trained, snapshot.store, directory, parts, written_as)
@@ -379,7 +379,7 @@ def extend_vector_index(snapshot: Snapshot, name: str, *, merge: int | None = No
     column = snapshot.schema.path_of(field)
     resolver = RowResolver(snapshot)
     rows = segment_rows(snapshot, column, fresh)
-    with new_segment(snapshot.store, snapshot.root) as number, coded_rows(trained, rows) as added:
+    with new_segment(snapshot.table) as number, coded_rows(trained, rows) as added:
         parts = [_counting(segment, resolver, snapshot.manifest) for segment in merged] + [added]
         directory, written_as = index_directory(snapshot.root, number), snapshot.manifest.file_version
         files = merge_segments(trained, snapshot.store, directory, parts, written_as)

@@ -453,7 +453,7 @@ class VectorSearch:
         best: list[list[TopK]] = [[] for _ in vectors]
         scan = self._scan
         fragments = tuple(self._fragments(task.fragments))
-        part = Scan(scan.store, scan.root, scan.manifest, scan.names, fragments)
+        part = Scan(scan.table, scan.manifest, scan.names, fragments)
         for table in part.tables(target_bytes=_WINDOW_BYTES):
             matrix, there = as_matrix(column_values(table, self._column))
             addresses = table.column(ROW_ADDRESS).to_numpy()[there]
@@ -489,7 +489,7 @@ class VectorSearch:
     def _exact_of_several(self, query: VectorQuery, task: SearchTask, allowed: Addresses | None) -> TopK:
         scan = self._scan
         fragments = tuple(self._fragments(task.fragments))
-        part = Scan(scan.store, scan.root, scan.manifest, scan.names, fragments)
+        part = Scan(scan.table, scan.manifest, scan.names, fragments)
         best: list[TopK] = []
         for table in part.tables(target_bytes=_WINDOW_BYTES):
             if allowed is not None:

@@ -11,6 +11,7 @@ from spark_lance.errors import OptionTypeError
 from spark_lance.io.store import open_store
 from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class TableBase(OneSpelling):
         """
         check_running(self.spark)
         parsed = self.writeOptions
-        store, root = open_store(parsed.path, parsed.storage)
-        return LanceDataset(parsed.path, store, root, load_latest(store, root))
+        table = TableRef(*open_store(parsed.path, parsed.storage))
+        return LanceDataset(parsed.path, table, load_latest(table))
 
     def read(self, **options: object) -> DataFrame:
         """Return a DataFrame of the table, read with further options."""

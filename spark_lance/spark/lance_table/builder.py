@@ -32,6 +32,7 @@ from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_l
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.reserved_names import check_settings
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.compression import compressed
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class TableBuilder(Generic[Table]):
                 f"addColumn({column!r}, ..., " + "encoding={...}) or vectorSize=..."
             )
         store, root = open_store(options.path, options.storage)
-        there = find_latest(store, root)
+        there = find_latest(TableRef(store, root))
         exists = there is not None
         if exists and self.mode == "create":
             raise TableExistsError(f"there is a Lance table at {root} already: use createOrReplace")
@@ -302,7 +303,7 @@ class TableBuilder(Generic[Table]):
         plan = replace(plan, schema=compressed(plan.schema, options.compression))
         try:
             if there is None:
-                commit_write(store, root, plan, [], config=self._properties)
+                commit_write(TableRef(store, root), plan, [], config=self._properties)
             else:
                 self._replace(store, root, there, plan, options)
         except TableExistsError:
@@ -321,7 +322,7 @@ class TableBuilder(Generic[Table]):
         if stable is not None and stable != there.uses_stable_row_ids:
             raise OptionError("option 'enable_stable_row_ids' cannot be changed once there is a table")
         operation = overwrite_message(plan.schema, [], self._properties)
-        commit_operation(store, root, operation, read_version=plan.read_version)
+        commit_operation(TableRef(store, root), operation, read_version=plan.read_version)
 
     def _schema(self) -> pa.Schema:
         if not self._columns:

@@ -97,8 +97,7 @@ class Clustering:
         order.append(self._f.col(f"c{names.index(system[0])}"))
         frame = frame.repartitionByRange(self._runs(), *order).sortWithinPartitions(*order)
         writer = ClusterWriter(
-            store=self.snapshot.store,
-            root=self.snapshot.root,
+            table=self.snapshot.table,
             read_version=self.snapshot.manifest.version,
             schema=schema,
             version=self._version,

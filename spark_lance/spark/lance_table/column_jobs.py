@@ -48,6 +48,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.schema.changes import Alteration, add_fields
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.upkeep import only_logged
 from spark_lance.table.writing.column_files import delete_column_files
 
@@ -100,7 +101,7 @@ class ColumnJob:
 
     def __post_init__(self) -> None:
         self._start = self.table.dataset()
-        self._files = ColumnFiles(self._start.store, self._start.root)
+        self._files = ColumnFiles(self._start.table)
 
     def add(self, schema: pa.Schema) -> Outcome:
         """Add columns.
@@ -154,9 +155,7 @@ class ColumnJob:
                 operation.updated_fragment_offset_bitmaps[fragment.id] = done.offsets
             if not operation.updated_fragments:
                 return version
-            return commit_operation(
-                self._start.store, self._start.root, operation, read_version=version.version
-            )
+            return commit_operation(self._start.table, operation, read_version=version.version)
 
         return self._run(f"update {', '.join(names)}: {self.source.describe()}", attempt)
 
@@ -167,7 +166,7 @@ class ColumnJob:
 
     def _run(self, request: str, attempt: Callable[[Manifest], Manifest]) -> Outcome:
         store, root = self._start.store, self._start.root
-        self._records = JobRecords(store, root, self.resume or f"auto-{uuid.uuid4().hex}", request)
+        self._records = JobRecords(TableRef(store, root), self.resume or f"auto-{uuid.uuid4().hex}", request)
         if self.resume is not None:
             for done in self._records.load():
                 self._files.keep(done)
@@ -212,8 +211,7 @@ class ColumnJob:
                 files[fragment.id] = done
         if missing:
             work = ColumnWork(
-                store,
-                root,
+                TableRef(store, root),
                 self._records,
                 fields,
                 sources,
@@ -295,7 +293,7 @@ def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
         SchemaError, CommitError, UnsupportedFormatError: see `alter_columns` of the table layer.
     """
     dataset = table.dataset()
-    records = JobRecords(dataset.store, dataset.root, f"auto-{uuid.uuid4().hex}", "cast")
+    records = JobRecords(dataset.table, f"auto-{uuid.uuid4().hex}", "cast")
 
     def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
         with step(table.spark, f"write {len(fragments)} fragments"), from_tasks():
@@ -314,7 +312,7 @@ def clean_up(records: JobRecords, used: set[str]) -> None:
     try:
         unused = sorted(set(records.written()) - used)
         files = [table_pb2.DataFile(path=path) for path in unused]
-        delete_column_files(records.store, records.root, files)
+        delete_column_files(records.table, files)
         records.clear()
     except (LanceError, OSError) as error:
         logger.warning("files of a job are left to clean-up: %s", error)

@@ -295,7 +295,7 @@ def _train(task: tuple[_Work, IndexParams, int]) -> bytes:
     size = recipe.sample_size(rows)
     sample = sample_vectors(table, work.column, size)
     trained = train(recipe, sample, rows)
-    with new_segment(table.store, table.root) as segment:
+    with new_segment(table.table) as segment:
         directory = index_directory(table.root, segment)
         files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
     field = leaf_field(table.manifest.schema, work.column).id
@@ -323,7 +323,7 @@ def _code(task: tuple[_Work, IndexParams, bytes, tuple[int, ...]]) -> bytes:
     manifest = table.manifest
     fragments = [fragment for fragment in manifest.fragments if fragment.id in set(numbers)]
     rows = segment_rows(table, work.column, fragments)
-    with new_segment(table.store, table.root) as segment:
+    with new_segment(table.table) as segment:
         directory = index_directory(table.root, segment)
         files = write_rows(trained, table.store, directory, rows, manifest.file_version)
     field = leaf_field(manifest.schema, work.column).id
@@ -342,7 +342,7 @@ def _merge(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> bytes:
     covered = BitMap().union(*(segment.covered for segment in segments))
     opened = [open_segment(segment) for segment in segments]
     parts = [all_partitions(part) for part in opened]
-    with new_segment(table.store, table.root) as segment:
+    with new_segment(table.table) as segment:
         directory = index_directory(table.root, segment)
         files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
     field = int(segments[0].entry.fields[0])
@@ -352,7 +352,7 @@ def _merge(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> bytes:
 
 def _delete(table: Snapshot, written: Iterable[bytes]) -> None:
     """Delete the files of segments that are not part of the index."""
-    delete_segments(table.store, table.root, map(table_pb2.IndexMetadata.FromString, written))
+    delete_segments(table.table, map(table_pb2.IndexMetadata.FromString, written))
 
 
 def _build(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes:

@@ -132,7 +132,7 @@ def _removed(table: TableBase, stats: CleanupStats) -> DataFrame:
 def repair_frame(table: TableBase) -> DataFrame:
     """Move torn manifests aside; see `LanceTable.repair`."""
     dataset = table.dataset()
-    done = repair(dataset.store, dataset.root)
+    done = repair(dataset.table)
     row = (done.manifest.version, done.restored, list(done.moved))
     return table.spark.createDataFrame([row], "version bigint, restored bigint, moved array<string>")
 
@@ -260,7 +260,7 @@ class Optimizing:
         parts = work.run(interleaved=interleaved)
         new = [data for part in parts for data in part.new]
         try:
-            with discarding(lambda: delete_fragment_files(snapshot.store, snapshot.root, new)):
+            with discarding(lambda: delete_fragment_files(snapshot.table, new)):
                 check_parts(snapshot, old, parts)
                 commit_parts(snapshot, old, parts)
         except RetryableConflictError as error:

@@ -208,7 +208,7 @@ class LanceTable(TableBase):
         """
         dataset = self.dataset()
         moment = in_zone(timestamp, self.spark.conf.get(SESSION_ZONE))
-        return restore_version(self, version_at(dataset.store, dataset.root, moment))
+        return restore_version(self, version_at(dataset.table, moment))
 
     def restoreToTag(self, tag: str) -> DataFrame:
         """Make the content of a tagged version of this line the newest version.

@@ -77,7 +77,7 @@ class UpsertLog:
 
     def _log(self, frame: DataFrame, once: Once | None, *, deletes: bool) -> int:
         at = self.table.dataset().snapshot
-        if once is not None and has_epoch(at.store, at.root, once):
+        if once is not None and has_epoch(at.table, once):
             return 0
         staging = Staging.plan(at, frame.columns, deletes=deletes)
 
@@ -85,7 +85,7 @@ class UpsertLog:
             yield staging.stage(batches)
 
         try:
-            with Lease(at.store, at.root, staging.job):
+            with Lease(at.table, staging.job):
                 pieces = [piece for its in gather(frame, stage) for piece in its]
                 shards = staging.router.shards(at.store, at.root)
                 tasks = [
@@ -94,10 +94,10 @@ class UpsertLog:
                 ]
                 rows = sum(spread(self.table.spark, tasks, _append))
             if once is not None:
-                record_epoch(at.store, at.root, once)
+                record_epoch(at.table, once)
         finally:
             with only_logged("staged rows are left to collectWal"):
-                delete_staged(at.store, at.root, staging.job)
+                delete_staged(at.table, staging.job)
         return rows
 
 

@@ -111,7 +111,7 @@ class Feed:
         ]
 
     def _at(self, version: int) -> Snapshot:
-        return Snapshot(self.walk.store, self.walk.root, self.walk.manifest(version))
+        return Snapshot(self.walk.table, self.walk.manifest(version))
 
     def task(self, version: int, change: ChangedRows) -> ChangeTask:
         """Return the task that reads rows that a version changed.
@@ -121,9 +121,7 @@ class Feed:
         """
         after, walk = self._holder(version), self.walk
         holder = self._holder(version - 1) if change.is_before else after
-        scan = ScanTask(
-            walk.store, walk.root, holder.names, holder.fields, change.fragment, holder.stable, holder.bases
-        )
+        scan = ScanTask(walk.table, holder.names, holder.fields, change.fragment, holder.stable, holder.bases)
         return ChangeTask(scan, change, version, after.micros, self._columns.schema)
 
     def _holder(self, version: int) -> _Holder:
@@ -256,7 +254,7 @@ def read_changes(
             parts: Iterable[pa.RecordBatch] = [visible]
             if columns.blobs:
                 scan = task.scan
-                bases = scan.bases or Bases(scan.store, scan.root)
+                bases = scan.bases or Bases(scan.table)
                 limit = options.batch_bytes
                 parts = read_blobs(visible, columns.blobs, projection, scan.message, bases, limit)
             for part in parts:

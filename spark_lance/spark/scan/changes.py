@@ -22,6 +22,7 @@ from spark_lance.spark.scan.change_columns import ChangeColumns, described_chang
 from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef, version_at
 from spark_lance.table.versions.walk import Walk, version_from
 
@@ -44,7 +45,7 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     keep_worker_ready()
     ref = pin(options) if ref is None else ref
     store, _ = open_store(options.path, options.storage)
-    walk = Walk(store, ref.root)
+    walk = Walk(TableRef(store, ref.root))
     manifest = walk.manifest(_last(walk, options, ref))
     return ref, described_changes(manifest.schema, options.projection)
 
@@ -86,7 +87,7 @@ class ChangeFeedReader(DataSourceReader):
         check_no_version(options)
         self.ref = pin(options) if ref is None else ref
         store, _ = open_store(options.path, options.storage)
-        self._walk = Walk(store, self.ref.root)
+        self._walk = Walk(TableRef(store, self.ref.root))
         self._first, self._last = _range(self._walk, options, self.ref)
         self._options = options
         self._schema = schema
@@ -126,7 +127,7 @@ def _range(walk: Walk, options: ReadOptions, ref: VersionRef) -> tuple[int, int]
         raise OptionError("startingVersion 'latest' is for streams: a change feed needs a number")
     last = _last(walk, options, ref)
     if moment is not None:
-        first = version_from(walk.store, walk.root, moment)
+        first = version_from(walk.table, moment)
         if first > ref.version:
             raise VersionNotFoundError(f"version {first}, the first since {moment}, came after this read")
         return first, last
@@ -144,7 +145,7 @@ def _last(walk: Walk, options: ReadOptions, ref: VersionRef) -> int:
     if options.endingVersion is not None and options.endingTimestamp is not None:
         raise OptionError("give one of the options endingVersion and endingTimestamp")
     if options.endingTimestamp is not None:
-        return min(version_at(walk.store, walk.root, options.endingTimestamp), ref.version)
+        return min(version_at(walk.table, options.endingTimestamp), ref.version)
     last = options.endingVersion
     if last is not None and last > ref.version:
         raise VersionNotFoundError(f"{walk.root} has no version {last} yet; its newest is {ref.version}")

@@ -27,6 +27,7 @@ from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.reading.pieces import in_batches
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 
 __all__ = ["FreshPartition", "FreshReader", "FreshTaskRows", "describe", "reader"]
@@ -57,7 +58,7 @@ def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) 
     keep_worker_ready()
     ref = rows.pin(options) if ref is None else ref
     store, _ = open_store(options.path, options.storage)
-    fresh = open_fresh(store, ref.root)
+    fresh = open_fresh(TableRef(store, ref.root))
     return FreshReader(options, schema, VersionRef(ref.root, ref.branch, fresh.base.version), fresh)
 
 

@@ -25,6 +25,7 @@ from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import MetadataTable
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 
@@ -82,7 +83,7 @@ class MetadataReader(DataSourceReader):
             self._condition = compile_predicate(options.filter, self._columns)
         self._limit: int | None = None
         store, _ = open_store(options.path, options.storage)
-        find_version(store, ref.root, ref.version)
+        find_version(TableRef(store, ref.root), ref.version)
 
     @staticmethod
     def columns(options: ReadOptions) -> pa.Schema:
@@ -118,8 +119,8 @@ class MetadataReader(DataSourceReader):
         """Yield the rows in small batches."""
         with one_line():
             store, _ = open_store(self._options.path, self._options.storage)
-            manifest = load_version(store, self.ref.root, self.ref.version)
-            snapshot = Snapshot(store, self.ref.root, manifest)
+            manifest = load_version(TableRef(store, self.ref.root), self.ref.version)
+            snapshot = Snapshot(TableRef(store, self.ref.root), manifest)
             batches = _table(self._options).batches(snapshot, self._names, self._condition, self._limit)
             convert: BatchConverter | None = None
             for rows in batches:

@@ -45,6 +45,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.texts import texts_as_binary
 from spark_lance.table.row_set import RowSet
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_latest, load_version
 
@@ -63,18 +64,19 @@ def pin(options: ReadOptions) -> VersionRef:
         TableNotFoundError, VersionNotFoundError: there is none.
     """
     store, root = open_store(options.path, options.storage)
+    table = TableRef(store, root)
     branch = None if options.branch == MAIN else options.branch
     if options.asof is not None:
         line = resolve(store, root, (branch, None)) if branch else VersionRef(root, None, 0)
-        return VersionRef(line.root, branch, version_at(store, line.root, options.asof))
+        return VersionRef(line.root, branch, version_at(TableRef(store, line.root), options.asof))
     if options.branch is None and options.tag is None:
         # The path may lead to a branch, whose versions are numbered on.
         number = options.version
-        version = latest_version(store, root) if number is None else find_version(store, root, number)
+        version = latest_version(table) if number is None else find_version(table, number)
         return VersionRef(root, None, version.version)
     reference: Reference = options.tag if options.tag is not None else (branch, options.version)
     ref = resolve(store, root, reference)
-    find_version(store, ref.root, ref.version)
+    find_version(TableRef(store, ref.root), ref.version)
     return ref
 
 
@@ -125,11 +127,11 @@ def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Sn
     selector = (options.version, options.tag, options.branch, options.asof)
     if ref is None and all(value is None for value in selector):
         # The listing that finds the newest version also returns its content.
-        manifest = load_latest(store, root)
+        manifest = load_latest(TableRef(store, root))
         ref = VersionRef(root, None, manifest.version)
     else:
         ref = pin(options) if ref is None else ref
-        manifest = load_version(store, ref.root, ref.version)
+        manifest = load_version(TableRef(store, ref.root), ref.version)
     if options.text_as == "binary":
         manifest = texts_as_binary(manifest)
     return ref, indexed_snapshot(store, ref.root, manifest)

@@ -39,6 +39,7 @@ from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 
@@ -92,7 +93,7 @@ def reader(options: ReadOptions, schema: st.StructType, ref: VersionRef | None) 
 
 def _manifest(options: ReadOptions, ref: VersionRef) -> Manifest:
     store, _ = open_store(options.path, options.storage)
-    return load_version(store, ref.root, ref.version)
+    return load_version(TableRef(store, ref.root), ref.version)
 
 
 def _measured(options: ReadOptions) -> st.StructType:
@@ -224,7 +225,7 @@ class SearchReader(DataSourceReader):
         options = self._options
         store, _ = open_store(options.path, options.storage)
         manifest = _manifest(options, self.ref)
-        table = LanceDataset(options.path, store, self.ref.root, manifest)
+        table = LanceDataset(options.path, TableRef(store, self.ref.root), manifest)
         measured = _measured(options).fieldNames()
         # A table without columns would have no rows.
         names = [name for name in self._names if name not in measured] or [ROW_ADDRESS]

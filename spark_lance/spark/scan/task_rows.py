@@ -128,7 +128,7 @@ class TaskRows:
             if self.blobs:
                 from spark_lance.spark.schema.blobs import read_blobs
 
-                bases = task.bases or Bases(task.store, task.root)
+                bases = task.bases or Bases(task.table)
                 parts = read_blobs(batch, self.blobs, self.schema, task.message, bases, most)
             for part in parts:
                 convert = convert or BatchConverter.plan(part.schema, target)

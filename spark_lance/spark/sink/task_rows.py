@@ -15,11 +15,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.io.store import Store
 from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.string_types import DeclaredTypeChecks
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.workers import forget_archives, keep_worker_ready
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
 
@@ -38,11 +38,11 @@ class LanceCommitMessage(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class WrittenRows:
+class WrittenRows(OfTable):
     """Writes the rows of a task to data files.
 
     Attributes:
-        store, root: where the table is.
+        table: the table.
         names: what the table calls the columns that come.
         schema, version: of the files, see `WritePlan`.
         check: the condition that rows have to fulfil, if there is one.
@@ -50,8 +50,7 @@ class WrittenRows:
         job: digits in the names of all files of the write.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     names: list[str]
     schema: Schema
     version: FileVersion
@@ -87,8 +86,7 @@ class WrittenRows:
             keep_worker_ready()
             fragments = write_fragments(
                 aligned(),
-                self.store,
-                self.root,
+                self.table,
                 self.schema,
                 version=self.version,
                 max_rows_per_file=self.max_rows_per_file,

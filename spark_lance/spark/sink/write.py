@@ -37,6 +37,7 @@ from spark_lance.spark.sink.write_schema import plan_rows
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.writing.write import delete_fragment_files, delete_operation_files
 
@@ -93,8 +94,7 @@ class LanceWriter(DataSourceArrowWriter):
     def task_rows(self) -> WrittenRows:
         """Return what writes the rows of one task."""
         return WrittenRows(
-            self._store,
-            self._root,
+            TableRef(self._store, self._root),
             self._names,
             self._plan.schema,
             self._plan.version,
@@ -133,12 +133,16 @@ class LanceWriter(DataSourceArrowWriter):
             try:
                 _check_rows(messages)
             except CommitError:
-                delete_fragment_files(self._store, self._root, fragments)
+                delete_fragment_files(TableRef(self._store, self._root), fragments)
                 raise
             with commit_options(retry=self._patience(), message=self._options.commit_message):
                 try:
                     commit_or_discard(
-                        self._store, self._root, plan, fragments, once=once, pruner_factory=index_pruners
+                        TableRef(self._store, self._root),
+                        plan,
+                        fragments,
+                        once=once,
+                        pruner_factory=index_pruners,
                     )
                 except AlreadyCommittedError as skipped:  # the files were deleted
                     logger.info("%s", skipped)
@@ -153,8 +157,8 @@ class LanceWriter(DataSourceArrowWriter):
         done = [message for message in messages if isinstance(message, LanceCommitMessage)]
         if len(done) < len(messages):
             fragments = [data for message in done for data in message.fragments]
-            delete_fragment_files(self._store, self._root, fragments)
-            delete_operation_files(self._store, self._root, self._job)
+            delete_fragment_files(TableRef(self._store, self._root), fragments)
+            delete_operation_files(TableRef(self._store, self._root), self._job)
 
     def _once(self) -> IdempotentWrite | None:
         name, number = self._options.txnAppId, self._options.txnVersion

@@ -50,6 +50,7 @@ from spark_lance.spark.sink.table_columns import (
 )
 from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_write
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.compression import compressed
 from spark_lance.table.writing.differences import TypeDifference, rows_do_not_fit
@@ -74,7 +75,7 @@ def plan_rows(
         ExpressionError: the condition of `replaceWhere` does not fit the table.
     """
     _check_mode(options, overwrite)
-    table = find_latest(store, root)
+    table = find_latest(TableRef(store, root))
     check_names(schema, options.caseSensitive)
     arrow = arrow_schema(schema)
     replaces = any(getattr(options, name) is not None for name in _REPLACING)

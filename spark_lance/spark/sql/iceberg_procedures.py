@@ -61,7 +61,7 @@ def _rollback_to_snapshot(question: Question, table: LanceTable, a: Mapping[str,
 
 def _rollback_to_timestamp(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
-    version = version_at(dataset.store, dataset.root, _moment(a["timestamp"]))
+    version = version_at(dataset.table, _moment(a["timestamp"]))
     return _restored(question, table, version)
 
 
@@ -95,7 +95,7 @@ def _expire_snapshots(question: Question, table: LanceTable, a: Mapping[str, Any
     drop_expired_refs(dataset.store, dataset.main_root, _setting(config, _MAX_REF_AGE))
     if a["snapshot_ids"] is not None:
         numbers = [int(number) for number in a["snapshot_ids"]]
-        present = {file.version for file in list_versions(dataset.store, dataset.root)}
+        present = {file.version for file in list_versions(dataset.table)}
         if missing := sorted(set(numbers) - present):
             raise OptionError(
                 f"there is no snapshot {missing[0]}; there are {min(present)} to {max(present)}"
@@ -471,7 +471,7 @@ def _changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
         if name not in names or not text.isdigit():
             raise OptionError(f"option {name!r} of a change log: numbers for {', '.join(names)}")
     dataset = table.dataset()
-    versions = [file.version for file in list_versions(dataset.store, dataset.root)]
+    versions = [file.version for file in list_versions(dataset.table)]
     start, end = options.get("start-snapshot-id"), options.get("end-snapshot-id")
     first = min(versions) if start is None else int(start) + 1
     last = dataset.version if end is None else int(end)

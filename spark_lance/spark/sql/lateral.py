@@ -29,6 +29,7 @@ from spark_lance.spark.options.options import ReadOptions, options_that_choose, 
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 
@@ -53,7 +54,9 @@ _WITHOUT_ORDER = tuple(
 def opened(options: ReadOptions, ref: VersionRef) -> LanceDataset:
     """Return the version of a table that a read is of."""
     store, _ = open_store(options.path, options.storage)
-    return LanceDataset(options.path, store, ref.root, load_version(store, ref.root, ref.version))
+    return LanceDataset(
+        options.path, TableRef(store, ref.root), load_version(TableRef(store, ref.root), ref.version)
+    )
 
 
 def stand_ins(

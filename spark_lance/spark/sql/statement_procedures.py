@@ -242,7 +242,7 @@ def _version(question: Question, source: LanceTable, a: Mapping[str, Any]) -> in
         return number(a["version"])
     dataset = source.dataset()
     moment = in_zone(str(a["timestamp"]), question.spark.conf.get(SESSION_ZONE))
-    return version_at(dataset.store, dataset.root, moment)
+    return version_at(dataset.table, moment)
 
 
 def _convert(question: Question, _: None, a: Mapping[str, Any]) -> None:

@@ -522,7 +522,7 @@ def _newest(catalog: OpenCatalog, always: Mapping[str, str], snapshot: Snapshot 
     path, branch = always["path"], always.get("branch")
     if snapshot is None or branch:
         return dataset(path, (branch, None) if branch else None, _storage_of(always))
-    return LanceDataset(path, snapshot.store, snapshot.root, snapshot.manifest)
+    return LanceDataset(path, snapshot.table, snapshot.manifest)
 
 
 def _storage_of(options: Mapping[str, str]) -> dict[str, Any]:

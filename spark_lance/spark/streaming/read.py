@@ -29,6 +29,7 @@ from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.streaming.position import Budget, Position
 from spark_lance.spark.workers import keep_worker_ready
 from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import latest_version
 from spark_lance.table.versions.walk import Walk, version_from
@@ -59,7 +60,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         keep_worker_ready()
         ref = pin(options) if ref is None else ref
         store, _ = open_store(options.path, options.storage)
-        self._walk = Walk(store, ref.root)
+        self._walk = Walk(TableRef(store, ref.root))
         self._reference = self._walk.manifest(ref.version)
         feed = options.readChangeFeed
         self._columns = ChangeColumns(self._reference.schema, schema, options.filter, feed=feed)
@@ -149,10 +150,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, moment = self._options.startingVersion, self._options.startingTimestamp
         if start == "latest":
             return newest + 1
-        if moment is not None:
-            first = version_from(self._walk.store, self._walk.root, moment)
-        else:
-            first = max(1, int(start or 0))
+        first = max(1, int(start or 0)) if moment is None else version_from(self._walk.table, moment)
         if first <= newest:
             self._walk.require(first, first)
         elif first > newest + 1:
@@ -164,7 +162,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _newest(self) -> int:
         if self._target is not None:
             return self._target
-        return latest_version(self._walk.store, self._walk.root).version
+        return latest_version(self._walk.table).version
 
     def _at(self, version: int, index: int = 0, *, snapshot: bool = False) -> Position:
         return Position(version, index, snapshot, self._commit(version))
@@ -178,7 +176,7 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_table(self, position: Position) -> int:
         """Return the newest version, if this is the table that was read up to a position."""
-        newest = latest_version(self._walk.store, self._walk.root).version
+        newest = latest_version(self._walk.table).version
         commit = self._commit(position.version)
         if newest < position.version or (commit and position.commit and commit != position.commit):
             raise FormatError(

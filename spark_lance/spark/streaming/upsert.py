@@ -54,6 +54,7 @@ from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.streaming.routes import Route, check_partition
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.versions.versions import load_latest
 
@@ -116,7 +117,7 @@ class Staging:
     ) -> tuple[StagedPiece, ...]:
         at = self.snapshot
         logged = logged_keys if self.deletes else logged_rows
-        stage = Stage(store, root, self.router, self.job)
+        stage = Stage(TableRef(store, root), self.router, self.job)
         documents = {field.name for field in at.schema.fields if field.is_json}
         try:
             for batch in batches:
@@ -149,7 +150,7 @@ class Staging:
         at, route = self.snapshot, self.route
         assert route is not None  # the route tells that this task alone has rows of its shards
         once = Once(query, route.epoch)
-        if has_epoch(at.store, at.root, once):
+        if has_epoch(at.table, once):
             for _ in batches:  # Spark's worker wants its rows taken
                 pass
             return 0
@@ -185,7 +186,7 @@ def table_to_upsert(options: WriteOptions) -> Snapshot:
     store, root = open_store(options.path, options.storage)
     if options.branch is not None:
         root = resolve(store, root, (options.branch, None)).root
-    return indexed_snapshot(store, root, load_latest(store, root))
+    return indexed_snapshot(store, root, load_latest(TableRef(store, root)))
 
 
 if DataSourceStreamArrowWriter is not None:
@@ -251,18 +252,18 @@ if DataSourceStreamArrowWriter is not None:
             at, once = self._staging.snapshot, Once(self._query, batchId)
             job = self._staging.job
             with one_line():
-                if not has_epoch(at.store, at.root, once):
-                    with Lease(at.store, at.root, job, at_once=False):
+                if not has_epoch(at.table, once):
+                    with Lease(at.table, job, at_once=False):
                         append_pieces(at, self._staging.router, pieces, once)
-                    record_epoch(at.store, at.root, once)
-                delete_pieces(at.store, at.root, pieces)
+                    record_epoch(at.table, once)
+                delete_pieces(at.table, pieces)
                 if pieces:
-                    delete_staged(at.store, at.root, job)
+                    delete_staged(at.table, job)
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             """Delete what the tasks left: what of it is in logs stays there."""
             at = self._staging.snapshot
-            delete_staged(at.store, at.root, self._staging.job)
+            delete_staged(at.table, self._staging.job)
             for message in messages:
                 if isinstance(message, UpsertMessage):
-                    delete_pieces(at.store, at.root, message.pieces)
+                    delete_pieces(at.table, message.pieces)

@@ -66,7 +66,7 @@ def drop_columns(
         version = at.manifest
         schema = drop_fields(version.schema, paths)
         operation = project_message(schema_protos(schema, version))
-        return commit_operation(at.store, at.root, operation, read_version=version.version, env=env)
+        return commit_operation(at.table, operation, read_version=version.version, env=env)
 
     return retry_operation(snapshot, attempt, reruns, env)
 
@@ -91,7 +91,7 @@ def unset_primary_key(
         fields = schema_protos(version.schema, version)
         forget_key(fields)
         operation = project_message(fields)
-        return commit_operation(at.store, at.root, operation, read_version=version.version, env=env)
+        return commit_operation(at.table, operation, read_version=version.version, env=env)
 
     return retry_operation(snapshot, attempt, reruns, env)
 
@@ -122,7 +122,7 @@ def alter_columns(
         CommitError: other writers were in the way; see its subclasses.
         UnsupportedFormatError: the table uses a feature that cannot be written here.
     """
-    files = ColumnFiles(snapshot.store, snapshot.root)
+    files = ColumnFiles(snapshot.table)
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
@@ -138,7 +138,7 @@ def alter_columns(
         for number in tightened:
             _refuse_nulls(at, number)
         operation = project_message(schema_protos(altered.schema, version), keeps_nulls=not tightened)
-        return commit_operation(at.store, at.root, operation, read_version=version.version, env=env)
+        return commit_operation(at.table, operation, read_version=version.version, env=env)
 
     return with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
 
@@ -228,8 +228,7 @@ def _cast_fragments(
     finished = {fragment.id: files.found(fragment, ids, reads, bases) for fragment in version.fragments}
     missing = [fragment for fragment in version.fragments if finished[fragment.id] is None]
     work = ColumnWork(
-        files.store,
-        files.root,
+        files.table,
         None,
         fields,
         reads,

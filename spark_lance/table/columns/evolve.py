@@ -22,7 +22,6 @@ from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.write.storable import check_storable
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.columns.finished import Finished
@@ -36,6 +35,7 @@ from spark_lance.table.reading.scan import rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.schema.changes import add_fields, schema_protos
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.upkeep import only_logged
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import delete_column_files, each_fragment, write_live_rows
@@ -54,11 +54,10 @@ BATCH_ROWS = 1 << 20
 
 
 @dataclass
-class ColumnFiles:
+class ColumnFiles(OfTable):
     """The column files written so far for one change of a table, by fragment."""
 
-    store: Store
-    root: str
+    table: TableRef
     _known: dict[int, Finished] = field(default_factory=dict)
 
     def find(
@@ -101,7 +100,7 @@ class ColumnFiles:
     ) -> table_pb2.DataFile:
         """Keep a file that was written for a fragment; one written before is deleted."""
         if (old := self._known.pop(fragment.id, None)) is not None and (file := old.data_file) is not None:
-            delete_column_files(self.store, self.root, [file])
+            delete_column_files(self.table, [file])
         file, deleted = written
         self.keep(Finished.of(fragment, sources, ids, file, deleted))
         return file
@@ -118,7 +117,7 @@ class ColumnFiles:
             if fragment.id in self._known:
                 used.update(file.path for file in fragment.files)
         files = [file for finished in self._known.values() if (file := finished.data_file) is not None]
-        delete_column_files(self.store, self.root, [file for file in files if file.path not in used])
+        delete_column_files(self.table, [file for file in files if file.path not in used])
 
 
 def add_null_columns(
@@ -187,7 +186,7 @@ def add_columns(
         CommitError: the commit failed; see its subclasses.
         UnsupportedFormatError: the table uses what is not written here.
     """
-    files = ColumnFiles(snapshot.store, snapshot.root)
+    files = ColumnFiles(snapshot.table)
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
@@ -236,8 +235,7 @@ class _Adding:
                 )
             values = map(self._aligner.align, self._source.values(self._rows(fragment)))
             written = write_live_rows(
-                files.store,
-                files.root,
+                files.table,
                 fragment,
                 self._added,
                 values,
@@ -272,7 +270,7 @@ def extend_fragment(
     """
     refuse_mem_wal(snapshot.manifest)
     schema, added = add_fields(snapshot.manifest, source.schema)
-    files = ColumnFiles(snapshot.store, snapshot.root)
+    files = ColumnFiles(snapshot.table)
     extended = _Adding(files, snapshot, added, source, batch_rows).extended(fragment)
     if isinstance(source, Stream):
         source.finish()
@@ -303,7 +301,7 @@ def commit_files(
     """Commit another schema and the fragments with the files for it, both made from a version."""
     version = snapshot.manifest
     operation = merge_message(schema_protos(schema, version), version.message.schema_metadata, fragments)
-    return commit_operation(snapshot.store, snapshot.root, operation, read_version=version.version, env=env)
+    return commit_operation(snapshot.table, operation, read_version=version.version, env=env)
 
 
 def refuse_mem_wal(version: Manifest) -> None:

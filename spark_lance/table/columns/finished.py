@@ -37,6 +37,7 @@ from spark_lance.table.bases import Bases
 from spark_lance.table.bitmaps import parse_bitmap
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.paths import COLUMN_JOBS_DIR, DATA_DIR
+from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["Finished", "JobRecords", "homes_of"]
 
@@ -136,17 +137,16 @@ def homes_of(fragment: table_pb2.DataFragment, fields: Sequence[Field]) -> dict[
 
 
 @dataclass(frozen=True)
-class JobRecords:
+class JobRecords(OfTable):
     """The records of one job. Can be pickled: tasks add to it.
 
     Attributes:
-        store, root: the table.
+        table: the table.
         job: the job's name, which is also that of its folder.
         request: the request, as text.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     job: str
     request: str
 

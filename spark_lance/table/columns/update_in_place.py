@@ -78,7 +78,7 @@ def update_columns(
         CommitError: other writers were in the way; see its subclasses.
         UnsupportedFormatError: the table uses what is not written here.
     """
-    files = ColumnFiles(snapshot.store, snapshot.root)
+    files = ColumnFiles(snapshot.table)
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
@@ -98,7 +98,7 @@ def update_columns(
                 outcome.fragment.id: BitMap(outcome.offsets).serialize() for outcome in outcomes
             },
         )
-        return commit_operation(at.store, at.root, operation, read_version=version.version, env=env)
+        return commit_operation(at.table, operation, read_version=version.version, env=env)
 
     return with_files(files, lambda: retry_operation(snapshot, attempt, reruns, env))
 
@@ -170,9 +170,7 @@ def update_fragment(
                 yield values.replaced(old, values.places(batch.column(values.key)))
 
         version = snapshot.manifest.file_version
-        written = write_live_rows(
-            files.store, files.root, fragment, values.fields, batches(), version, scan.bases
-        )
+        written = write_live_rows(files.table, fragment, values.fields, batches(), version, scan.bases)
         file = files.add(fragment, ids, scan.fields, written)
     updated = table_pb2.DataFragment()
     updated.CopyFrom(fragment)

@@ -20,7 +20,6 @@ from spark_lance.arrow.arrays import movable
 from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import Addresses, offsets_of, runs_by_fragment
 from spark_lance.table.bases import Bases
@@ -30,6 +29,7 @@ from spark_lance.table.deletion import read_deletions
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import fill_deleted, write_column_file
 
@@ -47,11 +47,11 @@ class Others(enum.Enum):
 
 
 @dataclass(frozen=True)
-class ColumnWork:
+class ColumnWork(OfTable):
     """The parameters of a task that writes columns of fragments. Can be pickled.
 
     Attributes:
-        store, root: the table.
+        table: the table.
         records: where finished fragments are recorded; None for nowhere.
         fields: the columns to write, possibly pruned, with their ids.
         sources: the fields that the values are computed from.
@@ -63,8 +63,7 @@ class ColumnWork:
         elsewhere: the ids of the table's other fragments; values for them are skipped.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     records: JobRecords | None
     fields: tuple[Field, ...]
     sources: tuple[Field, ...]
@@ -168,7 +167,9 @@ class ColumnWork:
         if first is not None or self.others is Others.FORBIDDEN:
             values = values if first is None else chain([first], values)
             batches = self._filled(number, counter, values, rows, deleted)
-            file = write_column_file(store, root, fragment, self.fields, batches, self.version, rows)
+            file = write_column_file(
+                TableRef(store, root), fragment, self.fields, batches, self.version, rows
+            )
         done = Finished.of(
             fragment,
             self.sources,
@@ -222,8 +223,7 @@ class ColumnWork:
     def _task(self, number: int, names: tuple[str, ...], fields: tuple[Field, ...]) -> ScanTask:
         messages = {field.name: field.described() for field in fields}
         return ScanTask(
-            self.store,
-            self.root,
+            self.table,
             names,
             tuple(messages[name] for name in names if name in messages),
             self.fragments[number],

@@ -37,7 +37,6 @@ from spark_lance.errors import (
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.commits.idempotent_writes import (
@@ -49,6 +48,7 @@ from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.operations import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.upkeep import only_logged
 from spark_lance.table.versions.auto_cleanup import after_commit
@@ -72,8 +72,7 @@ _FINAL_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT
 
 
 def commit_operation(
-    store: Store,
-    root: str,
+    table: TableRef,
     operation: Message,
     *,
     read_version: int,
@@ -88,8 +87,7 @@ def commit_operation(
     """Commit an operation to an existing table and return the version it became.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
+        table: the table.
         operation: a message such as `transaction_pb2.Transaction.Append`, with fragments of id 0.
         read_version: the version that the operation was computed from.
         properties: key-value pairs kept with the transaction, besides those of `commit_options`.
@@ -114,16 +112,15 @@ def commit_operation(
     """
     options = current_options()
     transaction = _transaction(operation, read_version, properties, once)
-    commit = PendingCommit(store, root, transaction, env, rows, reuse, strict, once)
+    commit = PendingCommit(table, transaction, env, rows, reuse, strict, once)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
-        commit.restored = load_version(store, root, operation.version)
+        commit.restored = load_version(table, operation.version)
     build = builder_of(commit.transaction)
     return _run(commit, lambda: propose_next(commit, build), retry or options.retry)
 
 
 def create_table(
-    store: Store,
-    root: str,
+    table: TableRef,
     schema: Schema,
     fragments: Sequence[table_pb2.DataFragment] = (),
     *,
@@ -139,8 +136,7 @@ def create_table(
     """Create a table as version 1; exactly one of several creators succeeds.
 
     Args:
-        store: where the table is to be.
-        root: the table's root path.
+        table: the table.
         schema: the schema with field ids.
         fragments: the first rows, fragments of id 0.
         version: version of the data files.
@@ -160,8 +156,7 @@ def create_table(
     operation = overwrite_message(schema, fragments, config, bases)
     base = empty_manifest(version, stable_row_ids=stable_row_ids)
     return create_first_version(
-        store,
-        root,
+        table,
         operation,
         lambda stamp: overwrite(base, operation, stamp),
         properties=properties,
@@ -172,8 +167,7 @@ def create_table(
 
 
 def create_first_version(
-    store: Store,
-    root: str,
+    table: TableRef,
     operation: Message,
     build: Callable[[Stamp], Manifest],
     *,
@@ -189,8 +183,7 @@ def create_first_version(
     have the same number. Writers of different numbers, as of clones of different versions, must not race.
 
     Args:
-        store: where the table is to be.
-        root: the table's root path.
+        table: the table.
         operation: what the transaction says, an Overwrite or a Clone.
         build: makes the first version from what marks it as this commit's; its number need not be 1.
         read_version: the version that the operation names as the one it was computed from.
@@ -206,7 +199,7 @@ def create_first_version(
     """
     options = current_options()
     transaction = _transaction(operation, read_version, properties, once)
-    commit = PendingCommit(store, root, transaction, env, once=once)
+    commit = PendingCommit(table, transaction, env, once=once)
     return _run(commit, lambda: propose_first(commit, build), retry or options.retry)
 
 
@@ -261,14 +254,14 @@ def _proposed(commit: PendingCommit, propose: Callable[[], Manifest | Landed]) -
         return propose()
     transaction = commit.transaction
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write_transaction, commit.store, commit.root, transaction)
+        writing = pool.submit(write_transaction, commit.table, transaction)
         try:
             proposal = propose()
         except BaseException:
             # No put was tried, so no version can name the file.
             if writing.exception() is None:
                 with contextlib.suppress(OSError):
-                    delete_transaction(commit.store, commit.root, transaction)
+                    delete_transaction(commit.table, transaction)
             raise
     writing.result()
     if commit.transaction is transaction:
@@ -281,9 +274,9 @@ def _landed(commit: PendingCommit, landed: Landed) -> Manifest:
     logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
     where = f"version {version} of {commit.root} was committed"
     with only_logged(f"{where}, but its version hint was not written"):
-        write_hint(commit.store, commit.root, version)
+        write_hint(commit.table, version)
     with only_logged(f"{where}, but old versions were not cleaned up"):
-        after_commit(commit.store, commit.root, landed.manifest)
+        after_commit(commit.table, landed.manifest)
     return landed.manifest
 
 
@@ -306,11 +299,11 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
     data = pack_manifest(candidate.message, candidate.index_section, packed)
     # Fitted onto a newer version, it may keep its name.
     if commit.recorded is not transaction:
-        write_transaction(commit.store, commit.root, transaction)
+        write_transaction(commit.table, transaction)
         commit.recorded = transaction
     _check_restored(commit)
     try:
-        publish(commit.store, commit.root, candidate.version, candidate.path, data)
+        publish(commit.table, candidate.version, candidate.path, data)
     except LockReleaseError as error:
         return _after_lock_failure(commit, candidate, error)
     except (AtomicPutUnsupportedError, CommitError):
@@ -336,7 +329,7 @@ def _check_restored(commit: PendingCommit) -> None:
     if restored is None or commit.store.exists(restored.path):
         return
     if commit.doubt is None:
-        delete_transaction(commit.store, commit.root, commit.transaction)
+        delete_transaction(commit.table, commit.transaction)
     raise VersionNotFoundError(
         f"version {restored.version} of {commit.root} was deleted by a clean-up while it was restored: "
         "restore another version"
@@ -377,7 +370,7 @@ def _after_lock_failure(commit: PendingCommit, candidate: Manifest, failed: Lock
 def _read_back(commit: PendingCommit, candidate: Manifest, failure: OSError) -> Landed | None:
     """Check the outcome of a failed put; None if the version is another writer's or does not exist."""
     try:
-        finish_version(commit.store, commit.root, candidate.version)
+        finish_version(commit.table, candidate.version)
         winner = read_manifest(commit.store, candidate.path, candidate.naming)
     except FileNotFoundError:
         if isinstance(failure, PermissionError) or failure.errno in _FINAL_ERRORS:

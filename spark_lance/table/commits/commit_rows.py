@@ -39,8 +39,7 @@ def commit_row_changes(
     at = changes.source
     with discarding(changes.discard):
         committed = commit_operation(
-            at.store,
-            at.root,
+            at.table,
             message(changes.apply()),
             read_version=at.version,
             properties=properties,

@@ -18,12 +18,12 @@ from dataclasses import replace
 from google.protobuf.message import Message
 
 from spark_lance.errors import CommitOutcomeUnknownError, RetryableConflictError, UnsupportedFormatError
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.pending import SYSTEM_ENV, CommitEnv, PendingCommit
 from spark_lance.table.commits.proposal import build_on, builder_of, propose_next
 from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.paths import Naming, detached_path, is_detached, manifest_path
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
@@ -33,8 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def commit_detached(
-    store: Store,
-    root: str,
+    table: TableRef,
     operation: Message,
     *,
     read_version: int,
@@ -45,8 +44,7 @@ def commit_detached(
     """Commit an operation to an existing table as a detached version, and return that.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
+        table: the table.
         operation: a message such as `transaction_pb2.Transaction.Append`, with fragments of id 0.
         read_version: the version that the operation was computed from; may be a detached one.
         properties: key-value pairs kept with the transaction.
@@ -61,7 +59,7 @@ def commit_detached(
         UnsupportedFormatError: the table names its manifests in the way V1, or needs a feature that is not
             written here.
     """
-    latest = load_latest(store, root)
+    latest = load_latest(table)
     if latest.naming is not Naming.V2:
         raise UnsupportedFormatError(
             "a table whose manifests have V1 names has no detached versions: migrate_manifest_paths_v2() "
@@ -69,27 +67,27 @@ def commit_detached(
             latest.path,
         )
     transaction = Transaction.new(operation, read_version, properties)
-    commit = PendingCommit(store, root, transaction, env, strict=strict)
+    commit = PendingCommit(table, transaction, env, strict=strict)
     if isinstance(operation, transaction_pb2.Transaction.Restore):
-        commit.restored = load_version(store, root, operation.version)
+        commit.restored = load_version(table, operation.version)
     built = _built(commit)
     transaction = commit.transaction
     packed = transaction.pack()
-    result = _renumbered(built, root)
-    write_transaction(store, root, transaction)
+    result = _renumbered(built, table.root)
+    write_transaction(table, transaction)
     try:
-        store.put(result.path, pack_manifest(result.message, result.index_section, packed))
+        table.store.put(result.path, pack_manifest(result.message, result.index_section, packed))
     except OSError as error:
-        if store.is_local and not store.exists(result.path):
+        if table.store.is_local and not table.store.exists(result.path):
             # A file comes into being as a whole or not at all, so nothing names the transaction.
-            delete_transaction(store, root, transaction)
+            delete_transaction(table, transaction)
             raise
         raise CommitOutcomeUnknownError(
             f"the store did not say whether {result.path} was written: {error}. Nothing was deleted; look "
             "whether it is there before a retry"
         ) from error
     _check_sources(commit, built, result)
-    logger.info("committed detached version %d of %s (%s)", result.version, root, transaction.name)
+    logger.info("committed detached version %d of %s (%s)", result.version, table.root, transaction.name)
     return result
 
 
@@ -101,7 +99,7 @@ def _built(commit: PendingCommit) -> Manifest:
         # Nothing of this commit has been put, so none of it can have landed.
         assert isinstance(proposal, Manifest)
         return proposal
-    base = load_version(commit.store, commit.root, commit.transaction.read_version)
+    base = load_version(commit.table, commit.transaction.read_version)
     return build_on(commit, build, base)
 
 
@@ -120,7 +118,7 @@ def _check_sources(commit: PendingCommit, built: Manifest, detached: Manifest) -
     if not gone:
         return
     store.delete(detached.path, root)
-    delete_transaction(store, root, commit.transaction)
+    delete_transaction(TableRef(store, root), commit.transaction)
     raise RetryableConflictError(
         f"a clean-up deleted {gone[0]} while a version was made of it: repeat the commit"
     )

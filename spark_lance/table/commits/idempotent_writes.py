@@ -44,6 +44,7 @@ from spark_lance.errors import AlreadyCommittedError, CommitError, FormatError, 
 from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.reserved_names import APPLIED_WRITES
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.torn import is_set_aside, read_whole
@@ -233,7 +234,9 @@ class AppliedWrites:
 
     def _read_older(self, store: Store, root: str, newest: int, floor: int) -> None:
         """Read versions before the newest, newest first, down to where a record is complete."""
-        older = [file for file in reversed(list_versions(store, root)) if floor < file.version < newest]
+        older = [
+            file for file in reversed(list_versions(TableRef(store, root))) if floor < file.version < newest
+        ]
         begin = floor
         present = {file.version for file in older}
         with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
@@ -263,15 +266,15 @@ class AppliedWrites:
         if not missing:
             return
         try:
-            restores = read_transaction(store, root, manifest).name == "restore"
+            restores = read_transaction(TableRef(store, root), manifest).name == "restore"
         except FormatError:
             return
-        if restores and (gone := [v for v in missing if not is_set_aside(store, root, v)]):
+        if restores and (gone := [v for v in missing if not is_set_aside(TableRef(store, root), v)]):
             self.hidden = f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"
 
     def _take_in(self, store: Store, root: str, manifest: Manifest) -> None:
         try:
-            transaction = read_transaction(store, root, manifest)
+            transaction = read_transaction(TableRef(store, root), manifest)
         except FormatError as error:
             # Every commit with a pair puts its transaction into the manifest: this one had none.
             logger.info("version %d of %s is taken to hold no pair: %s", manifest.version, root, error)

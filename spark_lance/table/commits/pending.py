@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from google.protobuf.message import Message
 
 from spark_lance.errors import CommitOutcomeUnknownError
-from spark_lance.io.store import Store
 from spark_lance.table.commits.idempotent_writes import APPLIED_WRITES, AppliedWrites, IdempotentWrite
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations import ReuseEntry, Stamp
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.transaction import Transaction
 
 __all__ = ["SYSTEM_ENV", "CommitEnv", "Landed", "PendingCommit", "unknown_outcome"]
@@ -34,7 +34,7 @@ SYSTEM_ENV = CommitEnv()
 
 
 @dataclass
-class PendingCommit:
+class PendingCommit(OfTable):
     """One commit on its way.
 
     Attributes:
@@ -47,8 +47,7 @@ class PendingCommit:
         doubt: the failure of a put that may still land; None if the fate of every put is known.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     transaction: Transaction
     env: CommitEnv
     rows: RowChanges | None = None

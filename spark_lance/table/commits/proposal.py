@@ -45,7 +45,7 @@ _CHANGES_ROWS = frozenset({"delete", "update", "overwrite", "restore", "data_rep
 
 def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
     """Check every version that is new since the last check and build on the newest one."""
-    newest = load_newest(commit.store, commit.root)
+    newest = load_newest(commit.table)
     latest = newest.manifest
     if is_detached(commit.checked):
         raise VersionNotFoundError(
@@ -89,8 +89,8 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
     if commit.unfit:
         commit.transaction = _fitted(commit, base)
         commit.unfit = []
-    sound, without_coverage = with_sound_coverage(Snapshot(commit.store, commit.root, base))
-    current = with_present_coverage(Snapshot(commit.store, commit.root, sound))
+    sound, without_coverage = with_sound_coverage(Snapshot(commit.table, base))
+    current = with_present_coverage(Snapshot(commit.table, sound))
     number = base.version + 1 if number is None else number
     built = build(current, commit.transaction.operation, commit.stamp(number, carried(base, number)))
     check_successor(commit.restored or sound, built, without_coverage if commit.restored is None else ())
@@ -148,7 +148,7 @@ def _fitted(commit: PendingCommit, latest: Manifest) -> Transaction:
 def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> Manifest | Landed:
     """Build the first version where there is no table yet."""
     first = build(commit.stamp(1, {}))
-    versions = list_versions(commit.store, commit.root)
+    versions = list_versions(commit.table)
     for file in versions:
         if file.version == first.version:
             winner = read_manifest(commit.store, file.path, file.naming)
@@ -170,7 +170,7 @@ def _check(commit: PendingCommit, theirs: Manifest) -> None:
             f"Commit conflict for {where}, which is newer: {since} and is strict; run the operation again"
         )
     try:
-        transaction = read_transaction(commit.store, commit.root, theirs)
+        transaction = read_transaction(commit.table, theirs)
     except FormatError as error:
         raise IncompatibleConflictError(
             f"{where} has no readable transaction, and {since}: reload the table"
@@ -196,7 +196,7 @@ def _check_set_aside(commit: PendingCommit, version: int) -> None:
     Raises:
         RetryableConflictError: it is still in place.
     """
-    if not is_set_aside(commit.store, commit.root, version):
+    if not is_set_aside(commit.table, version):
         ours = commit.transaction
         raise RetryableConflictError(
             f"version {version} of {commit.root} has a damaged manifest, so a {ours.name} computed from "
@@ -210,7 +210,7 @@ def _read_past(commit: PendingCommit, version: int, latest: Manifest) -> Manifes
     try:
         return read_whole(commit.store, path, latest.naming)
     except FileNotFoundError as error:
-        if is_set_aside(commit.store, commit.root, version):
+        if is_set_aside(commit.table, version):
             return None
         raise IncompatibleConflictError(
             f"version {version} of {commit.root} was cleaned up, so a {commit.transaction.name} "

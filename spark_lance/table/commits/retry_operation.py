@@ -51,7 +51,7 @@ def retry_operation(
             if env.monotonic() + wait > deadline:
                 break
             env.sleep(wait)
-            snapshot = snapshot.at(load_latest(snapshot.store, snapshot.root))
+            snapshot = snapshot.at(load_latest(snapshot.table))
         manifest = snapshot.manifest
         check_writable(manifest.message, manifest.path, manifest.facts)
         try:

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from pyroaring import BitMap
 
-from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.paths import INDICES_DIR
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["IndexRemap", "MovedGroup", "RewrittenIndex", "delete_rewritten"]
 
@@ -49,11 +49,11 @@ class IndexRemap(Protocol):
         """
 
 
-def delete_rewritten(store: Store, root: str, rewritten: Iterable[RewrittenIndex]) -> None:
+def delete_rewritten(table: TableRef, rewritten: Iterable[RewrittenIndex]) -> None:
     """Delete the files of segments that no version will name."""
     paths = [
-        join(root, INDICES_DIR, str(uuid.UUID(bytes=new.new_id.uuid)), file.path)
+        table.path(INDICES_DIR, str(uuid.UUID(bytes=new.new_id.uuid)), file.path)
         for new in rewritten
         for file in new.new_index_files
     ]
-    store.delete_many(paths, root)
+    table.store.delete_many(paths, table.root)

@@ -13,6 +13,7 @@ from spark_lance.table.features import check_writable
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.clone import clone
 from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path, is_detached
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
@@ -34,8 +35,8 @@ def shallow_clone(source: Store, ref: VersionRef, target: Store, root: str) -> M
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses.
     """
-    manifest = _cloneable(source, ref.root, ref.version)
-    check_location(target, root)
+    manifest = _cloneable(TableRef(source, ref.root), ref.version)
+    check_location(TableRef(target, root))
     return _clone(source, ref, manifest, target, root, shallow=True)
 
 
@@ -48,10 +49,10 @@ def deep_clone(source: Store, ref: VersionRef, target: Store, root: str) -> Mani
         VersionNotFoundError: the version does not exist.
         CommitError: the commit failed; see its subclasses. Copies made so far stay behind, in no version.
     """
-    manifest = _cloneable(source, ref.root, ref.version)
+    manifest = _cloneable(TableRef(source, ref.root), ref.version)
     check_writable(manifest.message, manifest.path)
-    check_location(target, root)
-    for store, path, name in version_files(Bases.of(source, ref.root, manifest.message), manifest):
+    check_location(TableRef(target, root))
+    for store, path, name in version_files(Bases.of(TableRef(source, ref.root), manifest.message), manifest):
         copy_file(store, path, target, join(root, name))
     return _clone(source, ref, manifest, target, root, shallow=False)
 
@@ -71,7 +72,7 @@ def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Mani
     """
     branches = Branches(store, main)
     branches.check_new(branch)
-    manifest = _cloneable(store, ref.root, ref.version)
+    manifest = _cloneable(TableRef(store, ref.root), ref.version)
     root = branch_root(main, branch)
     try:
         first = _clone(store, ref, manifest, store, root, shallow=True, branch=branch)
@@ -81,17 +82,18 @@ def create_branch(store: Store, main: str, branch: str, ref: VersionRef) -> Mani
             f"{root} holds files of a branch {branch!r} that is not known: delete that branch first"
         ) from None
     # A clean-up that has not seen the branch has deleted the version before this look.
-    source = find_version(store, ref.root, ref.version)
+    source = find_version(TableRef(store, ref.root), ref.version)
     branches.record(branch, ref.branch, ref.version, store.size(source.path))
     return first
 
 
-def _cloneable(store: Store, root: str, version: int) -> Manifest:
+def _cloneable(table: TableRef, version: int) -> Manifest:
     if is_detached(version):
         raise UnsupportedFormatError(
-            f"version {version} is detached, and no clone or branch begins with one: restore it first", root
+            f"version {version} is detached, and no clone or branch begins with one: restore it first",
+            table.root,
         )
-    return load_version(store, root, version)
+    return load_version(table, version)
 
 
 def _clone(
@@ -109,8 +111,7 @@ def _clone(
         is_shallow=shallow, ref_version=ref.version, ref_path=source.uri(ref.root), branch_name=branch
     )
     return create_first_version(
-        target,
-        root,
+        TableRef(target, root),
         operation,
         lambda stamp: clone(manifest, operation, stamp),
         read_version=ref.version,

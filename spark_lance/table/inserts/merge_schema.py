@@ -82,7 +82,7 @@ def add_missing_columns(base: Snapshot, source: Schema) -> Manifest:
         operation = merge_message(
             schema_protos(schema, version), version.message.schema_metadata, version.fragments
         )
-        return commit_operation(at.store, at.root, operation, read_version=version.version)
+        return commit_operation(at.table, operation, read_version=version.version)
 
     return retry_operation(base, attempt, retry_policy())
 

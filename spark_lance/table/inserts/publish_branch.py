@@ -34,6 +34,7 @@ from spark_lance.table.inserts.clone import copy_file, version_files
 from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.metadata.operations import operation_name
 from spark_lance.table.paths import Naming, detached_path
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.versions import load_latest, load_version
@@ -107,9 +108,11 @@ class _Lines:
         """Return what a version of the target brought from the branch; None if nothing."""
         try:
             manifest = (
-                latest if number == latest.version else load_version(self.store, self.target_root, number)
+                latest
+                if number == latest.version
+                else load_version(TableRef(self.store, self.target_root), number)
             )
-            transaction = read_transaction(self.store, self.target_root, manifest)
+            transaction = read_transaction(TableRef(self.store, self.target_root), manifest)
         except VersionNotFoundError:
             return None  # a clean-up took it, or a writer left the number out
         parts = transaction.properties.get(PUBLISHED, "").split(",")
@@ -168,8 +171,8 @@ def publish_branch(store: Store, main: str, branch: str, target: str = MAIN) -> 
     if target != MAIN:
         Branches(store, main).get(target)
     lines = _Lines(store, main, branch, target)
-    head = load_latest(store, lines.source_root)
-    latest = load_latest(store, lines.target_root)
+    head = load_latest(TableRef(store, lines.source_root))
+    latest = load_latest(TableRef(store, lines.target_root))
     common = lines.common(latest)
     check_writable(head.message, head.path)
     if head.version == common.source:
@@ -203,14 +206,13 @@ def _replaced(lines: _Lines, head: Manifest, latest: Manifest) -> Manifest:
         )
     for part in ("index_section", "transaction_section", "transaction_section_deprecated"):
         message.ClearField(part)
-    transaction = read_transaction(store, lines.source_root, head)
+    transaction = read_transaction(TableRef(store, lines.source_root), head)
     packed = transaction.pack()
     store.put(path, pack_manifest(message, section.SerializeToString() if section.indices else b"", packed))
     try:
         restore = transaction_pb2.Transaction.Restore(version=number)
         return commit_operation(
-            store,
-            root,
+            TableRef(store, root),
             restore,
             read_version=latest.version,
             properties=lines.properties(head, same=True),
@@ -222,7 +224,7 @@ def _replaced(lines: _Lines, head: Manifest, latest: Manifest) -> Manifest:
 
 def _settle(lines: _Lines, message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
     """Turn references of the branch into those of the target: its folder has what both have written."""
-    bases = Bases.of(lines.store, lines.source_root, message)
+    bases = Bases.of(TableRef(lines.store, lines.source_root), message)
     home = lines.store.uri(lines.target_root)
     at_home = {base.id for base in bases.others if base.is_dataset_root and _is_same(base.uri, home)}
     entries: list[table_pb2.DataFile | table_pb2.DeletionFile | table_pb2.IndexMetadata] = []
@@ -245,7 +247,7 @@ def _is_same(one: str, other: str) -> bool:
 
 def _copy_own_files(lines: _Lines, manifest: Manifest) -> None:
     """Copy the files that a version has in the branch's own folder, unless they are there."""
-    bases = Bases.of(lines.store, lines.source_root, manifest.message)
+    bases = Bases.of(TableRef(lines.store, lines.source_root), manifest.message)
     for store, path, name in version_files(bases, manifest):
         if store == lines.store and path.startswith(f"{lines.source_root}/"):
             target = join(lines.target_root, name)
@@ -266,8 +268,7 @@ def _appended(lines: _Lines, head: Manifest, common: _Common) -> Manifest:
     _copy_own_files(lines, head)
     append = transaction_pb2.Transaction.Append(fragments=fragments)
     return commit_operation(
-        lines.store,
-        lines.target_root,
+        TableRef(lines.store, lines.target_root),
         append,
         read_version=common.target,
         properties=lines.properties(head, same=False),
@@ -277,8 +278,10 @@ def _appended(lines: _Lines, head: Manifest, common: _Common) -> Manifest:
 def _operations(lines: _Lines, head: Manifest, source_version: int) -> Iterator[tuple[Manifest, object]]:
     """Yield the versions that the branch made since, oldest first, with their operations."""
     for number in range(source_version + 1, head.version + 1):
-        manifest = head if number == head.version else load_version(lines.store, lines.source_root, number)
-        transaction = read_transaction(lines.store, lines.source_root, manifest)
+        manifest = (
+            head if number == head.version else load_version(TableRef(lines.store, lines.source_root), number)
+        )
+        transaction = read_transaction(TableRef(lines.store, lines.source_root), manifest)
         if operation_name(transaction) is None:
             raise IncompatibleConflictError(
                 f"nobody recorded what version {number} of branch {lines.branch!r} did: repeat it on "

@@ -33,6 +33,7 @@ from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
 from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.schema.keys import check_keys, primary_key
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner, check_added_names
 from spark_lance.table.writing.location import check_location
@@ -76,17 +77,21 @@ class WritePlan:
 
     def places(self, store: Store, root: str, manifest: Manifest | None) -> Bases:
         """Return the places of the table's files: those of its newest version, or of the one to be made."""
-        return Bases(store, root, self.bases) if manifest is None else Bases.of(store, root, manifest.message)
+        return (
+            Bases(TableRef(store, root), self.bases)
+            if manifest is None
+            else Bases.of(TableRef(store, root), manifest.message)
+        )
 
 
-def find_latest(store: Store, root: str) -> Manifest | None:
+def find_latest(table: TableRef) -> Manifest | None:
     """Return the newest version of the table at `root`; None if there is no table.
 
     Raises:
         UnsupportedFormatError, FormatError: see `load_latest`.
     """
     try:
-        return load_latest(store, root)
+        return load_latest(table)
     except TableNotFoundError:
         return None
 
@@ -138,7 +143,7 @@ def plan_write(
     requested_version = None if data_storage_version is None else FileVersion.parse(data_storage_version)
     merges = new_columns is not None
     if manifest is None:
-        check_location(store, root)
+        check_location(TableRef(store, root))
         version = requested_version or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
@@ -206,8 +211,7 @@ def _new_schema(source: pa.Schema, version: FileVersion, first_id: int = 0) -> S
 
 
 def commit_write(
-    store: Store,
-    root: str,
+    table: TableRef,
     plan: WritePlan,
     fragments: Sequence[bytes],
     properties: Mapping[str, str] | None = None,
@@ -221,8 +225,7 @@ def commit_write(
     unless it shall be known (`once`) that this was done.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
+        table: the table.
         plan: by which the files were written.
         fragments: what `write_fragments` returned.
         properties: key-value pairs kept with the transaction.
@@ -239,36 +242,35 @@ def commit_write(
     messages = [table_pb2.DataFragment.FromString(data) for data in fragments]
     if plan.operation == "create":
         try:
-            return _create(store, root, plan, messages, properties, config, once)
+            return _create(table, plan, messages, properties, config, once)
         except TableExistsError:
             if not plan.fallback:
                 raise
-        plan = _after_lost_creation(plan, load_latest(store, root))
+        plan = _after_lost_creation(plan, load_latest(table))
     base = None
     if plan.merges or plan.operation == "replace":
-        base = _base(store, root, plan, once)
+        base = _base(table, plan, once)
         messages = renumbered(fragments, plan.schema, base.schema)
     if plan.check is not None and base is not None:
-        at = Snapshot(store, root, base, pruner_factory)
+        at = Snapshot(table, base, pruner_factory)
         return replace_rows(at, plan.check.filter, fragments, plan.schema, properties, once)
     if plan.match is not None and base is not None:
-        at = Snapshot(store, root, base, pruner_factory)
+        at = Snapshot(table, base, pruner_factory)
         return replace_matches(at, plan.match, fragments, plan.schema, properties, once)
     if plan.operation == "append" and not messages and once is None:
-        return base if base is not None else load_version(store, root, plan.read_version)
+        return base if base is not None else load_version(table, plan.read_version)
     operation: Message
     if plan.operation == "append":
         operation = append_message(messages)
     else:
         operation = overwrite_message(plan.whole or plan.schema, messages)
     return commit_operation(
-        store, root, operation, read_version=plan.read_version, properties=properties, once=once
+        table, operation, read_version=plan.read_version, properties=properties, once=once
     )
 
 
 def _create(
-    store: Store,
-    root: str,
+    table: TableRef,
     plan: WritePlan,
     fragments: Sequence[table_pb2.DataFragment],
     properties: Mapping[str, str] | None,
@@ -277,8 +279,7 @@ def _create(
 ) -> Manifest:
     """Commit the first version of a table, and return it."""
     return create_table(
-        store,
-        root,
+        table,
         plan.schema,
         fragments,
         version=plan.version,
@@ -291,8 +292,7 @@ def _create(
 
 
 def commit_or_discard(
-    store: Store,
-    root: str,
+    table: TableRef,
     plan: WritePlan,
     fragments: Sequence[bytes],
     properties: Mapping[str, str] | None = None,
@@ -311,20 +311,20 @@ def commit_or_discard(
         CommitOutcomeUnknownError: the version may exist; no file was deleted.
         LanceError, OSError: see `commit_write`; nothing was committed, and the files were deleted.
     """
-    with discarding(lambda: delete_fragment_files(store, root, fragments, bases)):
-        return commit_write(store, root, plan, fragments, properties, config, once, pruner_factory)
+    with discarding(lambda: delete_fragment_files(table, fragments, bases)):
+        return commit_write(table, plan, fragments, properties, config, once, pruner_factory)
 
 
-def _base(store: Store, root: str, plan: WritePlan, once: IdempotentWrite | None) -> Manifest:
+def _base(table: TableRef, plan: WritePlan, once: IdempotentWrite | None) -> Manifest:
     """Return the version onto which rows go, which has all their columns."""
-    latest = load_latest(store, root)
+    latest = load_latest(table)
     if plan.merges and missing_columns(plan.schema, latest.schema).names:
         if once is not None:
             ledger = AppliedWrites()
-            ledger.learn(store, root, latest)
-            ledger.refuse(once, root)
-        return add_missing_columns(Snapshot(store, root, latest), plan.schema)
-    return load_version(store, root, plan.read_version) if plan.operation == "replace" else latest
+            ledger.learn(table.store, table.root, latest)
+            ledger.refuse(once, table.root)
+        return add_missing_columns(Snapshot(table, latest), plan.schema)
+    return load_version(table, plan.read_version) if plan.operation == "replace" else latest
 
 
 def _after_lost_creation(plan: WritePlan, winner: Manifest) -> WritePlan:

@@ -25,7 +25,6 @@ import pyarrow as pa
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.addresses import row_addresses
 from spark_lance.table.commits.commit import commit_operation
@@ -38,6 +37,7 @@ from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
 from spark_lance.table.reading.take import take_addresses
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
@@ -77,11 +77,11 @@ class ClusterPart:
 
 
 @dataclass(frozen=True)
-class ClusterWriter:
+class ClusterWriter(OfTable):
     """Writes rows in the order in which they come. Can be pickled.
 
     Attributes:
-        store, root: the table.
+        table: the table.
         read_version: the version that is rewritten.
         schema: the table's schema.
         version: version of the new files.
@@ -91,8 +91,7 @@ class ClusterWriter:
         spills: whether these are written to the data files.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     read_version: int
     schema: Schema
     version: FileVersion
@@ -115,8 +114,7 @@ class ClusterWriter:
         came = _Came(keeps_lineage=self.stable_row_ids and not self.spills)
         new = write_fragments(
             self._aligned(batches, came),
-            self.store,
-            self.root,
+            self.table,
             with_lineage(self.schema) if self.spills else self.schema,
             version=self.version,
             max_rows_per_file=self.rows_per_file,
@@ -141,8 +139,8 @@ class ClusterWriter:
         fetched = [top.name for top in self.schema.fields if top.name not in self.carried]
         scan = None
         if fetched:
-            manifest = load_version(self.store, self.root, self.read_version)
-            scan = Snapshot(self.store, self.root, manifest).scan(fetched)
+            manifest = load_version(self.table, self.read_version)
+            scan = Snapshot(self.table, manifest).scan(fetched)
         aligner: Aligner | None = None
         for batch in batches:
             arrays = list(batch.columns)
@@ -255,7 +253,7 @@ def commit_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[Cluster
         new_fragments=[table_pb2.DataFragment.FromString(data) for part in parts for data in part.new],
     )
     operation = transaction_pb2.Transaction.Rewrite(groups=[group])
-    return commit_operation(snapshot.store, snapshot.root, operation, read_version=snapshot.version)
+    return commit_operation(snapshot.table, operation, read_version=snapshot.version)
 
 
 def _mark(addresses: UInt64Array) -> int:

@@ -26,7 +26,6 @@ from spark_lance.errors import (
 )
 from spark_lance.file.base.version import FileVersion
 from spark_lance.io.progress import part_of, report
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
@@ -44,6 +43,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.lineage import SPILL
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import delete_fragment_files
 
@@ -121,12 +121,12 @@ def compact_table(
             results = execute_all(plan.tasks, options.num_threads or 1)
         else:
             results = execute(plan.tasks)
-        done, left = _commit_untouched(snapshot.store, snapshot.root, plan.read_version, results, env, remap)
+        done, left = _commit_untouched(snapshot.table, plan.read_version, results, env, remap)
         total += done
         if not left:
             return total
         only = {fragment.id for result in left for fragment in result.old_fragments}
-        snapshot = snapshot.at(load_latest(snapshot.store, snapshot.root))
+        snapshot = snapshot.at(load_latest(snapshot.table))
     raise RetryableConflictError(
         f"other writers were in the way of {_ROUNDS} attempts to compact {snapshot.root}"
     )
@@ -159,8 +159,7 @@ def plan_compaction(
     storage_version = options.data_storage_version
     tasks = [
         CompactionTask(
-            store=snapshot.store,
-            root=snapshot.root,
+            table=snapshot.table,
             read_version=snapshot.version,
             old=tuple(fragment.SerializeToString() for fragment in group.fragments),
             schema=snapshot.schema,
@@ -212,7 +211,7 @@ def execute_all(tasks: Sequence[CompactionTask], threads: int = 1) -> list[Rewri
         pool.shutdown(cancel_futures=True)
         for task, future in zip(tasks, running, strict=True):
             if not future.cancelled() and future.exception() is None:
-                delete_fragment_files(task.store, task.root, future.result().new)
+                delete_fragment_files(task.table, future.result().new)
         raise
     finally:
         pool.shutdown()
@@ -242,14 +241,13 @@ def _execute_in_turn(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
             done += task.rows
     except BaseException:
         for task, result in zip(tasks, results, strict=False):
-            delete_fragment_files(task.store, task.root, result.new)
+            delete_fragment_files(task.table, result.new)
         raise
     return results
 
 
 def _commit_untouched(
-    store: Store,
-    root: str,
+    table: TableRef,
     read_version: int,
     results: list[RewriteResult],
     env: CommitEnv,
@@ -263,30 +261,29 @@ def _commit_untouched(
 
     def discard() -> None:
         for result in results:
-            delete_fragment_files(store, root, result.new)
+            delete_fragment_files(table, result.new)
 
     with discarding(discard):
         for _ in range(_ROUNDS):
             try:
-                return commit_compaction(store, root, read_version, results, env, remap), left
+                return commit_compaction(table, read_version, results, env, remap), left
             except RetryableConflictError as error:
-                logger.info("compaction of %s: %s", root, error)
-            latest = load_latest(store, root)
+                logger.info("compaction of %s: %s", table.root, error)
+            latest = load_latest(table)
             read_version = latest.version
             present = {fragment.id: fragment for fragment in latest.fragments}
             lost = [r for r in results if any(present.get(f.id) != f for f in r.old_fragments)]
             for result in lost:
-                delete_fragment_files(store, root, result.new)
+                delete_fragment_files(table, result.new)
             results = [result for result in results if result not in lost]
             left += lost
             if not results:
                 return CompactionMetrics(), left
-        raise RetryableConflictError(f"other writers were in the way of compacting {root} each time")
+        raise RetryableConflictError(f"other writers were in the way of compacting {table.root} each time")
 
 
 def commit_compaction(
-    store: Store,
-    root: str,
+    table: TableRef,
     read_version: int,
     results: Sequence[RewriteResult],
     env: CommitEnv,
@@ -300,8 +297,8 @@ def commit_compaction(
     rewritten: list[RewrittenIndex] = []
     deferred = all(result.moved and result.deferred for result in results)
     if deferred or (remap is not None and any(result.moved for result in results)):
-        version, results = _with_ids(store, root, results, env)
-        reserved = Snapshot(store, root, version)
+        version, results = _with_ids(table, results, env)
+        reserved = Snapshot(table, version)
         groups = [_moved_group(result) for result in results if result.moved]
         if deferred:
             reuse = extend_history(reserved, reserved.version, groups)
@@ -312,19 +309,19 @@ def commit_compaction(
         groups=[group(old_fragments=r.old_fragments, new_fragments=r.new_fragments) for r in results],
         rewritten_indices=rewritten,
     )
-    with discarding(lambda: delete_rewritten(store, root, rewritten)):
-        commit_operation(store, root, operation, read_version=read_version, reuse=reuse, env=env)
+    with discarding(lambda: delete_rewritten(table, rewritten)):
+        commit_operation(table, operation, read_version=read_version, reuse=reuse, env=env)
     return sum((result.metrics for result in results), CompactionMetrics())
 
 
 def _with_ids(
-    store: Store, root: str, results: Sequence[RewriteResult], env: CommitEnv
+    table: TableRef, results: Sequence[RewriteResult], env: CommitEnv
 ) -> tuple[Manifest, list[RewriteResult]]:
     """Reserve ids for the new fragments; return the version that has them, and the results with ids."""
     count = sum(len(result.new) for result in results)
     operation = transaction_pb2.Transaction.ReserveFragments(num_fragments=count)
-    latest = load_latest(store, root).version
-    reserved = commit_operation(store, root, operation, read_version=latest, env=env)
+    latest = load_latest(table).version
+    reserved = commit_operation(table, operation, read_version=latest, env=env)
     number = reserved.message.max_fragment_id - count
     numbered = []
     for result in results:

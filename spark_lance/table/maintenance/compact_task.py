@@ -19,7 +19,6 @@ from spark_lance.errors import FormatError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.io.progress import report
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask, read_deletions
@@ -39,6 +38,7 @@ from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.small_fragments import read_tasks
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
 __all__ = ["CompactionMetrics", "CompactionTask", "RewriteResult"]
@@ -111,11 +111,11 @@ class RewriteResult:
 
 
 @dataclass(frozen=True)
-class CompactionTask:
+class CompactionTask(OfTable):
     """A group of fragments to rewrite. Can be pickled; reads no manifest.
 
     Attributes:
-        store, root: the table.
+        table: the table.
         read_version: the version that is read.
         old: its serialized DataFragments that are rewritten.
         schema: its schema.
@@ -128,8 +128,7 @@ class CompactionTask:
         spills: whether row ids and versions are written to the new data files, not to the manifest.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     read_version: int
     old: tuple[bytes, ...]
     schema: Schema
@@ -169,8 +168,7 @@ class CompactionTask:
         count = _Counted(self._tables(), self.rows)
         new = write_fragments(
             count.batches(self.options.batch_size),
-            self.store,
-            self.root,
+            self.table,
             with_lineage(self.schema) if self.spills else self.schema,
             version=self.version,
             max_rows_per_file=self.rows_per_file,
@@ -179,7 +177,7 @@ class CompactionTask:
         try:
             return self._account([table_pb2.DataFragment.FromString(data) for data in new], count.rows)
         except BaseException:
-            delete_fragment_files(self.store, self.root, new)
+            delete_fragment_files(self.table, new)
             raise
 
     def _tables(self) -> Iterator[pa.Table]:
@@ -189,8 +187,7 @@ class CompactionTask:
             names += tuple(column.name for column in LINEAGE_COLUMNS)
         described = tuple(top.described() for top in self.schema.fields)
         tasks = [
-            ScanTask(self.store, self.root, names, described, data, self.stable_row_ids, self.bases)
-            for data in self.old
+            ScanTask(self.table, names, described, data, self.stable_row_ids, self.bases) for data in self.old
         ]
         blobs = [(place, top) for place, top in enumerate(self.schema.fields) if top.is_blob]
         if blobs:
@@ -256,7 +253,7 @@ class CompactionTask:
         """Give the rows of the new fragments the ids and versions that they had."""
         parts: list[list[npt.NDArray[np.uint64]]] = [[], [], []]
         for fragment, gone in zip(old, deleted, strict=True):
-            lineage: Lineage = fragment_lineage(self.store, self.root, fragment, self.bases)
+            lineage: Lineage = fragment_lineage(self.table, fragment, self.bases)
             keep = keep_mask(gone, 0, fragment.physical_rows)
             for column, values in zip(parts, lineage, strict=True):
                 assert values is not None

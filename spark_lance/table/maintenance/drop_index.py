@@ -30,4 +30,4 @@ def drop_index(snapshot: Snapshot, name: str) -> Manifest:
         names = sorted({e.name for e in snapshot.manifest.indices if not e.name.startswith(_SYSTEM_PREFIX)})
         raise IndexNotFoundError(f"index not found: {name!r}; there is {', '.join(names) or 'none'}")
     operation = create_index_message(removed=removed)
-    return commit_operation(snapshot.store, snapshot.root, operation, read_version=snapshot.version)
+    return commit_operation(snapshot.table, operation, read_version=snapshot.version)

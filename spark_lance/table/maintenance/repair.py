@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_lance.io.store import Store
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.torn import set_aside
 from spark_lance.table.versions.versions import load_newest
 
@@ -35,7 +35,7 @@ class Repair:
     moved: Sequence[str]
 
 
-def repair(store: Store, root: str) -> Repair:
+def repair(table: TableRef) -> Repair:
     """Move torn manifests of a line aside; if the newest is torn, restore the newest whole version first.
 
     Raises:
@@ -43,10 +43,10 @@ def repair(store: Store, root: str) -> Repair:
         CommitError: the restore failed; see its subclasses. Nothing was moved.
         OSError: the store failed; what has been moved stays moved.
     """
-    newest = load_newest(store, root)
+    newest = load_newest(table)
     manifest, restored = newest.manifest, None
     if newest.highest_number > manifest.version:
         restored = manifest.version
         operation = transaction_pb2.Transaction.Restore(version=restored)
-        manifest = commit_operation(store, root, operation, read_version=restored)
-    return Repair(manifest, restored, set_aside(store, root))
+        manifest = commit_operation(table, operation, read_version=restored)
+    return Repair(manifest, restored, set_aside(table))

@@ -40,6 +40,7 @@ from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
@@ -141,7 +142,7 @@ class _Line:
 
     def versions(self) -> Iterator[Finding]:
         """Check the manifests of the line, the transaction of this version, and tags and branches."""
-        for file in list_versions(self._store, self._root):
+        for file in list_versions(TableRef(self._store, self._root)):
             self.version_count += 1
             try:
                 manifest = read_manifest(self._store, file.path, file.naming)
@@ -150,7 +151,7 @@ class _Line:
             except (LanceError, OSError) as error:
                 yield _damage(file.path, error)
         try:
-            read_transaction(self._store, self._root, self._manifest)
+            read_transaction(TableRef(self._store, self._root), self._manifest)
         except (LanceError, OSError) as error:
             yield Finding("warning", "transaction", str(error))
         try:
@@ -163,13 +164,15 @@ class _Line:
         main = self._snapshot.main_root
         for name, tag in list_tags(self._store, main).items():
             line = branch_root(main, tag["branch"]) if tag["branch"] else main
-            yield from _exists(f"tag {name}", partial(find_version, self._store, line, tag["version"]))
+            yield from _exists(
+                f"tag {name}", partial(find_version, TableRef(self._store, line), tag["version"])
+            )
         for name, branch in Branches(self._store, main).list().items():
             where = f"branch {name}"
-            yield from _exists(where, partial(latest_version, self._store, branch_root(main, name)))
+            yield from _exists(where, partial(latest_version, TableRef(self._store, branch_root(main, name))))
             parent = branch["parent_branch"]
             above = branch_root(main, parent) if parent else main
-            begin = partial(find_version, self._store, above, branch["parent_version"])
+            begin = partial(find_version, TableRef(self._store, above), branch["parent_version"])
             for finding in _exists(where, begin):
                 yield Finding("warning", where, f"the version that it begins with is gone: {finding.message}")
 
@@ -243,7 +246,9 @@ class _Line:
 
     def _lineage(self, fragment: table_pb2.DataFragment, keep: npt.NDArray[np.bool_]) -> Iterator[Finding]:
         where = f"fragment {fragment.id}"
-        ids, created, updated = fragment_lineage(self._store, self._root, fragment, self._snapshot.bases)
+        ids, created, updated = fragment_lineage(
+            TableRef(self._store, self._root), fragment, self._snapshot.bases
+        )
         assert ids is not None
         assert created is not None
         assert updated is not None
@@ -349,7 +354,7 @@ class _Line:
         """Look for files that no version of any line names."""
         policy = CleanupPolicy(retain_versions=_ALL_VERSIONS, delete_unverified=True, error_if_tagged=False)
         try:
-            stats = cleanup(self._store, self._root, self._manifest, policy, dry_run=True)
+            stats = cleanup(TableRef(self._store, self._root), self._manifest, policy, dry_run=True)
         except (LanceError, OSError) as error:
             yield Finding("note", "orphans", f"were not looked for: {error}")
             return

@@ -27,6 +27,7 @@ from spark_lance.table.metadata.operations import live_rows
 from spark_lance.table.metadata.versions import VersionRow, version_metrics, version_rows, version_time
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS
 from spark_lance.table.versions.tag_files import list_tags
@@ -131,10 +132,10 @@ class _Ref:
 
 def _refs(snapshot: Snapshot) -> Iterator[_Ref]:
     store, main = snapshot.store, snapshot.main_root
-    yield _Ref("main", "BRANCH", latest_version(store, main).version, {})
+    yield _Ref("main", "BRANCH", latest_version(TableRef(store, main)).version, {})
     for name, record in Branches(store, main).list().items():
         try:
-            newest = latest_version(store, branch_root(main, name)).version
+            newest = latest_version(TableRef(store, branch_root(main, name))).version
         except TableNotFoundError:
             continue  # it has just been deleted
         yield _Ref(name, "BRANCH", newest, record["metadata"])
@@ -246,7 +247,7 @@ def _of_kind(*contents: int) -> Callable[[Snapshot], Iterator[_File]]:
 def _snapshots(snapshot: Snapshot) -> Iterator[Snapshot]:
     for row in version_rows(snapshot):
         if row.manifest is not None:
-            yield Snapshot(snapshot.store, snapshot.root, row.manifest)
+            yield Snapshot(snapshot.table, row.manifest)
 
 
 def _all_of_kind(*contents: int) -> Callable[[Snapshot], Iterator[_File]]:

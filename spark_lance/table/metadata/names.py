@@ -14,6 +14,7 @@ from spark_lance.table.indices.describe import IndexDescription, describe_indice
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, history_version
 from spark_lance.table.metadata.operations import live_rows
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.tag_files import list_tags
 from spark_lance.table.versions.versions import latest_version
@@ -57,7 +58,7 @@ class _Branch:
         """The newest version; None if the branch has just been deleted."""
         try:
             return latest_version(
-                self.snapshot.store, branch_root(self.snapshot.main_root, self.name)
+                TableRef(self.snapshot.store, branch_root(self.snapshot.main_root, self.name))
             ).version
         except TableNotFoundError:
             return None

@@ -77,7 +77,7 @@ class VersionRow:
                     stored = read_whole(snapshot.store, self._file.path, self._file.naming)
                 except FileNotFoundError:
                     stored = None
-                self._manifest.append(stored and completed(snapshot.store, snapshot.root, stored))
+                self._manifest.append(stored and completed(snapshot.table, stored))
             return self._manifest[0]
 
     @property
@@ -105,7 +105,7 @@ def _transaction(snapshot: Snapshot, manifest: Manifest | None) -> Transaction |
     if manifest is None:
         return None
     try:
-        return read_transaction(snapshot.store, snapshot.root, manifest)
+        return read_transaction(snapshot.table, manifest)
     except FormatError:
         # It is a record for people; the version does not need it.
         return None
@@ -114,7 +114,7 @@ def _transaction(snapshot: Snapshot, manifest: Manifest | None) -> Transaction |
 def version_rows(snapshot: Snapshot) -> Iterator[VersionRow]:
     """Yield the version and those before it on its line, newest first."""
     tags = _Tags(snapshot)
-    files = list_versions(snapshot.store, snapshot.root)
+    files = list_versions(snapshot.table)
     newest_first = (file for file in reversed(files) if file.version <= snapshot.manifest.version)
     rows = (VersionRow(snapshot, tags, file) for file in newest_first)
     for row, older in pairwise(chain(rows, [None])):

@@ -31,6 +31,7 @@ from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows
 from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import find_version, load_version
@@ -118,7 +119,7 @@ class Changes:
         """
         end, first = self.end, self.begin.version if self.begin else 0
         return [
-            read_transaction(end.store, end.root, load_version(end.store, end.root, version))
+            read_transaction(end.table, load_version(end.table, version))
             for version in range(first + 1, end.version + 1)
             if version == end.version or not self._is_torn(version)
         ]
@@ -126,10 +127,11 @@ class Changes:
     def _is_torn(self, version: int) -> bool:
         """Whether the manifest of a version is not whole, so that it never counted."""
         store, root = self.end.store, self.end.root
+        table = TableRef(store, root)
         try:
-            find_version(store, root, version)
+            find_version(table, version)
         except VersionNotFoundError:
-            return is_set_aside(store, root, version)
+            return is_set_aside(table, version)
         path = manifest_path(root, version, self.end.manifest.naming)
         return read_whole(store, path, self.end.manifest.naming) is None
 
@@ -178,7 +180,7 @@ def _compare(begin: Snapshot | None, end: Snapshot) -> _Compared:
     new = {fragment.id: fragment for fragment in end.fragments}
 
     def live(at: Snapshot, others: Mapping[int, Fragment]) -> Iterator[IdentifiedRows]:
-        view = FragmentView(at.store, at.root, at.bases)
+        view = FragmentView(at.table, at.bases)
         for fragment in at.fragments:
             if others.get(fragment.id) != fragment:
                 yield view.identified(fragment, view.live(fragment), at.manifest.uses_stable_row_ids)
@@ -211,7 +213,7 @@ def _compare_keys(begin: Snapshot, end: Snapshot, moving: Collection[str | None]
     new = {fragment.id: fragment for fragment in end.fragments}
 
     def differing(at: Snapshot, others: Mapping[int, Fragment]) -> Iterator[tuple[Fragment, Rows]]:
-        view = FragmentView(at.store, at.root, at.bases)
+        view = FragmentView(at.table, at.bases)
         for fragment in at.fragments:
             other = others.get(fragment.id)
             if other is None or _data_of(other) != _data_of(fragment):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import row_addresses
 from spark_lance.table.bases import Bases
@@ -21,6 +20,7 @@ from spark_lance.table.deletion import read_deletions
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.system_columns import ROW_ID, UPDATED_AT
+from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["ComparedRows", "FragmentView", "IdentifiedRows", "Rows", "compare_rows"]
 
@@ -55,11 +55,10 @@ class ComparedRows:
 
 
 @dataclass(frozen=True)
-class FragmentView:
+class FragmentView(OfTable):
     """Reads deletions and lineage of one version. All methods raise FormatError for damaged files."""
 
-    store: Store
-    root: str
+    table: TableRef
     bases: Bases
 
     def total(self, fragment: Fragment) -> int:
@@ -78,7 +77,7 @@ class FragmentView:
     def lineage(self, fragment: Fragment, name: str, rows: Rows) -> UInt64Array:
         """Return a lineage column of some rows; see `lineage`."""
         total = self.total(fragment)
-        return LineageReader(self.store, self.root, fragment, name, total, self.bases).read(0, total)[rows]
+        return LineageReader(self.table, fragment, name, total, self.bases).read(0, total)[rows]
 
     def identified(self, fragment: Fragment, rows: Rows, stable_row_ids: bool) -> IdentifiedRows:
         """Return rows with the keys that identify them."""

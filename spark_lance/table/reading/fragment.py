@@ -29,11 +29,11 @@ from spark_lance.file.opening import DataFileReader
 from spark_lance.file.reader import read_field, take_field
 from spark_lance.file.threads import spare_threads
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.data_files import open_data_file, physical_rows
 from spark_lance.table.deletion import read_deletions
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["FragmentReader", "fixed_width", "physical_rows"]
 
@@ -78,15 +78,14 @@ class FragmentReader:
 
     def __init__(
         self,
-        store: Store,
-        root: str,
+        table: TableRef,
         fragment: table_pb2.DataFragment,
         fields: Sequence[Field],
         bases: Bases | None = None,
     ) -> None:
         self.fields = tuple(fields)
-        bases = bases or Bases(store, root)
-        self._deletions = partial(read_deletions, store, root, fragment, bases=bases)
+        bases = bases or Bases(table)
+        self._deletions = partial(read_deletions, table.store, table.root, fragment, bases=bases)
         self._has_deletions = fragment.HasField("deletion_file")
         self._places = {field: place for place, field in enumerate(self.fields)}
         self._files: list[DataFileReader] = []
@@ -100,7 +99,7 @@ class FragmentReader:
                 self._files.append(file)
                 self._add_parts(file, {id for id in file.columns if id in provided})
                 taken |= self._leaves_of(provided)
-        self.num_rows = fragment.physical_rows or physical_rows(store, root, fragment, bases)
+        self.num_rows = fragment.physical_rows or physical_rows(table.store, table.root, fragment, bases)
         for file in self._files:
             if file.num_rows != self.num_rows:
                 raise FormatError(

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.file.base.schema import Field
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.addresses import row_addresses
 from spark_lance.table.bases import Bases
@@ -29,6 +28,7 @@ from spark_lance.table.reading.system_columns import (
     UPDATED_AT,
     system_field,
 )
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["Columns", "FragmentRows", "batch_without_columns", "common_runs", "rows_without_columns"]
 
@@ -77,8 +77,7 @@ class FragmentRows:
 
     def __init__(
         self,
-        store: Store,
-        root: str,
+        table: TableRef,
         fragment: table_pb2.DataFragment,
         fields: Sequence[Field],
         *,
@@ -86,11 +85,11 @@ class FragmentRows:
         stable_row_ids: bool = False,
         first_row: int = 0,
     ) -> None:
-        self._store, self._root, self._fragment, self._bases = store, root, fragment, bases
+        self._store, self._root, self._fragment, self._bases = table.store, table.root, fragment, bases
         self._stable = stable_row_ids
         self._first_row = first_row
         self._lineage: dict[str, LineageReader] = {}
-        self._reader = FragmentReader(store, root, fragment, list(dict.fromkeys(fields)), bases)
+        self._reader = FragmentReader(table, fragment, list(dict.fromkeys(fields)), bases)
         self.num_rows = self._reader.num_rows
 
     def is_light(self) -> bool:
@@ -188,7 +187,7 @@ class FragmentRows:
             return np.full(len(rows), _FIRST_VERSION, np.uint64)
         if name not in self._lineage:
             self._lineage[name] = LineageReader(
-                self._store, self._root, self._fragment, name, self.num_rows, self._bases
+                TableRef(self._store, self._root), self._fragment, name, self.num_rows, self._bases
             )
         return read(self._lineage[name])
 

@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.reading.fragment import FragmentReader
@@ -37,6 +36,7 @@ from spark_lance.table.rowids import (
     pack_row_ids,
     pack_row_versions,
 )
+from spark_lance.table.table_ref import TableRef
 
 __all__ = [
     "CREATED_AT",
@@ -108,12 +108,12 @@ class Lineage(NamedTuple):
 
 
 def fragment_lineage(
-    store: Store, root: str, fragment: table_pb2.DataFragment, bases: Bases | None = None
+    table: TableRef, fragment: table_pb2.DataFragment, bases: Bases | None = None
 ) -> Lineage:
     """Return row ids and row versions of a fragment, wherever they are kept.
 
     Args:
-        store, root: the table.
+        table: the table.
         fragment: its message; `physical_rows` must be set.
         bases: the version's base paths; without them all files must be under the root.
 
@@ -123,7 +123,7 @@ def fragment_lineage(
     if fragment.WhichOneof("row_id_sequence") is None:
         return Lineage(None, None, None)
     rows = fragment.physical_rows
-    readers = [LineageReader(store, root, fragment, name, rows, bases) for name in _SEQUENCES]
+    readers = [LineageReader(table, fragment, name, rows, bases) for name in _SEQUENCES]
     return Lineage(*(reader.read(0, rows) for reader in readers))
 
 
@@ -176,8 +176,7 @@ class LineageReader:
 
     def __init__(
         self,
-        store: Store,
-        root: str,
+        table: TableRef,
         fragment: table_pb2.DataFragment,
         name: str,
         rows: int,
@@ -196,7 +195,7 @@ class LineageReader:
             homes = sum(kind.field.id in file.fields for file in fragment.files)
             if homes != 1:
                 raise FormatError(f"{homes} data files of fragment {fragment.id} hold its {name}, not one")
-            self._column = FragmentReader(store, root, fragment, [kind.field], bases)
+            self._column = FragmentReader(table, fragment, [kind.field], bases)
 
     def read(self, start: int, stop: int) -> UInt64Array:
         """Return the values of physical rows [start, stop).

@@ -65,7 +65,7 @@ def read_rows(
         offsets = rows.get(fragment.id)
         if offsets is None:
             continue
-        reader = FragmentReader(snapshot.store, snapshot.root, fragment, described, snapshot.bases)
+        reader = FragmentReader(snapshot.table, fragment, described, snapshot.bases)
         row_bytes = max(reader.row_bytes() + extra_bytes, 0.125)
         start = 0
         while start < len(offsets):

@@ -16,7 +16,6 @@ from pyroaring import BitMap
 from spark_lance.errors import SchemaError
 from spark_lance.expressions.predicate import Condition, compile_predicate
 from spark_lance.file.base.schema import Field
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.manifest import Manifest
@@ -32,6 +31,7 @@ from spark_lance.table.reading.system_columns import (
     system_names,
 )
 from spark_lance.table.row_set import RowSet
+from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["ROW_ADDRESS", "ROW_ID", "Filter", "Scan", "ScanTask", "filter_columns", "rows_without_columns"]
 
@@ -39,19 +39,18 @@ _TABLE_WINDOW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(OfTable):
     """Chosen columns of one version of a table.
 
     Attributes:
-        store, root: the table.
+        table: the table.
         manifest: the version.
         names: the columns in order, system columns too.
         fragments: the fragments to read, in scan order.
         pruners: what knows where rows of certain values are, see `pruning`.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     manifest: Manifest
     names: tuple[str, ...]
     fragments: tuple[table_pb2.DataFragment, ...]
@@ -60,8 +59,7 @@ class Scan:
     @classmethod
     def plan(
         cls,
-        store: Store,
-        root: str,
+        table: TableRef,
         manifest: Manifest,
         columns: Sequence[str] | None = None,
         *,
@@ -91,12 +89,12 @@ class Scan:
             if name not in system:
                 manifest.schema.field(name)
         chosen = manifest.fragments if fragments is None else fragments
-        return cls(store, root, manifest, tuple(names), tuple(chosen), pruners)
+        return cls(table, manifest, tuple(names), tuple(chosen), pruners)
 
     @cached_property
     def bases(self) -> Bases:
         """Where the version's files are."""
-        return Bases.of(self.store, self.root, self.manifest.message)
+        return Bases.of(self.table, self.manifest.message)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -107,7 +105,7 @@ class Scan:
     def arrow_schema(self) -> pa.Schema:
         """The schema of every table and batch that the scan yields."""
         metadata = dict(self.manifest.schema.metadata)
-        task = ScanTask(self.store, self.root, self.names, self.fields, b"")
+        task = ScanTask(self.table, self.names, self.fields, b"")
         return task.arrow_schema.with_metadata(metadata or None)
 
     def condition(self, filter: Filter) -> Condition:
@@ -246,8 +244,7 @@ class Scan:
         self, fragment: table_pb2.DataFragment, first_row: int, filter_fields: tuple[Field, ...]
     ) -> ScanTask:
         return ScanTask(
-            self.store,
-            self.root,
+            self.table,
             self.names,
             self.fields,
             fragment.SerializeToString(),

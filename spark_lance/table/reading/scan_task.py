@@ -22,7 +22,6 @@ from spark_lance.errors import ExpressionError, RowNotFoundError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
 from spark_lance.file.base.schema import Field
 from spark_lance.io.held import HeldOpen
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import keep_mask
@@ -40,6 +39,7 @@ from spark_lance.table.reading.system_columns import (
     system_names,
 )
 from spark_lance.table.rowids import locate_among
+from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["Filter", "ScanTask"]
 
@@ -54,11 +54,11 @@ _HELD: HeldOpen[FragmentRows] = HeldOpen()
 
 
 @dataclass(frozen=True)
-class ScanTask:
+class ScanTask(OfTable):
     """The rows of one fragment, for the columns of a scan. Can be pickled; reads no manifest.
 
     Attributes:
-        store, root: the table.
+        table: the table.
         names: the output columns in order, system columns too.
         fields: the top-level table fields among them, in the same order.
         fragment: the serialized DataFragment.
@@ -71,8 +71,7 @@ class ScanTask:
             of `span`. Numbers that the fragment does not have are left out.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     names: tuple[str, ...]
     fields: tuple[Field, ...]
     fragment: bytes
@@ -301,8 +300,7 @@ class ScanTask:
 
     def _open(self, fields: tuple[Field, ...]) -> FragmentRows:
         return FragmentRows(
-            self.store,
-            self.root,
+            self.table,
             self.message,
             fields,
             bases=self.bases,

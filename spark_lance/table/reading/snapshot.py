@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.file.base.schema import Schema
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
@@ -24,6 +23,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.pruning import Pruner
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.versions.resolve import main_root
 from spark_lance.table.versions.versions import load_version
 
@@ -31,20 +31,18 @@ __all__ = ["PrunerFactory", "Snapshot", "SnapshotRef"]
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Snapshot(OfTable):
     """One version of a table. Can be pickled; nothing here changes the table.
 
     Attributes:
-        store: where the table is.
-        root: its root path in the store.
+        table: the table.
         manifest: the version.
         pruner_factory: makes what knows where rows of certain values are, see `reading.pruning`; None if only
             row numbers and page statistics shall leave out rows. A function of a module, so that it can be
             pickled.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     manifest: Manifest
     pruner_factory: PrunerFactory | None = None
 
@@ -79,7 +77,7 @@ class Snapshot:
     @cached_property
     def bases(self) -> Bases:
         """Where the version's files are."""
-        return Bases.of(self.store, self.root, self.manifest.message)
+        return Bases.of(self.table, self.manifest.message)
 
     @cached_property
     def _pruners(self) -> tuple[Pruner, ...]:
@@ -92,7 +90,7 @@ class Snapshot:
 
     def ref(self) -> SnapshotRef:
         """Return a reference to this version for tasks, because a manifest is too large to send."""
-        return SnapshotRef(self.store, self.root, self.version, self.pruner_factory)
+        return SnapshotRef(self.table, self.version, self.pruner_factory)
 
     def physical_rows(self, fragment: table_pb2.DataFragment) -> int:
         """Return the rows of a fragment, deleted ones included; from a data file if the manifest is silent.
@@ -139,8 +137,7 @@ class Snapshot:
             SchemaError: a column does not exist or is named twice.
         """
         return Scan.plan(
-            self.store,
-            self.root,
+            self.table,
             self.manifest,
             columns,
             with_row_id=with_row_id,
@@ -154,16 +151,16 @@ PrunerFactory: TypeAlias = Callable[[Snapshot], tuple[Pruner, ...]]
 
 
 @dataclass(frozen=True)
-class SnapshotRef:
+class SnapshotRef(OfTable):
     """A version of a table by its number: small, for tasks.
 
     Attributes:
-        store, root, version: of the table.
+        table: the table.
+        version: its number.
         pruner_factory: see `Snapshot`.
     """
 
-    store: Store
-    root: str
+    table: TableRef
     version: int
     pruner_factory: PrunerFactory | None = None
 
@@ -174,5 +171,5 @@ class SnapshotRef:
             VersionNotFoundError: the version does not exist (any more).
             FormatError, UnsupportedFormatError: the manifest is damaged or needs a feature not read here.
         """
-        manifest = load_version(self.store, self.root, self.version)
-        return Snapshot(self.store, self.root, manifest, self.pruner_factory)
+        manifest = load_version(self.table, self.version)
+        return Snapshot(self.table, manifest, self.pruner_factory)

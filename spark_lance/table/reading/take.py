@@ -81,7 +81,7 @@ class OpenFragments:
     def __init__(self, scan: Scan) -> None:
         names = scan.names if ROW_ADDRESS in scan.names else (*scan.names, ROW_ADDRESS)
         self._scan = scan
-        self._located = Scan(scan.store, scan.root, scan.manifest, names, scan.fragments)
+        self._located = Scan(scan.table, scan.manifest, names, scan.fragments)
         self._by_id = {fragment.id: fragment for fragment in scan.fragments}
         self._opened: OrderedDict[int, tuple[ScanTask, FragmentRows]] = OrderedDict()
         self._lock = threading.Lock()
@@ -163,7 +163,7 @@ def _locate(
     rows = fragment.physical_rows
     if fragment.WhichOneof("row_id_sequence") == "inline_row_ids":
         return locate_row_ids(fragment.inline_row_ids, rows, row_ids)
-    reader = LineageReader(scan.store, scan.root, fragment, ROW_ID, rows, scan.bases)
+    reader = LineageReader(scan.table, fragment, ROW_ID, rows, scan.bases)
     offsets, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start in range(0, rows, _WINDOW_ROWS):
         values = reader.read(start, min(start + _WINDOW_ROWS, rows))

@@ -36,6 +36,7 @@ from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows
 from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import UPDATED_AT
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction
 
 __all__ = ["DELETE", "INSERT", "POSTIMAGE", "PREIMAGE", "ChangedRows", "before_append", "changes_of"]
@@ -87,7 +88,7 @@ class ChangedRows:
         if self.without is None:
             return None
         here, other = Fragment.FromString(self.fragment), Fragment.FromString(self.without)
-        return _gone(FragmentView(store, root, bases), here, other)
+        return _gone(FragmentView(TableRef(store, root), bases), here, other)
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ class _Comparison:
 
 
 def _view(snapshot: Snapshot) -> FragmentView:
-    return FragmentView(snapshot.store, snapshot.root, snapshot.bases)
+    return FragmentView(snapshot.table, snapshot.bases)
 
 
 def _field_ids(manifest: Manifest) -> set[int]:

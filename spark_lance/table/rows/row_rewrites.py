@@ -79,7 +79,7 @@ class CarriedRowIds:
         )
         rows = fragment.physical_rows
         ids, created = (
-            LineageReader(at.store, at.root, fragment, name, rows, at.bases) for name in (ROW_ID, CREATED_AT)
+            LineageReader(at.table, fragment, name, rows, at.bases) for name in (ROW_ID, CREATED_AT)
         )
         return ids, created
 
@@ -133,8 +133,7 @@ def write_moved(
     """
     written = write_fragments(
         (batch for table in tables for batch in table.to_batches()),
-        snapshot.store,
-        snapshot.root,
+        snapshot.table,
         snapshot.schema,
         version=snapshot.manifest.file_version,
         operation=operation,
@@ -199,7 +198,7 @@ def _discarding_added(changes: RowChanges, added: Sequence[table_pb2.DataFragmen
 
     def discard() -> None:
         written = [fragment.SerializeToString() for fragment in added]
-        delete_fragment_files(source.store, source.root, written, source.bases)
+        delete_fragment_files(source.table, written, source.bases)
 
     with discarding(discard):
         yield

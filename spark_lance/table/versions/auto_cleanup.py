@@ -16,8 +16,8 @@ import logging
 from collections.abc import Mapping
 
 from spark_lance.errors import OptionError
-from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 
@@ -59,7 +59,7 @@ def auto_cleanup_config(options: Mapping[str, object] | None) -> dict[str, str]:
     return config
 
 
-def after_commit(store: Store, root: str, manifest: Manifest) -> None:
+def after_commit(table: TableRef, manifest: Manifest) -> None:
     """Clean up if it is the turn of the version that was just committed.
 
     Raises:
@@ -75,8 +75,8 @@ def after_commit(store: Store, root: str, manifest: Manifest) -> None:
         retain_versions=_whole_number(manifest.config, "retain_versions"),
         error_if_tagged=False,
     )
-    stats = cleanup(store, root, manifest, policy, looked_from=manifest.version - 1)
-    logger.info("version %d of %s: cleaned up %s", manifest.version, root, stats)
+    stats = cleanup(table, manifest, policy, looked_from=manifest.version - 1)
+    logger.info("version %d of %s: cleaned up %s", manifest.version, table.root, stats)
 
 
 def _whole_number(config: Mapping[str, str], name: str) -> int | None:

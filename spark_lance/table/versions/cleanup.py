@@ -37,7 +37,7 @@ from google.protobuf.message import DecodeError
 
 from spark_lance.errors import OptionError
 from spark_lance.io.progress import report
-from spark_lance.io.store import Store, StoredObject, join
+from spark_lance.io.store import StoredObject, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.features import check_readable, check_writable
 from spark_lance.table.manifest import Manifest, read_manifest
@@ -52,6 +52,7 @@ from spark_lance.table.paths import (
     deletion_path,
     parse_manifest_name,
 )
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.ages import clamped_age
 from spark_lance.table.versions.branches import TREE_DIR, Branches
 from spark_lance.table.versions.resolve import main_root
@@ -203,8 +204,7 @@ def _deletion_name(fragment: table_pb2.DataFragment) -> str:
 
 
 def cleanup(
-    store: Store,
-    root: str,
+    table: TableRef,
     manifest: Manifest,
     policy: CleanupPolicy,
     *,
@@ -216,8 +216,7 @@ def cleanup(
     """Delete old versions of a line and the files that only they name.
 
     Args:
-        store: where the table is.
-        root: root path of the line, the main one or a branch.
+        table: the table.
         manifest: a version of the line.
         policy: what goes.
         dry_run: delete nothing, and tell which files would go.
@@ -238,14 +237,14 @@ def cleanup(
     if delete_rate_limit is not None and delete_rate_limit < 1:
         raise OptionError(f"delete_rate_limit must be at least 1, not {delete_rate_limit}")
     start = manifest.version if looked_from is None else looked_from
-    line = _Line(store, root, manifest, start, policy, now or datetime.now(timezone.utc))
+    line = _Line(table, manifest, start, policy, now or datetime.now(timezone.utc))
     line.look()
     files = list(line.doomed())
     line.look_again()
     files = [file for file in files if not line.is_kept(file)]
     if dry_run:
         return CleanupStats.of(files, show=True)
-    pace = _Pace(store, main_root(root, manifest), delete_rate_limit, len(files))
+    pace = _Pace(TableRef(table.store, main_root(table.root, manifest)), delete_rate_limit, len(files))
     manifests = [file for file in files if file.kind == "manifest"]
     deleted = line.delete_versions(manifests, pace)
     line.look_again()
@@ -258,7 +257,7 @@ def cleanup(
         deleted += pace.delete([file for file in part if not line.is_kept(file)])
     deleted = [file for file in deleted if file.kind != "manifest" or not line.is_kept(file)]
     failed = pace.failed
-    logger.info("cleaned up %s: %d files, %d failed", root, len(deleted), failed)
+    logger.info("cleaned up %s: %d files, %d failed", table.root, len(deleted), failed)
     return CleanupStats.of(deleted, failed)
 
 
@@ -275,16 +274,15 @@ class _Line:
 
     def __init__(
         self,
-        store: Store,
-        root: str,
+        table: TableRef,
         manifest: Manifest,
         start: int,
         policy: CleanupPolicy,
         now: datetime,
     ) -> None:
-        self._store = store
-        self._root = root
-        self._main = main_root(root, manifest)
+        self._store = table.store
+        self._root = table.root
+        self._main = main_root(table.root, manifest)
         self._branch = manifest.message.branch or None
         self._from = start
         self._policy = policy
@@ -301,7 +299,7 @@ class _Line:
 
     def look(self) -> None:
         """Read every version of the table and decide about those of this line."""
-        files = list_versions(self._store, self._root)
+        files = list_versions(TableRef(self._store, self._root))
         versions = [file.version for file in files]
         retained = versions[-(self._policy.retain_versions or len(versions)) :]
         protected = self._tagged() | self._branched()
@@ -330,7 +328,7 @@ class _Line:
 
         Manifests that are deleted already come back, where a tag, a branch or a restore needs them.
         """
-        files = list_versions(self._store, self._root)
+        files = list_versions(TableRef(self._store, self._root))
         for manifest in self._read(file for file in files if (file.path,) not in self._seen):
             self._keep(manifest)
         users = self._tagged() | self._branched() | self._restored()
@@ -516,9 +514,9 @@ class _Pace:
         failed: files that could not be deleted.
     """
 
-    def __init__(self, store: Store, root: str, rate: int | None, total: int) -> None:
-        self._store = store
-        self._root = root
+    def __init__(self, table: TableRef, rate: int | None, total: int) -> None:
+        self._store = table.store
+        self._root = table.root
         self._rate = rate
         self._total = total
         self._done = 0

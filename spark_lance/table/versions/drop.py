@@ -31,6 +31,7 @@ from spark_lance.io.held import let_go
 from spark_lance.io.store import Store, join
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.paths import DATA_DIR, VERSIONS_DIR, parse_manifest_name
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["drop_table", "dropping_folders", "is_hidden_folder"]
 
@@ -48,29 +49,29 @@ def is_hidden_folder(name: str) -> bool:
     return name == _MARKERS or _HIDDEN.fullmatch(name) is not None
 
 
-def drop_table(store: Store, root: str, forget: Callable[[], object] = lambda: None) -> None:
+def drop_table(table: TableRef, forget: Callable[[], object] = lambda: None) -> None:
     """Delete a table with all its files.
 
     Args:
-        store, root: the table. If the root itself is a link, the link goes and the table stays.
+        table: the table.
         forget: takes the table's name out of a list, called when nobody can reach the table any more.
 
     Raises:
         StoreError: some files could not be deleted. The table is gone; the next drop beside it tries again.
     """
-    parent, _, name = root.rpartition("/")
-    _finish_others(store, parent)
-    if store.is_local:
+    parent, _, name = table.root.rpartition("/")
+    _finish_others(table.store, parent)
+    if table.store.is_local:
         hidden = f"{parent}/{_MARKERS}-{uuid.uuid4().hex}"
-        if _is_renamed(root, hidden):
+        if _is_renamed(table.root, hidden):
             forget()
-            _remove_folder(store, hidden, parent)
+            _remove_folder(table.store, hidden, parent)
             return
-    marker = _put_marker(store, parent, name)
+    marker = _put_marker(table.store, parent, name)
     forget()
-    _delete_listed(store, root)
+    _delete_listed(table)
     if marker is not None:
-        store.delete(marker, parent)
+        table.store.delete(marker, parent)
 
 
 def dropping_folders(store: Store, parent: str) -> Collection[str]:
@@ -122,21 +123,23 @@ def _folder_of(store: Store, parent: str, marker: str) -> str | None:
     return folder if is_name else None
 
 
-def _delete_listed(store: Store, root: str) -> None:
+def _delete_listed(table: TableRef) -> None:
     """Delete a table's current files, and manifests that writers add meanwhile; nothing of a new table."""
-    paths = [entry.path for entry in store.list_to_delete(root, root, recursive=True)]
-    versions, data = f"{join(root, VERSIONS_DIR)}/", f"{join(root, DATA_DIR)}/"
+    paths = [entry.path for entry in table.store.list_to_delete(table.root, table.root, recursive=True)]
+    versions, data = f"{table.path(VERSIONS_DIR)}/", f"{table.path(DATA_DIR)}/"
     manifests = {path for path in paths if path.startswith(versions)}
     unique = {path for path in paths if path.startswith(data)}
-    store.delete_many([path for path in paths if path not in manifests and path not in unique], root)
-    store.delete_many(sorted(manifests, key=_age), root)
-    store.delete_many(unique, root)
-    _delete_late_versions(store, root, manifests, {path.removeprefix(data) for path in unique})
-    if store.is_local:
-        for name in store.list_directories(root):
-            store.remove_empty(join(root, name), root)
+    table.store.delete_many(
+        [path for path in paths if path not in manifests and path not in unique], table.root
+    )
+    table.store.delete_many(sorted(manifests, key=_age), table.root)
+    table.store.delete_many(unique, table.root)
+    _delete_late_versions(table, manifests, {path.removeprefix(data) for path in unique})
+    if table.store.is_local:
+        for name in table.store.list_directories(table.root):
+            table.store.remove_empty(table.path(name), table.root)
         with contextlib.suppress(OSError):
-            os.rmdir(root)  # noqa: PTH106
+            os.rmdir(table.root)  # noqa: PTH106
 
 
 def _age(path: str) -> int:
@@ -144,19 +147,19 @@ def _age(path: str) -> int:
     return -1 if parsed is None else parsed[0]
 
 
-def _delete_late_versions(store: Store, root: str, listed: Collection[str], deleted: Collection[str]) -> None:
+def _delete_late_versions(table: TableRef, listed: Collection[str], deleted: Collection[str]) -> None:
     """Delete manifests that appeared since the listing and name deleted files, so belong to the old table."""
     late = []
-    for name in store.list(join(root, VERSIONS_DIR)):
-        path, parsed = join(root, VERSIONS_DIR, name), parse_manifest_name(name)
+    for name in table.store.list(table.path(VERSIONS_DIR)):
+        path, parsed = table.path(VERSIONS_DIR, name), parse_manifest_name(name)
         if parsed is None or path in listed:
             continue
         with contextlib.suppress(FileNotFoundError):
-            manifest = read_manifest(store, path, parsed[1])
+            manifest = read_manifest(table.store, path, parsed[1])
             files = {file.path for fragment in manifest.fragments for file in fragment.files}
             if files & set(deleted):
                 late.append(path)
-    store.delete_many(late, root)
+    table.store.delete_many(late, table.root)
 
 
 def _finish_others(store: Store, parent: str) -> None:
@@ -182,7 +185,7 @@ def _finish_marked(store: Store, parent: str, name: str) -> None:
     ours = _put_marker(store, parent, folder)
     try:
         if store.exists(join(parent, _MARKERS, name)):
-            _delete_listed(store, join(parent, folder))
+            _delete_listed(TableRef(store, join(parent, folder)))
             store.delete(join(parent, _MARKERS, name), parent)
     finally:
         if ours is not None:

@@ -22,6 +22,7 @@ from spark_lance.errors import CommitError, FormatError, StoreError
 from spark_lance.io.manifest_store import CommitLock, ManifestEntry, ManifestStore
 from spark_lance.io.store import Store
 from spark_lance.table.paths import VERSIONS_DIR, parse_manifest_name
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["LockReleaseError", "finish_latest", "finish_version", "publish"]
 
@@ -44,12 +45,11 @@ class LockReleaseError(Exception):
         self.failure = failure
 
 
-def publish(store: Store, root: str, version: int, path: str, data: bytes) -> None:
+def publish(table: TableRef, version: int, path: str, data: bytes) -> None:
     """Make a manifest the given version of a table, if the version is not taken.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
+        table: the table.
         version: the version to be.
         path: of the manifest, by its final name.
         data: the manifest's bytes.
@@ -62,93 +62,101 @@ def publish(store: Store, root: str, version: int, path: str, data: bytes) -> No
         LockReleaseError: the commit lock was not released.
         OSError: it may have been done, or may yet come to be: read back.
     """
-    if store.manifests is not None:
-        _through(store.manifests, store, root, version, path, data)
-    elif store.commit_lock is not None:
-        _under(store.commit_lock, store, version, path, data)
+    if table.store.manifests is not None:
+        _through(table.store.manifests, table, version, path, data)
+    elif table.store.commit_lock is not None:
+        _under(table.store.commit_lock, table.store, version, path, data)
     else:
-        store.put_if_absent(path, data)
+        table.store.put_if_absent(path, data)
 
 
-def finish_version(store: Store, root: str, version: int) -> None:
+def finish_version(table: TableRef, version: int) -> None:
     """See to it that a version that was chosen is in place by its final name; nothing if there is none.
 
     Raises:
         FormatError: its manifest is lost.
         StoreError: the manifest store cannot be asked, or the copy fails.
     """
-    if store.manifests is not None and (entry := store.manifests.get(root, version)) is not None:
-        _finish(store.manifests, store, root, entry)
+    if (
+        table.store.manifests is not None
+        and (entry := table.store.manifests.get(table.root, version)) is not None
+    ):
+        _finish(table.store.manifests, table, entry)
 
 
-def finish_latest(store: Store, root: str) -> None:
+def finish_latest(table: TableRef) -> None:
     """As `finish_version`, for the newest version. Older ones were finished before it was begun."""
-    if store.manifests is not None and (entry := store.manifests.get_latest(root)) is not None:
-        _finish(store.manifests, store, root, entry)
+    if (
+        table.store.manifests is not None
+        and (entry := table.store.manifests.get_latest(table.root)) is not None
+    ):
+        _finish(table.store.manifests, table, entry)
 
 
-def _through(manifests: ManifestStore, store: Store, root: str, version: int, path: str, data: bytes) -> None:
-    if store.exists(path):
-        raise FileExistsError(f"version {version} of {root} is there")
+def _through(manifests: ManifestStore, table: TableRef, version: int, path: str, data: bytes) -> None:
+    if table.store.exists(path):
+        raise FileExistsError(f"version {version} of {table.root} is there")
     staged = ManifestEntry(version, f"{path}-{uuid.uuid4()}", len(data))
-    store.put(staged.path, data)
+    table.store.put(staged.path, data)
     try:
-        manifests.put_if_absent(root, staged)
+        manifests.put_if_absent(table.root, staged)
     except FileExistsError:
         # A request that was repeated on its way loses against itself.
-        chosen = manifests.get(root, version)
+        chosen = manifests.get(table.root, version)
         if chosen is None or chosen.path != staged.path:
-            _discard(store, root, staged.path)
+            _discard(table, staged.path)
             if chosen is not None:
-                _finish(manifests, store, root, chosen)
-                _check_there(manifests, store, root, version, path)
+                _finish(manifests, table, chosen)
+                _check_there(manifests, table, version, path)
             raise
     try:
-        _finish(manifests, store, root, staged)
+        _finish(manifests, table, staged)
     except Exception as error:
         # Whatever the reason, this is not a refusal: the version is chosen, and a reader may finish it.
-        raise StoreError(f"version {version} of {root} is chosen, but not in place yet: {error}") from error
+        raise StoreError(
+            f"version {version} of {table.root} is chosen, but not in place yet: {error}"
+        ) from error
 
 
-def _check_there(manifests: ManifestStore, store: Store, root: str, version: int, path: str) -> None:
+def _check_there(manifests: ManifestStore, table: TableRef, version: int, path: str) -> None:
     """Raise if the newest row has no manifest: no commit could ever get past it."""
-    if store.exists(path):
+    if table.store.exists(path):
         return
-    newest = manifests.get_latest(root)
+    newest = manifests.get_latest(table.root)
     if newest is not None and newest.version == version:
         raise FormatError(
             f"the manifest store has a row for version {version}, but there is no such manifest: if the "
             "table was deleted, delete its rows as well, or give the new table another name",
-            path=root,
+            path=table.root,
         )
 
 
-def _finish(manifests: ManifestStore, store: Store, root: str, entry: ManifestEntry) -> None:
+def _finish(manifests: ManifestStore, table: TableRef, entry: ManifestEntry) -> None:
     """Do steps 3 and 4 for a row; repeating them, also at the same time, changes nothing."""
     name = entry.path.rpartition("/")[2]
     match = _MANIFEST.fullmatch(name)
     parsed = parse_manifest_name(match[1]) if match else None
     if match is None or parsed is None or parsed[0] != entry.version:
-        raise FormatError(f"the manifest store names {name!r} for version {entry.version}", path=root)
+        raise FormatError(f"the manifest store names {name!r} for version {entry.version}", path=table.root)
     if match[2] is None:
         return
     # The row's own directory does not count: it could be that of another table.
-    staged, final = f"{root}/{VERSIONS_DIR}/{name}", f"{root}/{VERSIONS_DIR}/{match[1]}"
+    staged, final = f"{table.root}/{VERSIONS_DIR}/{name}", f"{table.root}/{VERSIONS_DIR}/{match[1]}"
     try:
-        store.copy(staged, final)
+        table.store.copy(staged, final)
     except FileNotFoundError:
         # Somebody else finished it and took the staged object away.
-        if not store.exists(final):
+        if not table.store.exists(final):
             raise FormatError(f"the manifest of version {entry.version} is lost", path=staged) from None
     try:
-        manifests.put_if_exists(root, ManifestEntry(entry.version, final, entry.size))
+        manifests.put_if_exists(table.root, ManifestEntry(entry.version, final, entry.size))
     except Exception as error:  # noqa: BLE001 (manifest stores of users raise anything)
         # The version stands; the next reader does this. The staged object is needed until then.
         logger.warning(
-            "version %d of %s is committed, but its row still staged: %s", entry.version, root, error
+            "version %d of %s is committed, but its row still staged: %s", entry.version, table.root, error
         )
         return
-    _discard(store, root, staged)
+    _discard(table, staged)
 
 
 def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes) -> None:
@@ -181,8 +189,8 @@ def _under(lock: CommitLock, store: Store, version: int, path: str, data: bytes)
         raise failure
 
 
-def _discard(store: Store, root: str, path: str) -> None:
+def _discard(table: TableRef, path: str) -> None:
     try:
-        store.delete(path, root)
+        table.store.delete(path, table.root)
     except OSError as error:
         logger.debug("a staged manifest stays behind at %s: %s", path, error)

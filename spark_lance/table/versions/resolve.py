@@ -20,6 +20,7 @@ from typing import Union
 from spark_lance.errors import OptionError, VersionNotFoundError
 from spark_lance.io.store import Store, join
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.tag_files import read_tag
 from spark_lance.table.versions.torn import read_whole
@@ -83,7 +84,7 @@ def resolve(store: Store, main: str, reference: Reference, branch: str | None = 
         raise OptionError(f"{reference!r} names no version: give a number, tag or (branch, number)") from None
     name = None if name == MAIN else name
     root = _line(store, main, name)
-    return VersionRef(root, name, latest_version(store, root).version if number is None else number)
+    return VersionRef(root, name, latest_version(TableRef(store, root)).version if number is None else number)
 
 
 def _line(store: Store, main: str, branch: str | None) -> str:
@@ -94,7 +95,7 @@ def _line(store: Store, main: str, branch: str | None) -> str:
     return branch_root(main, branch)
 
 
-def version_at(store: Store, root: str, moment: datetime | str) -> int:
+def version_at(table: TableRef, moment: datetime | str) -> int:
     """Return the newest version that was committed no later than a moment.
 
     Args:
@@ -106,16 +107,16 @@ def version_at(store: Store, root: str, moment: datetime | str) -> int:
     """
     limit = parse_moment(moment)
     oldest = None
-    for file in reversed(list_versions(store, root)):
-        manifest = read_whole(store, file.path, file.naming)
+    for file in reversed(list_versions(table)):
+        manifest = read_whole(table.store, file.path, file.naming)
         if manifest is None:
             continue
         oldest = manifest.timestamp
         if oldest <= limit:
             return file.version
     if oldest is None:
-        latest_version(store, root)
-    raise VersionNotFoundError(f"{root} has no version as old as {limit}; its oldest is of {oldest}")
+        latest_version(table)
+    raise VersionNotFoundError(f"{table.root} has no version as old as {limit}; its oldest is of {oldest}")
 
 
 def parse_moment(moment: datetime | str, zone: tzinfo | None = timezone.utc) -> datetime:

@@ -14,6 +14,7 @@ from typing import Any
 
 from spark_lance.errors import FormatError, TableNotFoundError
 from spark_lance.io.store import Store
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.ref_files import pack_ref
 from spark_lance.table.versions.tag_files import list_tags, read_tag, tag_path
@@ -112,7 +113,7 @@ def drop_expired_refs(
     records = branches.list()
     for name, record in records.items():
         try:
-            newest = load_latest(store, branch_root(main, name)).timestamp
+            newest = load_latest(TableRef(store, branch_root(main, name))).timestamp
         except TableNotFoundError:
             continue  # it has just been deleted
         in_use = any(tag["branch"] == name for tag in tags.values())

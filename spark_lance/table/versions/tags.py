@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_lance.errors import TagExistsError, VersionNotFoundError
 from spark_lance.io.store import Store
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.ref_files import format_time, pack_ref
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
@@ -134,4 +135,4 @@ class Tags:
         """
         if ref.branch is not None and not Branches(self.store, self.main).exists(ref.branch):
             raise VersionNotFoundError(f"branch {ref.branch!r} of {self.main} does not exist")
-        return self.store.size(find_version(self.store, ref.root, ref.version).path)
+        return self.store.size(find_version(TableRef(self.store, ref.root), ref.version).path)

@@ -16,9 +16,10 @@ import time
 from collections.abc import Sequence
 
 from spark_lance.errors import TornManifestError
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import Store
 from spark_lance.table.manifest import Manifest, read_manifest
 from spark_lance.table.paths import VERSIONS_DIR, Naming
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["TORN_DIR", "is_set_aside", "read_again", "read_whole", "set_aside", "step_over"]
 
@@ -80,12 +81,12 @@ def read_whole(store: Store, path: str, naming: Naming) -> Manifest | None:
         return None
 
 
-def is_set_aside(store: Store, root: str, version: int) -> bool:
+def is_set_aside(table: TableRef, version: int) -> bool:
     """Whether the manifest of a version was torn and has been moved aside."""
-    return any(store.exists(join(root, TORN_DIR, naming.file_name(version))) for naming in Naming)
+    return any(table.store.exists(table.path(TORN_DIR, naming.file_name(version))) for naming in Naming)
 
 
-def set_aside(store: Store, root: str) -> Sequence[str]:
+def set_aside(table: TableRef) -> Sequence[str]:
     """Move every torn manifest of a line to `_torn/`; return where the files are now.
 
     Call it only while a whole version with a higher number exists: the number of a torn file must never be
@@ -95,30 +96,30 @@ def set_aside(store: Store, root: str) -> Sequence[str]:
         OSError: the store failed; what has been moved stays moved.
     """
     moved = []
-    for name in store.list(join(root, VERSIONS_DIR)):
-        path = join(root, VERSIONS_DIR, name)
+    for name in table.store.list(table.path(VERSIONS_DIR)):
+        path = table.path(VERSIONS_DIR, name)
         if not name.endswith(".manifest"):
             continue
         try:
             # How it is named does not matter here.
-            read_manifest(store, path, Naming.V2)
+            read_manifest(table.store, path, Naming.V2)
         except FileNotFoundError:
             continue
         except TornManifestError as error:
-            step_over(store, error)
-            if read_again(store, path, Naming.V2) is None:
-                moved.append(_moved(store, root, path, join(root, TORN_DIR, name)))
+            step_over(table.store, error)
+            if read_again(table.store, path, Naming.V2) is None:
+                moved.append(_moved(table, path, table.path(TORN_DIR, name)))
     return moved
 
 
-def _moved(store: Store, root: str, path: str, target: str) -> str:
+def _moved(table: TableRef, path: str, target: str) -> str:
     """Move a file to a name that is free, and return the name."""
     number, free = 0, target
-    while store.exists(free):
+    while table.store.exists(free):
         number += 1
         free = f"{target}.{number}"
-    data = store.read(path)
-    store.put(free, data)
-    store.delete(path, root)
+    data = table.store.read(path)
+    table.store.put(free, data)
+    table.store.delete(path, table.root)
     logger.warning("moved the torn manifest %s to %s", path, free)
     return free

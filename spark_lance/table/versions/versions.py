@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from spark_lance.errors import FormatError, TableNotFoundError, TornManifestError, VersionNotFoundError
-from spark_lance.io.store import Store, StoredObject, join
+from spark_lance.io.store import Store, StoredObject
 from spark_lance.table.features import check_readable
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.old_writers import completed
@@ -33,6 +33,7 @@ from spark_lance.table.paths import (
     newest_manifest_name,
     parse_manifest_name,
 )
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.publish import finish_latest, finish_version
 from spark_lance.table.versions.recent import read_recent
 from spark_lance.table.versions.torn import read_again, step_over
@@ -75,16 +76,16 @@ class VersionFile:
     listed: StoredObject | None = field(default=None, compare=False)
 
 
-def list_versions(store: Store, root: str) -> list[VersionFile]:
+def list_versions(table: TableRef) -> list[VersionFile]:
     """Return all versions, oldest first; empty if there is no table at `root`.
 
     Raises:
         FormatError: manifests are named in two ways.
     """
-    finish_latest(store, root)
-    directory = join(root, VERSIONS_DIR)
+    finish_latest(table)
+    directory = table.path(VERSIONS_DIR)
     files = []
-    for name in store.list(directory):
+    for name in table.store.list(directory):
         if (parsed := parse_manifest_name(name)) is not None:
             files.append(VersionFile(parsed[0], f"{directory}/{name}", parsed[1]))
     if len({file.naming for file in files}) > 1:
@@ -105,7 +106,7 @@ class Newest:
     highest_number: int
 
 
-def latest_version(store: Store, root: str) -> VersionFile:
+def latest_version(table: TableRef) -> VersionFile:
     """Return the newest version whose manifest is whole.
 
     Raises:
@@ -113,7 +114,7 @@ def latest_version(store: Store, root: str) -> VersionFile:
         TornManifestError: no version is whole.
         FormatError: manifests are named in two ways.
     """
-    return _newest_whole(store, root, lambda file: _is_whole(store, file))[0]
+    return _newest_whole(table, lambda file: _is_whole(table.store, file))[0]
 
 
 def _is_whole(store: Store, file: VersionFile) -> VersionFile:
@@ -121,25 +122,25 @@ def _is_whole(store: Store, file: VersionFile) -> VersionFile:
     return file
 
 
-def _newest_named(store: Store, root: str) -> VersionFile:
+def _newest_named(table: TableRef) -> VersionFile:
     """Return the version of the highest number, whatever its manifest holds."""
-    finish_latest(store, root)
-    directory = join(root, VERSIONS_DIR)
-    if (newest := _first_listed(store, directory)) is not None:
+    finish_latest(table)
+    directory = table.path(VERSIONS_DIR)
+    if (newest := _first_listed(table.store, directory)) is not None:
         return newest
-    name = newest_manifest_name(store.list(directory))
+    name = newest_manifest_name(table.store.list(directory))
     if name is not None and (parsed := parse_manifest_name(name)) is not None:
         return VersionFile(parsed[0], f"{directory}/{name}", parsed[1])
-    versions = list_versions(store, root)
+    versions = list_versions(table)
     if not versions:
-        raise _no_table(store, root)
+        raise _no_table(table)
     return versions[-1]
 
 
-def _no_table(store: Store, root: str) -> TableNotFoundError:
-    hint = _what_is_there(Path(root)) if store.is_local else ""
+def _no_table(table: TableRef) -> TableNotFoundError:
+    hint = _what_is_there(Path(table.root)) if table.store.is_local else ""
     return TableNotFoundError(
-        f"no Lance table at {root}: {hint or 'check the path, or write the table first'}"
+        f"no Lance table at {table.root}: {hint or 'check the path, or write the table first'}"
     )
 
 
@@ -179,7 +180,7 @@ def _first_listed(store: Store, directory: str) -> VersionFile | None:
     return VersionFile(parsed[0], f"{directory}/{name}", parsed[1], which)
 
 
-def find_version(store: Store, root: str, version: int) -> VersionFile:
+def find_version(table: TableRef, version: int) -> VersionFile:
     """Return a version by its number, without listing the directory.
 
     Raises:
@@ -187,20 +188,22 @@ def find_version(store: Store, root: str, version: int) -> VersionFile:
         TableNotFoundError: there is no table.
     """
     if 0 < version < 2**63:
-        finish_version(store, root, version)
+        finish_version(table, version)
         for naming in (Naming.V2, Naming.V1):
-            path = manifest_path(root, version, naming)
+            path = manifest_path(table.root, version, naming)
             with suppress(FileNotFoundError):
-                return VersionFile(version, path, naming, store.look_up(path))
-    elif is_detached(version) and store.exists(detached := detached_path(root, version)):
+                return VersionFile(version, path, naming, table.store.look_up(path))
+    elif is_detached(version) and table.store.exists(detached := detached_path(table.root, version)):
         return VersionFile(version, detached, Naming.V2)
-    numbers = [file.version for file in list_versions(store, root)]
+    numbers = [file.version for file in list_versions(table)]
     if not numbers:
-        raise _no_table(store, root)
-    raise VersionNotFoundError(f"version {version} of {root} does not exist; there is {_summary(numbers)}")
+        raise _no_table(table)
+    raise VersionNotFoundError(
+        f"version {version} of {table.root} does not exist; there is {_summary(numbers)}"
+    )
 
 
-def load_latest(store: Store, root: str) -> Manifest:
+def load_latest(table: TableRef) -> Manifest:
     """Read the newest version whose manifest is whole.
 
     Raises:
@@ -209,41 +212,40 @@ def load_latest(store: Store, root: str) -> Manifest:
         TornManifestError: no version is whole.
         FormatError: the manifest is damaged.
     """
-    return load_newest(store, root).manifest
+    return load_newest(table).manifest
 
 
-def load_newest(store: Store, root: str) -> Newest:
+def load_newest(table: TableRef) -> Newest:
     """As `load_latest`, with the highest number in use: the next version gets the number after it."""
-    manifest, highest = _newest_whole(store, root, lambda file: _load(store, root, file))
+    manifest, highest = _newest_whole(table, lambda file: _load(table, file))
     return Newest(manifest, highest)
 
 
-def _newest_whole(store: Store, root: str, read: Callable[[VersionFile], Result]) -> tuple[Result, int]:
+def _newest_whole(table: TableRef, read: Callable[[VersionFile], Result]) -> tuple[Result, int]:
     """Return the result of `read` for the newest whole version, and the highest number in use."""
     for _ in range(_LATEST_ATTEMPTS):
-        newest = _newest_named(store, root)
+        newest = _newest_named(table)
         try:
             try:
                 return read(newest), newest.version
             except TornManifestError as error:
-                if read_again(store, newest.path, newest.naming) is None:
-                    return _older_whole(store, root, newest, error, read), newest.version
+                if read_again(table.store, newest.path, newest.naming) is None:
+                    return _older_whole(table, newest, error, read), newest.version
         except FileNotFoundError:
             # It was the newest when listed; a newer one came and a clean-up took it away.
-            logger.debug("version %d of %s vanished while it was opened", newest.version, root)
-    raise VersionNotFoundError(f"the newest version of {root} vanishes each time before it can be read")
+            logger.debug("version %d of %s vanished while it was opened", newest.version, table.root)
+    raise VersionNotFoundError(f"the newest version of {table.root} vanishes each time before it can be read")
 
 
 def _older_whole(
-    store: Store,
-    root: str,
+    table: TableRef,
     newest: VersionFile,
     torn: TornManifestError,
     read: Callable[[VersionFile], Result],
 ) -> Result:
     """Return the result of `read` for the newest whole version below a torn one."""
     skipped = [torn]
-    for file in reversed(list_versions(store, root)):
+    for file in reversed(list_versions(table)):
         if file.version >= newest.version:
             continue
         try:
@@ -254,12 +256,12 @@ def _older_whole(
             skipped.append(error)
             continue
         for each in skipped:
-            step_over(store, each, file.version)
+            step_over(table.store, each, file.version)
         return result
     raise torn
 
 
-def load_version(store: Store, root: str, version: int) -> Manifest:
+def load_version(table: TableRef, version: int) -> Manifest:
     """Read one version.
 
     Raises:
@@ -268,24 +270,24 @@ def load_version(store: Store, root: str, version: int) -> Manifest:
         UnsupportedFormatError: the version needs a feature that this release does not read.
         FormatError: the manifest is damaged.
     """
-    return _load(store, root, find_version(store, root, version))
+    return _load(table, find_version(table, version))
 
 
-def write_hint(store: Store, root: str, version: int) -> None:
+def write_hint(table: TableRef, version: int) -> None:
     """Tell other readers of a local table which version is the latest. Failing to do so is harmless."""
-    if not store.is_local:
+    if not table.store.is_local:
         return
     body = json.dumps({"version": version}, separators=(",", ":"))
     try:
-        store.put_hint(join(root, VERSIONS_DIR, HINT_NAME), body.encode())
+        table.store.put_hint(table.path(VERSIONS_DIR, HINT_NAME), body.encode())
     except OSError as error:
-        logger.debug("no version hint written for %s: %s", root, error)
+        logger.debug("no version hint written for %s: %s", table.root, error)
 
 
-def _load(store: Store, root: str, file: VersionFile) -> Manifest:
-    manifest = read_recent(store, file.path, file.naming, file.listed)
+def _load(table: TableRef, file: VersionFile) -> Manifest:
+    manifest = read_recent(table.store, file.path, file.naming, file.listed)
     check_readable(manifest.message, file.path, manifest.facts)
-    return completed(store, root, manifest)
+    return completed(table, manifest)
 
 
 def _summary(numbers: list[int]) -> str:

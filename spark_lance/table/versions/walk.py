@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from spark_lance.errors import TornManifestError, VersionNotFoundError
-from spark_lance.io.store import Store
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.manifest import Manifest
+from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.resolve import parse_moment
 from spark_lance.table.versions.torn import is_set_aside, read_whole
@@ -26,15 +26,15 @@ _KEPT = 64
 _AT_ONCE = 16
 
 
-class Walk:
+class Walk(OfTable):
     """The versions of one line.
 
     Args:
-        store, root: the line.
+        table: the line.
     """
 
-    def __init__(self, store: Store, root: str) -> None:
-        self.store, self.root = store, root
+    def __init__(self, table: TableRef) -> None:
+        self.table = table
         self._kept: OrderedDict[int, Manifest] = OrderedDict()
 
     def manifest(self, version: int) -> Manifest:
@@ -47,7 +47,7 @@ class Walk:
         manifest = self._kept.pop(version, None)
         if manifest is None:
             try:
-                manifest = load_version(self.store, self.root, version)
+                manifest = load_version(self.table, version)
             except (VersionNotFoundError, TornManifestError) as error:
                 if version > 1 and self._is_torn(version, error):
                     # It never was a version: nothing changed in it.
@@ -81,10 +81,10 @@ class Walk:
         manifest = self.manifest(version)
         if manifest.version != version:
             return Transaction.new(transaction_pb2.Transaction.UpdateConfig(), version - 1)
-        return read_transaction(self.store, self.root, manifest)
+        return read_transaction(self.table, manifest)
 
     def _is_torn(self, version: int, error: Exception) -> bool:
-        return isinstance(error, TornManifestError) or is_set_aside(self.store, self.root, version)
+        return isinstance(error, TornManifestError) or is_set_aside(self.table, version)
 
     def prefetch(self, versions: Iterable[int]) -> None:
         """Read some versions in parallel, into the cache of `manifest`; errors as `manifest`."""
@@ -97,7 +97,7 @@ class Walk:
 
     def _load_quietly(self, version: int) -> Manifest | None:
         try:
-            return load_version(self.store, self.root, version)
+            return load_version(self.table, version)
         except (VersionNotFoundError, TornManifestError):
             return None
 
@@ -108,13 +108,13 @@ class Walk:
             VersionNotFoundError: versions among them, or the one before them, have been cleaned up, or do not
                 exist yet; the message names them and tells from where on changes can be read.
         """
-        files = {file.version for file in list_versions(self.store, self.root)}
+        files = {file.version for file in list_versions(self.table)}
         if not files:
-            latest_version(self.store, self.root)
+            latest_version(self.table)
         needed = set(range(max(1, first - 1), last + 1))
         if first in files and self.transaction(first).name == "clone":
             needed.discard(first - 1)
-        missing = sorted(v for v in needed - files if not is_set_aside(self.store, self.root, v))
+        missing = sorted(v for v in needed - files if not is_set_aside(self.table, v))
         if not missing:
             return
         newest = max(files)
@@ -132,7 +132,7 @@ class Walk:
         )
 
 
-def version_from(store: Store, root: str, moment: datetime | str) -> int:
+def version_from(table: TableRef, moment: datetime | str) -> int:
     """Return the oldest version that was committed at a moment or later.
 
     Args:
@@ -144,8 +144,8 @@ def version_from(store: Store, root: str, moment: datetime | str) -> int:
     """
     limit = parse_moment(moment)
     version = newest = None
-    for file in reversed(list_versions(store, root)):
-        manifest = read_whole(store, file.path, file.naming)
+    for file in reversed(list_versions(table)):
+        manifest = read_whole(table.store, file.path, file.naming)
         if manifest is None:
             continue
         timestamp = manifest.timestamp
@@ -154,6 +154,8 @@ def version_from(store: Store, root: str, moment: datetime | str) -> int:
             break
         version = file.version
     if version is None:
-        latest_version(store, root)
-        raise VersionNotFoundError(f"{root} has no version as young as {limit}; its newest is of {newest}")
+        latest_version(table)
+        raise VersionNotFoundError(
+            f"{table.root} has no version as young as {limit}; its newest is of {newest}"
+        )
     return version

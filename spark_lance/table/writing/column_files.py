@@ -21,12 +21,13 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.writer import FileWriter
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.deletion import read_deletions
 from spark_lance.table.paths import DATA_DIR, new_data_file_name
 from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.write import delete_fragment_files
 
 __all__ = ["delete_column_files", "each_fragment", "fill_deleted", "write_column_file", "write_live_rows"]
@@ -58,8 +59,7 @@ def each_fragment(
 
 
 def write_live_rows(
-    store: Store,
-    root: str,
+    table: TableRef,
     fragment: table_pb2.DataFragment,
     fields: Sequence[Field],
     batches: Iterable[pa.RecordBatch],
@@ -69,7 +69,7 @@ def write_live_rows(
     """Write columns of a fragment from the values of its rows that are not deleted.
 
     Args:
-        store, root: the table.
+        table: the table.
         fragment: the fragment, as it is in the version that the values belong to.
         fields: the columns, possibly pruned, with their ids.
         batches: the values in row order, one for every row that is not deleted.
@@ -83,16 +83,15 @@ def write_live_rows(
         SchemaError: there are more or fewer rows, or the values do not fit the fields.
         OSError: the store failed. No file is left behind by any error.
     """
-    rows = physical_rows(store, root, fragment, bases)
-    deleted = read_deletions(store, root, fragment, rows, bases)
+    rows = physical_rows(table.store, table.root, fragment, bases)
+    deleted = read_deletions(table.store, table.root, fragment, rows, bases)
     schema = pa.schema([field.arrow_field() for field in fields])
     aligned = fill_deleted(batches, deleted, rows, schema) if len(deleted) else batches
-    return write_column_file(store, root, fragment, fields, aligned, version, rows), deleted
+    return write_column_file(table, fragment, fields, aligned, version, rows), deleted
 
 
 def write_column_file(
-    store: Store,
-    root: str,
+    table: TableRef,
     fragment: table_pb2.DataFragment,
     fields: Sequence[Field],
     batches: Iterable[pa.RecordBatch],
@@ -106,7 +105,7 @@ def write_column_file(
     """
     expected = fragment.physical_rows if rows is None else rows
     name = new_data_file_name()
-    writer = FileWriter(store, join(root, DATA_DIR, name), Schema(tuple(fields)), version)
+    writer = FileWriter(table.store, table.path(DATA_DIR, name), Schema(tuple(fields)), version)
     try:
         for batch in batches:
             writer.write(batch)
@@ -129,10 +128,10 @@ def write_column_file(
     )
 
 
-def delete_column_files(store: Store, root: str, files: Iterable[table_pb2.DataFile]) -> None:
+def delete_column_files(table: TableRef, files: Iterable[table_pb2.DataFile]) -> None:
     """Delete files that no version refers to. One that cannot be deleted is logged and left."""
     fragments = [table_pb2.DataFragment(files=[file]).SerializeToString() for file in files]
-    delete_fragment_files(store, root, fragments)
+    delete_fragment_files(table, fragments)
 
 
 def fill_deleted(

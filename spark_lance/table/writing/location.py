@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 
 from spark_lance.errors import LocationInUseError
-from spark_lance.io.store import Store
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["check_location"]
 
@@ -38,7 +38,7 @@ _KINDS = (
 _MARKERS = tuple(pattern for pattern, _ in _KINDS[:4])
 
 
-def check_location(store: Store, root: str) -> None:
+def check_location(table: TableRef) -> None:
     """Refuse a place for a new table that holds something else. One bounded look.
 
     Raises:
@@ -46,16 +46,16 @@ def check_location(store: Store, root: str) -> None:
         StoreError: the store cannot be listed.
     """
     try:
-        paths = store.first_objects(root, _LOOKED_AT)
+        paths = table.store.first_objects(table.root, _LOOKED_AT)
     except NotADirectoryError:
-        raise LocationInUseError(f"{root} is a file: a table needs a folder of its own") from None
+        raise LocationInUseError(f"{table.root} is a file: a table needs a folder of its own") from None
     foreign = sorted(path for path in paths if _is_foreign(path))
     if not foreign:
         return
     kind = _kind_of(paths)
     more = ", ..." if len(foreign) > _SHOWN else ""
     raise LocationInUseError(
-        f"{store.uri(root)} is not a Lance table and holds {kind} ({', '.join(foreign[:_SHOWN])}{more}): "
+        f"{table.uri} is not a Lance table and holds {kind} ({', '.join(foreign[:_SHOWN])}{more}): "
         "write to an empty folder, or delete these files first"
     )
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_lance.errors import OptionError
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import Store
 from spark_lance.table.bases import Bases
 from spark_lance.table.paths import DATA_DIR
+from spark_lance.table.table_ref import TableRef
 
 __all__ = ["FileTarget", "choose_targets", "own_target"]
 
@@ -30,9 +31,9 @@ class FileTarget:
     base_id: int | None = None
 
 
-def own_target(store: Store, root: str) -> FileTarget:
+def own_target(table: TableRef) -> FileTarget:
     """Return the folder of data files under a table's root."""
-    return FileTarget(store, join(root, DATA_DIR))
+    return FileTarget(table.store, table.path(DATA_DIR))
 
 
 def choose_targets(
@@ -50,7 +51,7 @@ def choose_targets(
         OptionError: there is no such base path, or both are given, or there are no base paths.
         StoreError: a base path needs a driver that is not installed.
     """
-    own = own_target(bases.store, bases.root)
+    own = own_target(bases.table)
     if every is not None:
         if names:
             raise OptionError("give target_bases or target_all_bases, not both")

@@ -22,6 +22,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.paths import DATA_DIR, new_data_file_name
 from spark_lance.table.reading.blob_sources import BlobSources
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 from spark_lance.table.writing.references import bounded
 from spark_lance.table.writing.targets import FileTarget, own_target
@@ -39,8 +40,7 @@ logger = logging.getLogger(__name__)
 
 def write_fragments(
     batches: Iterable[pa.RecordBatch],
-    store: Store,
-    root: str,
+    table: TableRef,
     schema: Schema,
     *,
     version: FileVersion = DEFAULT_VERSION,
@@ -75,8 +75,8 @@ def write_fragments(
         raise OptionError("max_rows_per_file and max_bytes_per_file must be at least 1")
     fragments: list[bytes] = []
     writer: FileWriter | None = None
-    sources = BlobSources(store, root)
-    turns = cycle(targets or (own_target(store, root),))
+    sources = BlobSources(table.store, table.root)
+    turns = cycle(targets or (own_target(table),))
     target = next(turns)
     written: list[tuple[Store, str]] = []
     rows = 0
@@ -107,7 +107,7 @@ def write_fragments(
     except BaseException:
         if writer is not None:
             writer.abort()
-        _delete(written, root)
+        _delete(written, table.root)
         raise
     return fragments
 
@@ -137,37 +137,37 @@ def _fragment(file: WrittenFile, base_id: int | None) -> bytes:
     return table_pb2.DataFragment(files=[data_file], physical_rows=file.num_rows).SerializeToString()
 
 
-def delete_fragment_files(
-    store: Store, root: str, fragments: Sequence[bytes], bases: Bases | None = None
-) -> None:
+def delete_fragment_files(table: TableRef, fragments: Sequence[bytes], bases: Bases | None = None) -> None:
     """Delete the data files of fragments that were never committed. Only call it when that is certain.
 
     A file that cannot be deleted is logged and left; no version refers to it.
 
     Args:
-        store, root: where the table is.
+        table: the table.
         fragments: serialized DataFragment messages.
         bases: the places of files with a base path; those of the table without them are left.
     """
-    places = bases or Bases(store, root)
+    places = bases or Bases(table)
     base_ids = {base.id for base in places.others}
     files = [file for data in fragments for file in table_pb2.DataFragment.FromString(data).files]
-    _delete([places.data_file(f) for f in files if not f.HasField("base_id") or f.base_id in base_ids], root)
+    _delete(
+        [places.data_file(f) for f in files if not f.HasField("base_id") or f.base_id in base_ids], table.root
+    )
 
 
-def delete_operation_files(store: Store, root: str, operation: str) -> None:
+def delete_operation_files(table: TableRef, operation: str) -> None:
     """Delete the data files whose names have the digits of an operation that was never committed.
 
     This covers the files of killed tasks, too. Files that cannot be listed or deleted are logged and left.
     """
-    folder = join(root, DATA_DIR)
+    folder = table.path(DATA_DIR)
     try:
-        objects = store.list_to_delete(folder, root)
+        objects = table.store.list_to_delete(folder, table.root)
     except OSError as error:
         logger.warning("could not look for uncommitted files in %s: %s", folder, error)
         return
     names = [entry.name for entry in objects if operation in entry.name and entry.name.endswith(".lance")]
-    _delete([(store, join(folder, name)) for name in names], root)
+    _delete([(table.store, join(folder, name)) for name in names], table.root)
 
 
 def _delete(files: Iterable[tuple[Store, str]], root: str) -> None:

@@ -80,7 +80,7 @@ def test_exact_answers_are_what_a_scan_finds(stable: bool, tmp_path: Path) -> No
             ds.optimize.optimize_indices()
         ds = spark_lance.dataset(ds.uri)
         snapshot, schema = ds.snapshot, ds.schema
-        table = Snapshot(snapshot.store, snapshot.root, snapshot.manifest).scan([*schema.names, ROW_ADDRESS])
+        table = Snapshot(snapshot.table, snapshot.manifest).scan([*schema.names, ROW_ADDRESS])
         rows = pa.concat_tables(table.tables())
         live = rows[ROW_ADDRESS].to_numpy()
         for _ in range(60):

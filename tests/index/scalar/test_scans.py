@@ -139,7 +139,7 @@ def found_rows(path: Path, condition: str) -> tuple[list[int], int]:
 
 def all_rows(path: Path, condition: str) -> list[int]:
     table = dataset(path)
-    scan = Scan.plan(table.store, table.root, table.manifest, ["_rowaddr"])
+    scan = Scan.plan(table.table, table.manifest, ["_rowaddr"])
     return [int(address) for part in scan.tables(condition) for address in part["_rowaddr"].to_pylist()]
 
 

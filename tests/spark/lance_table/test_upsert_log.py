@@ -22,6 +22,7 @@ from spark_lance.memwal.staged import append_staged
 from spark_lance.spark.options.options import read_options, write_options
 from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.streaming import upsert
+from spark_lance.table.table_ref import TableRef
 from tests.memwal.tables import SCHEMA, Rows, as_rows, plain, rows, seen
 
 needs_arrow = pytest.mark.skipif(
@@ -64,7 +65,7 @@ def test_batches_are_upserted_and_read(spark: SparkSession, path: Path) -> None:
     assert by_spark(spark, path) == expected
     keys = [*range(5, 15), 0, 99]
     used = len(set(buckets(pa.array(keys), 4).tolist()))
-    assert len(list_shards(table.dataset().store, str(path))) == used
+    assert len(list_shards(TableRef(table.dataset().store, str(path)))) == used
     fresh = read(spark, path)
     assert fresh.count() == len(expected)
     assert fresh.where("val = 'base' and id > 2").count() == 2

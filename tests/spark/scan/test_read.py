@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructType
 
 import spark_lance
+from spark_lance.table.table_ref import TableRef
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
 # Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.
@@ -204,7 +205,7 @@ def test_a_table_newer_than_this_release_shows_as_one_line(spark: SparkSession, 
     from spark_lance.table.versions.versions import load_latest
 
     store, root = open_store(path)
-    manifest = load_latest(store, root)
+    manifest = load_latest(TableRef(store, root))
     message = table_pb2.Manifest()
     message.CopyFrom(manifest.message)
     message.reader_feature_flags |= 1 << 40

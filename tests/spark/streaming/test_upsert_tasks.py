@@ -50,7 +50,7 @@ def entries(path: Path) -> list[tuple[str, str, int]]:
     """Shard, epoch and rows of every entry of a stream in the logs."""
     dataset = spark_lance.dataset(path)
     found = []
-    for shard in list_shards(dataset.store, dataset.root):
+    for shard in list_shards(dataset.table):
         paths = ShardPaths(dataset.root, shard)
         for position in numbers_in(list(dataset.store.list(paths.entries))):
             entry = read_entry(dataset.store, paths, position, dataset.snapshot.schema)

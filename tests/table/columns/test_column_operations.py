@@ -22,6 +22,7 @@ from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations import OPERATIONS, Stamp
 from spark_lance.table.operations.data_replacement import data_replacement_message
 from spark_lance.table.operations.merge import merge_message
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
@@ -111,7 +112,7 @@ def comparable(message: table_pb2.Manifest) -> table_pb2.Manifest:
 
 def our_next(base: Manifest, theirs: Manifest, path: Path) -> Manifest:
     store, root = open_store(path)
-    transaction = read_transaction(store, root, theirs)
+    transaction = read_transaction(TableRef(store, root), theirs)
     assert transaction.name is not None
     build = OPERATIONS[transaction.name]
     assert build is not None
@@ -128,13 +129,16 @@ def test_our_next_version_is_pylances(tmp_path: Path, history: list[str], versio
     for step in history:
         if step == "add nested" and version != "2.2":
             continue  # pylance adds fields of structs from 2.2 on
-        before = load_latest(*open_store(path))
+        before = load_latest(TableRef(*open_store(path)))
         STEPS[step](lance.dataset(str(path)))
         store, root = open_store(path)
-        theirs = load_latest(store, root)
+        theirs = load_latest(TableRef(store, root))
         for number in range(before.version + 1, theirs.version + 1):
-            base, after = load_version(store, root, number - 1), load_version(store, root, number)
-            seen.add(read_transaction(store, root, after).name)
+            base, after = (
+                load_version(TableRef(store, root), number - 1),
+                load_version(TableRef(store, root), number),
+            )
+            seen.add(read_transaction(TableRef(store, root), after).name)
             ours = our_next(base, after, path)
             if step != "delete":
                 assert comparable(ours.message) == comparable(after.message), step
@@ -152,9 +156,9 @@ def test_new_ids_advance_the_mark_of_a_table_that_never_reuses_them(tmp_path: Pa
 
     forge(path, set_mark)
     for change in ("add", "drop added", "add null", "cast"):
-        base = load_latest(*open_store(path))
+        base = load_latest(TableRef(*open_store(path)))
         STEPS[change](lance.dataset(str(path)))
-        after = load_latest(*open_store(path))
+        after = load_latest(TableRef(*open_store(path)))
         assert comparable(our_next(base, after, path).message) == comparable(after.message), change
     assert after.message.max_allocated_field_id == 44
 
@@ -162,8 +166,8 @@ def test_new_ids_advance_the_mark_of_a_table_that_never_reuses_them(tmp_path: Pa
 def test_operations_that_do_not_fit_the_table_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
     start(path)
-    store, root = open_store(path)
-    manifest = load_latest(store, root)
+    table = TableRef(*open_store(path))
+    manifest = load_latest(table)
     fragments = list(manifest.fragments)
     fields = manifest.message.fields
     file = fragments[0].files[0]
@@ -180,19 +184,19 @@ def test_operations_that_do_not_fit_the_table_are_refused(tmp_path: Path) -> Non
     ]
     for operation in wrong:
         with pytest.raises(FormatError):
-            commit_operation(store, root, operation, read_version=manifest.version)
-    assert load_latest(store, root).version == manifest.version
+            commit_operation(table, operation, read_version=manifest.version)
+    assert load_latest(table).version == manifest.version
 
 
 def test_an_index_on_a_lost_column_no_longer_covers_the_fragment(tmp_path: Path) -> None:
     path = tmp_path / "t"
     start(path)
-    store, root = open_store(path)
-    manifest = load_latest(store, root)
+    table = TableRef(*open_store(path))
+    manifest = load_latest(table)
     fragments = [table_pb2.DataFragment.FromString(f.SerializeToString()) for f in manifest.fragments]
     fragments[2].files[0].fields[1] = -2
     operation = merge_message(manifest.message.fields, {"new": b"metadata"}, fragments)
-    commit_operation(store, root, operation, read_version=manifest.version)
+    commit_operation(table, operation, read_version=manifest.version)
     theirs: Any = lance.dataset(str(path))
     assert theirs.to_table(filter="b IS NULL")["a"].to_pylist() == list(range(10, 15))
     assert theirs.schema.metadata == {b"new": b"metadata"}
@@ -209,7 +213,7 @@ def test_files_without_a_column_in_use_leave_with_a_merge(tmp_path: Path) -> Non
             extra = loose_file(dataset, fields)
             fragments[number].files.append(extra)
         store, root = open_store(path)
-        base = load_latest(store, root)
+        base = load_latest(TableRef(store, root))
         if side == "theirs":
             operation = Op.Merge(fragments, dataset.lance_schema)
             lance.LanceDataset.commit(dataset.uri, operation, read_version=dataset.version)
@@ -222,8 +226,8 @@ def test_files_without_a_column_in_use_leave_with_a_merge(tmp_path: Path) -> Non
                     )
                     message.files[-1].file_major_version, message.files[-1].file_minor_version = 2, 2
             ours = merge_message(base.message.fields, {}, files)
-            commit_operation(store, root, ours, read_version=base.version)
-        after = load_latest(store, root)
+            commit_operation(TableRef(store, root), ours, read_version=base.version)
+        after = load_latest(TableRef(store, root))
         outcomes.append([[list(file.fields) for file in fragment.files] for fragment in after.fragments])
     assert outcomes[0] == outcomes[1]
     assert [len(files) for files in outcomes[0]] == [1, 2, 1, 1]

@@ -31,6 +31,7 @@ from spark_lance.table.commits.commit import SYSTEM_ENV
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import add_fields
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from spark_lance.table.versions.versions import load_latest
 
@@ -119,20 +120,20 @@ class Place:
         if gone:
             spark_lance.dataset(path).delete(f"id in ({', '.join(map(str, sorted(gone)))})")
         self.store, self.root = open_store(path)
-        self.version = load_latest(self.store, self.root)
+        self.table = TableRef(self.store, self.root)
+        self.version = load_latest(self.table)
         self.rows = rows
 
     def work(self, schema: pa.Schema, others: Others, job: str = "job") -> ColumnWork:
         self.schema, added = add_fields(self.version, schema)
         return ColumnWork(
-            self.store,
-            self.root,
-            JobRecords(self.store, self.root, job, "a request"),
+            self.table,
+            JobRecords(self.table, job, "a request"),
             added,
             self.version.schema.fields,
             others,
             self.version.file_version,
-            Bases.of(self.store, self.root, self.version.message),
+            Bases.of(self.table, self.version.message),
             self.version.uses_stable_row_ids,
             {fragment.id: fragment.SerializeToString() for fragment in self.version.fragments},
         )
@@ -155,7 +156,7 @@ class Place:
             if (file := files.get(fragment.id)) is not None:
                 place_file(longer, file)
             fragments.append(longer)
-        snapshot = Snapshot(self.store, self.root, self.version)
+        snapshot = Snapshot(self.table, self.version)
         commit_files(snapshot, self.schema, fragments, SYSTEM_ENV)
 
 
@@ -253,15 +254,15 @@ def test_a_function_must_give_what_it_says(place: Place) -> None:
 def test_records_outlive_the_process(place: Place) -> None:
     work = place.work(VALUES, Others.NULL)
     (first, second) = work.write(place.batches([1, 2, 12], 100))
-    records = JobRecords(place.store, place.root, "job", "a request")
+    records = JobRecords(place.table, "job", "a request")
     assert sorted(records.load(), key=lambda done: done.fragment) == [first, second]
     assert sorted(records.written()) == sorted(
         done.data_file.path for done in (first, second) if done.data_file is not None
     )
     with pytest.raises(OptionError, match="was begun to a request"):
-        JobRecords(place.store, place.root, "job", "another").load()
+        JobRecords(place.table, "job", "another").load()
     with pytest.raises(OptionError, match="not a name for a job"):
-        JobRecords(place.store, place.root, "../x", "")
+        JobRecords(place.table, "../x", "")
     assert first.data_file is not None
     (place.path / "data" / first.data_file.path).unlink()
     assert records.load() == [second]
@@ -278,9 +279,9 @@ def test_a_finished_fragment_fits_until_its_values_change(place: Place) -> None:
     done, _ = work.write(place.batches([1, 12], 100))
 
     def fits() -> bool:
-        version = load_latest(place.store, place.root)
+        version = load_latest(place.table)
         (fragment,) = (fragment for fragment in version.fragments if fragment.id == 0)
-        bases = Bases.of(place.store, place.root, version.message)
+        bases = Bases.of(place.table, version.message)
         return done.fits(place.store, place.root, fragment, version.schema.select(["id"]).fields, bases)
 
     spark_lance.dataset(place.path).delete("id in (0, 5)")
@@ -301,12 +302,12 @@ def test_a_finished_fragment_fits_until_its_values_change(place: Place) -> None:
 def test_clean_up_takes_what_a_dead_job_left(place: Place) -> None:
     list(place.work(VALUES, Others.NULL, "dead").write(place.batches([1], 100)))
     (record,) = (place.path / "_column_jobs" / "dead").iterdir()
-    young = cleanup(place.store, place.root, place.version, CleanupPolicy())
+    young = cleanup(place.table, place.version, CleanupPolicy())
     assert not young.bytes_removed
     old = time.time() - 8 * 86400
     for file in (record, *(place.path / "data").iterdir()):
         os.utime(file, (old, old))
-    gone = cleanup(place.store, place.root, place.version, CleanupPolicy())
+    gone = cleanup(place.table, place.version, CleanupPolicy())
     assert gone.data_files_removed == 1
     assert not record.exists()
     assert spark_lance.dataset(place.path).count_rows() == 18

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import spark_lance
 from spark_lance.io.store import open_store
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.strategies import canonical
 
@@ -47,8 +48,8 @@ def start(version: str) -> pa.Table:
 
 
 def ids(path: Path, version: int | None = None) -> Ids:
-    store, root = open_store(path)
-    manifest = load_latest(store, root) if version is None else load_version(store, root, version)
+    table = TableRef(*open_store(path))
+    manifest = load_latest(table) if version is None else load_version(table, version)
     return [(f.name, f.id, f.parent_id, f.logical_type) for f in manifest.message.fields]
 
 
@@ -234,13 +235,13 @@ def replay(folder: Path, data: st.DataObject, version: str, stable: bool) -> Non
         assert run(step, ours, by_us=True) == possible, taken
         assert run(step, turns, by_us=turn % 2 == 0) == possible, taken
         assert ids(ours) == ids(theirs) == ids(turns), taken
-    versions = [file.version for file in list_versions(*open_store(theirs))]
+    versions = [file.version for file in list_versions(TableRef(*open_store(theirs)))]
     for number in versions:
         assert ids(ours, number) == ids(theirs, number), taken
         expected = rows_of(theirs, number, stable)
         assert rows_of(ours, number, stable) == expected, taken
         assert rows_of(turns, number, stable) == expected, taken
-    assert [file.version for file in list_versions(*open_store(ours))] == versions
+    assert [file.version for file in list_versions(TableRef(*open_store(ours)))] == versions
 
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # an example takes too long to be shrunk

@@ -38,6 +38,7 @@ from spark_lance.table.features import FIELD_ID_MARK
 from spark_lance.table.reading import fragment
 from spark_lance.table.schema.changes import Alteration
 from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.column_files import fill_deleted
@@ -74,11 +75,11 @@ def same_for_both(path: Path) -> pa.Table:
 
 
 def manifest(path: Path) -> Any:
-    return load_latest(*open_store(path))
+    return load_latest(TableRef(*open_store(path)))
 
 
 def keeps_nulls(dataset: spark_lance.LanceDataset) -> bool:
-    transaction = read_transaction(dataset.store, dataset.root, dataset.manifest)
+    transaction = read_transaction(dataset.table, dataset.manifest)
     return transaction.message.project.preserves_nullability
 
 
@@ -164,9 +165,9 @@ def test_only_what_is_needed_is_read_and_written(
     names = []
     original = fragment.FragmentReader.__init__
 
-    def spy(self: Any, store: Any, root: Any, message: Any, fields: Any, *rest: Any) -> None:
+    def spy(self: Any, table: Any, message: Any, fields: Any, *rest: Any) -> None:
         names.append([leaf.name for field in fields for leaf in field.walk()])
-        original(self, store, root, message, fields, *rest)
+        original(self, table, message, fields, *rest)
 
     monkeypatch.setattr(fragment.FragmentReader, "__init__", spy)
     spark_lance.dataset(path).add_columns({"c": "b + 1"})
@@ -812,12 +813,12 @@ def test_fragments_of_a_distant_store_are_worked_on_at_once() -> None:
 
 def test_a_file_does_not_fit_once_a_row_without_a_value_came_back(tmp_path: Path) -> None:
     path = write(tmp_path / "t")
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     whole = manifest(path)
     deleted = spark_lance.dataset(path).delete("a = 1").manifest
-    files = evolve.ColumnFiles(store, root)
+    files = evolve.ColumnFiles(table)
     (field,) = whole.schema.select(["a"]).fields
-    bases = Bases(store, root)
+    bases = Bases(table)
     written = table_pb2.DataFile(path="x.lance", fields=[7])
     files.add(deleted.fragments[0], (7,), [field], (written, np.array([1], np.uint32)))
     again = files.find(deleted.fragments[0], (9,), [field], bases)

@@ -43,6 +43,7 @@ from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.paths import Naming, manifest_path
 from spark_lance.table.rowids import decode_row_versions, fragment_row_ids
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.wrapped_store import WrappedStore
@@ -126,7 +127,11 @@ def full(store: Scripted, path: str, data: bytes) -> None:
 def rival(store: Scripted, path: str, data: bytes) -> None:
     """Another writer appends just before."""
     root = path.partition("/_versions/")[0]
-    commit_operation(PLAIN, root, append_message([fragment()]), read_version=load_latest(PLAIN, root).version)
+    commit_operation(
+        TableRef(PLAIN, root),
+        append_message([fragment()]),
+        read_version=load_latest(TableRef(PLAIN, root)).version,
+    )
     put(store, path, data)
 
 
@@ -154,7 +159,7 @@ def fragment(rows: int = 3) -> table_pb2.DataFragment:
 @pytest.fixture
 def root() -> str:
     place = f"/commit/{uuid.uuid4().hex}"
-    create_table(PLAIN, place, SCHEMA, [fragment()])
+    create_table(TableRef(PLAIN, place), SCHEMA, [fragment()])
     return place
 
 
@@ -166,8 +171,7 @@ def append_with(
     clock: Clock | None = None,
 ) -> Manifest:
     return commit_operation(
-        Scripted.around(MemoryStore(), steps=list(steps)),
-        root,
+        TableRef(Scripted.around(MemoryStore(), steps=list(steps)), root),
         append_message([fragment()]),
         read_version=read_version,
         retry=retry or RetryPolicy(attempts=4),
@@ -177,12 +181,12 @@ def append_with(
 
 def history(root: str) -> list[str]:
     """Check the chain of versions and return the operation of each."""
-    versions = list_versions(PLAIN, root)
+    versions = list_versions(TableRef(PLAIN, root))
     assert [file.version for file in versions] == list(range(1, len(versions) + 1))
     names = []
     for file in versions:
-        manifest = load_version(PLAIN, root, file.version)
-        transaction = read_transaction(PLAIN, root, manifest)
+        manifest = load_version(TableRef(PLAIN, root), file.version)
+        transaction = read_transaction(TableRef(PLAIN, root), manifest)
         assert PLAIN.read(join(root, "_transactions", manifest.transaction_file)) == transaction.pack()
         names.append(str(transaction.name))
     return names
@@ -193,7 +197,7 @@ def paths(manifest: Manifest) -> list[str]:
 
 
 def test_create_then_append(root: str) -> None:
-    first = load_latest(PLAIN, root)
+    first = load_latest(TableRef(PLAIN, root))
     assert (first.version, first.naming, first.max_fragment_id) == (1, Naming.V2, 0)
     assert first.schema == SCHEMA
     assert first.file_version is FileVersion.V2_2
@@ -205,15 +209,15 @@ def test_create_then_append(root: str) -> None:
     assert not first.uses_stable_row_ids
     second = append_with(root=root)
     assert second.version == 2
-    assert [fragment.id for fragment in load_latest(PLAIN, root).fragments] == [0, 1]
-    assert load_latest(PLAIN, root).message.timestamp.nanos % 1000 == 1
+    assert [fragment.id for fragment in load_latest(TableRef(PLAIN, root)).fragments] == [0, 1]
+    assert load_latest(TableRef(PLAIN, root)).message.timestamp.nanos % 1000 == 1
     assert history(root) == ["overwrite", "append"]
 
 
 def test_properties_are_kept_with_the_transaction(root: str) -> None:
     append = append_message([fragment()])
-    manifest = commit_operation(PLAIN, root, append, read_version=1, properties={"job": "7"})
-    assert dict(read_transaction(PLAIN, root, manifest).properties) == {"job": "7"}
+    manifest = commit_operation(TableRef(PLAIN, root), append, read_version=1, properties={"job": "7"})
+    assert dict(read_transaction(TableRef(PLAIN, root), manifest).properties) == {"job": "7"}
 
 
 def test_a_rival_that_wins_is_rebased_on(root: str) -> None:
@@ -223,7 +227,7 @@ def test_a_rival_that_wins_is_rebased_on(root: str) -> None:
     assert [fragment.id for fragment in ours.fragments] == [0, 1, 2]
     assert history(root) == ["overwrite", "append", "append"]
     assert len(clock.sleeps) == 1
-    transaction = read_transaction(PLAIN, root, ours)
+    transaction = read_transaction(TableRef(PLAIN, root), ours)
     assert transaction.read_version == 1
     assert len(PLAIN.list(join(root, "_transactions"))) == 3
 
@@ -234,11 +238,11 @@ def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str, at_on
     pb = transaction_pb2.Transaction
 
     def rewrite_column() -> None:
-        (old,) = load_latest(PLAIN, root).fragments
+        (old,) = load_latest(TableRef(PLAIN, root)).fragments
         update = pb.Update(
             updated_fragments=[old], fields_modified=[0], update_mode=pb.Update.REWRITE_COLUMNS
         )
-        commit_operation(PLAIN, root, update, read_version=1)
+        commit_operation(TableRef(PLAIN, root), update, read_version=1)
 
     def column_is_rewritten(store: Scripted, path: str, data: bytes) -> None:
         rewrite_column()
@@ -254,14 +258,13 @@ def test_what_is_fitted_onto_a_newer_version_is_in_its_file_too(root: str, at_on
     if at_once:
         rewrite_column()
     ours = commit_operation(
-        Scripted.around(MemoryStore(), steps=[] if at_once else [column_is_rewritten]),
-        root,
+        TableRef(Scripted.around(MemoryStore(), steps=[] if at_once else [column_is_rewritten]), root),
         pb.CreateIndex(new_indices=[entry]),
         read_version=1,
         retry=RetryPolicy(attempts=2),
         env=Clock().env(),
     )
-    transaction = read_transaction(PLAIN, root, ours)
+    transaction = read_transaction(TableRef(PLAIN, root), ours)
     assert transaction.read_version == 1
     (fitted,) = transaction.message.create_index.new_indices
     assert not BitMap.deserialize(fitted.fragment_bitmap)
@@ -291,18 +294,18 @@ def test_a_put_that_went_through_unnoticed_is_ours(root: str, step: Step) -> Non
     assert ours.version == 2
     assert clock.sleeps == []
     assert history(root) == ["overwrite", "append"]
-    assert paths(ours) == paths(load_latest(PLAIN, root))
+    assert paths(ours) == paths(load_latest(TableRef(PLAIN, root)))
 
 
 def test_waits_for_other_writers_are_as_short_as_commits(tmp_path: Path) -> None:
     """A first attempt of 20 ms and a base of a second: waits are a hundredth of what they are for a store."""
     place, local, clock = str(tmp_path / "t"), LocalStore(), Clock()
-    create_table(local, place, SCHEMA, [fragment()])
+    create_table(TableRef(local, place), SCHEMA, [fragment()])
 
     def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
         clock.now += 0.02
-        version = load_latest(local, place).version
-        commit_operation(local, place, append_message([fragment()]), read_version=version)
+        version = load_latest(TableRef(local, place)).version
+        commit_operation(TableRef(local, place), append_message([fragment()]), read_version=version)
         put(store, path, data)
 
     def slow_failure(store: Scripted, path: str, data: bytes) -> None:
@@ -313,10 +316,9 @@ def test_waits_for_other_writers_are_as_short_as_commits(tmp_path: Path) -> None
         clock.sleeps.clear()
         operation = append_message([fragment()])
         commit_operation(
-            Scripted.around(LocalStore(), steps=[step] * 3),
-            place,
+            TableRef(Scripted.around(LocalStore(), steps=[step] * 3), place),
             operation,
-            read_version=load_latest(local, place).version,
+            read_version=load_latest(TableRef(local, place)).version,
             retry=RetryPolicy(attempts=4, base_seconds=1.0),
             env=clock.env(),
         )
@@ -325,11 +327,11 @@ def test_waits_for_other_writers_are_as_short_as_commits(tmp_path: Path) -> None
 
 def test_a_policy_without_waits(tmp_path: Path) -> None:
     place, local = str(tmp_path / "t"), LocalStore()
-    create_table(local, place, SCHEMA, [fragment()])
+    create_table(TableRef(local, place), SCHEMA, [fragment()])
 
     def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
         clock.now += 0.02
-        commit_operation(local, place, append_message([fragment()]), read_version=1)
+        commit_operation(TableRef(local, place), append_message([fragment()]), read_version=1)
         put(store, path, data)
 
     clock = Clock()
@@ -338,13 +340,18 @@ def test_a_policy_without_waits(tmp_path: Path) -> None:
         RetryPolicy(attempts=2, base_seconds=0.0),
     )
     append = append_message([fragment()])
-    assert commit_operation(store, place, append, read_version=1, retry=policy, env=clock.env()).version == 3
+    assert (
+        commit_operation(
+            TableRef(store, place), append, read_version=1, retry=policy, env=clock.env()
+        ).version
+        == 3
+    )
     assert clock.sleeps == []
 
 
 def test_a_commit_that_is_refused_before_its_put_leaves_no_transaction(root: str) -> None:
     """The file is on its way while the conflict is found."""
-    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
+    commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, [fragment()]), read_version=1)
     before = sorted(PLAIN.list(join(root, "_transactions")))
     with pytest.raises(IncompatibleConflictError):
         append_with(root=root)
@@ -365,7 +372,7 @@ def test_without_its_transaction_file_nothing_is_committed(
         patch.setattr(MemoryStore, "put", refuses)
         with pytest.raises(ConnectionError):
             append_with(root=root)
-    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
+    commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, [fragment()]), read_version=1)
     with monkeypatch.context() as patch:
         patch.setattr(MemoryStore, "put", refuses)
         # Where the proposal fails as well, its error is what is told.
@@ -377,30 +384,32 @@ def test_without_its_transaction_file_nothing_is_committed(
 def test_the_last_attempt_on_a_local_disk_looks_whose_the_version_is(tmp_path: Path) -> None:
     """There a version of that number is left to the next attempt; after the last one there is none."""
     place, local = str(tmp_path / "t"), LocalStore()
-    create_table(local, place, SCHEMA, [fragment()])
+    create_table(TableRef(local, place), SCHEMA, [fragment()])
 
     def attempt(step: Step) -> Manifest:
         store = Scripted.around(LocalStore(), steps=[step])
         operation = append_message([fragment()])
-        version = load_latest(local, place).version
+        version = load_latest(TableRef(local, place)).version
         once = RetryPolicy(attempts=1)
-        return commit_operation(store, place, operation, read_version=version, retry=once, env=Clock().env())
+        return commit_operation(
+            TableRef(store, place), operation, read_version=version, retry=once, env=Clock().env()
+        )
 
     assert attempt(own_retry_refused).version == 2
 
     def rival_was_first(store: Scripted, path: str, data: bytes) -> None:
-        commit_operation(local, place, append_message([fragment()]), read_version=2)
+        commit_operation(TableRef(local, place), append_message([fragment()]), read_version=2)
         put(store, path, data)
 
     with pytest.raises(RetriesExhaustedError):
         attempt(rival_was_first)
-    assert [file.version for file in list_versions(local, place)] == [1, 2, 3]
+    assert [file.version for file in list_versions(TableRef(local, place))] == [1, 2, 3]
 
 
 def test_a_lost_answer_and_a_rival_on_top(root: str) -> None:
     def lost_then_rival(store: Scripted, path: str, data: bytes) -> None:
         put(store, path, data)
-        commit_operation(PLAIN, root, append_message([fragment()]), read_version=2)
+        commit_operation(TableRef(PLAIN, root), append_message([fragment()]), read_version=2)
         raise ConnectionError("reset by peer")
 
     assert append_with(lost_then_rival, root=root).version == 2
@@ -425,7 +434,7 @@ def test_a_put_that_lands_late_is_found_in_the_history(root: str) -> None:
         def sleep(self, seconds: float) -> None:
             super().sleep(seconds)
             PLAIN.put_if_absent(*late.pop())
-            commit_operation(PLAIN, root, append_message([fragment()]), read_version=2)
+            commit_operation(TableRef(PLAIN, root), append_message([fragment()]), read_version=2)
 
     clock = LandsWhileSleeping()
     ours = append_with(timed_out, root=root, clock=clock)
@@ -476,11 +485,11 @@ def test_a_doubt_ends_when_the_version_is_another_ones(root: str) -> None:
         append_with(never_sent, rival, rival, rival, root=root)
 
     def rival_overwrites(store: Scripted, path: str, data: bytes) -> None:
-        latest = load_latest(PLAIN, root).version
-        commit_operation(PLAIN, root, overwrite_message(SCHEMA, []), read_version=latest)
+        latest = load_latest(TableRef(PLAIN, root)).version
+        commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, []), read_version=latest)
         raise ConnectionError("reset by peer")
 
-    latest = load_latest(PLAIN, root).version
+    latest = load_latest(TableRef(PLAIN, root)).version
     with pytest.raises(IncompatibleConflictError):
         append_with(rival_overwrites, root=root, read_version=latest)
 
@@ -503,23 +512,23 @@ def test_a_store_without_the_primitive(root: str) -> None:
 
 
 def test_a_rival_overwrite_stops_an_append(root: str) -> None:
-    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
+    commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, [fragment()]), read_version=1)
     with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* \(overwrite\)"):
         append_with(root=root)
     assert history(root) == ["overwrite", "overwrite"]
 
 
 def test_of_two_overwrites_the_second_must_start_again(root: str) -> None:
-    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
+    commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, [fragment()]), read_version=1)
     with pytest.raises(RetryableConflictError, match="run the operation again"):
-        commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment()]), read_version=1)
+        commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, [fragment()]), read_version=1)
 
 
 def test_an_overwrite_replaces_appends_it_did_not_know(root: str) -> None:
     append_with(root=root)
     new = fragment()
-    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [new]), read_version=1)
-    latest = load_latest(PLAIN, root)
+    commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, [new]), read_version=1)
+    latest = load_latest(TableRef(PLAIN, root))
     assert paths(latest) == [new.files[0].path]
     assert [fragment.id for fragment in latest.fragments] == [2]
     assert latest.max_fragment_id == 2
@@ -528,38 +537,46 @@ def test_an_overwrite_replaces_appends_it_did_not_know(root: str) -> None:
 def test_options_hold_for_the_commits_of_a_block(root: str) -> None:
     once = RetryPolicy(attempts=1)
     with commit_options(message="why", properties={"job": "7"}, retry=once):
-        first = commit_operation(PLAIN, root, append_message([]), read_version=1, properties={"job": "8"})
+        first = commit_operation(
+            TableRef(PLAIN, root), append_message([]), read_version=1, properties={"job": "8"}
+        )
         with commit_options(message="inner"):
-            second = commit_operation(PLAIN, root, append_message([]), read_version=1)
+            second = commit_operation(TableRef(PLAIN, root), append_message([]), read_version=1)
             with pytest.raises(RetriesExhaustedError, match="all 1 attempts"):
                 commit_operation(
-                    Scripted.around(MemoryStore(), steps=[rival]), root, append_message([]), read_version=1
+                    TableRef(Scripted.around(MemoryStore(), steps=[rival]), root),
+                    append_message([]),
+                    read_version=1,
                 )
-            other = create_table(PLAIN, fresh(), SCHEMA)
-    third = commit_operation(PLAIN, root, append_message([]), read_version=1)
-    found = [dict(read_transaction(PLAIN, root, version).properties) for version in (first, second, third)]
+            other = create_table(TableRef(PLAIN, fresh()), SCHEMA)
+    third = commit_operation(TableRef(PLAIN, root), append_message([]), read_version=1)
+    found = [
+        dict(read_transaction(TableRef(PLAIN, root), version).properties)
+        for version in (first, second, third)
+    ]
     assert found == [{COMMIT_MESSAGE: "why", "job": "8"}, {COMMIT_MESSAGE: "inner", "job": "7"}, {}]
     made = other.path.partition("/_versions/")[0]
-    assert read_transaction(PLAIN, made, other).properties[COMMIT_MESSAGE] == "inner"
+    assert read_transaction(TableRef(PLAIN, made), other).properties[COMMIT_MESSAGE] == "inner"
 
 
 def test_users_say_it_to_the_package(root: str) -> None:
     table = spark_lance.dataset(f"memory://{root}")
     with spark_lance.commit_options(message="settings", retry=spark_lance.RetryPolicy(attempts=3)):
         table = table.update_config({"k": "v"})
-    transaction = read_transaction(table.store, table.root, table.manifest)
+    transaction = read_transaction(table.table, table.manifest)
     assert dict(transaction.properties) == {COMMIT_MESSAGE: "settings"}
 
 
 def test_a_strict_commit_is_the_next_version_or_none(root: str) -> None:
-    assert commit_operation(PLAIN, root, append_message([]), read_version=1, strict=True).version == 2
+    assert (
+        commit_operation(TableRef(PLAIN, root), append_message([]), read_version=1, strict=True).version == 2
+    )
     with pytest.raises(RetryableConflictError, match="strict"):
-        commit_operation(PLAIN, root, append_message([]), read_version=1, strict=True)
+        commit_operation(TableRef(PLAIN, root), append_message([]), read_version=1, strict=True)
     store = Scripted.around(MemoryStore(), steps=[rival])
     with pytest.raises(RetryableConflictError, match="strict"):
         commit_operation(
-            store,
-            root,
+            TableRef(store, root),
             append_message([]),
             read_version=2,
             strict=True,
@@ -579,7 +596,7 @@ def store_version(root: str, message: table_pb2.Manifest, transaction: bytes | N
 
 def rival_message(root: str, **fields: object) -> table_pb2.Manifest:
     message = table_pb2.Manifest()
-    message.CopyFrom(load_latest(PLAIN, root).message)
+    message.CopyFrom(load_latest(TableRef(PLAIN, root)).message)
     message.version += 1
     message.transaction_file = ""
     for name, value in fields.items():
@@ -598,13 +615,18 @@ def test_a_version_without_a_transaction_is_taken_to_hold_no_pair(root: str) -> 
     store_version(root, rival_message(root), None)
     for number in (1, 2):
         operation = append_message([fragment()])
-        version = load_latest(PLAIN, root).version
-        commit_operation(PLAIN, root, operation, read_version=version, once=IdempotentWrite("job", number))
+        version = load_latest(TableRef(PLAIN, root)).version
+        commit_operation(
+            TableRef(PLAIN, root), operation, read_version=version, once=IdempotentWrite("job", number)
+        )
     with pytest.raises(AlreadyCommittedError):
         commit_operation(
-            PLAIN, root, append_message([fragment()]), read_version=4, once=IdempotentWrite("job", 1)
+            TableRef(PLAIN, root),
+            append_message([fragment()]),
+            read_version=4,
+            once=IdempotentWrite("job", 1),
         )
-    assert load_latest(PLAIN, root).version == 4
+    assert load_latest(TableRef(PLAIN, root)).version == 4
 
 
 def test_an_operation_from_the_future_stops_everything(root: str) -> None:
@@ -622,7 +644,7 @@ def test_a_flag_found_while_rebasing_stops_the_commit(root: str) -> None:
     store_version(root, rival_message(root, writer_feature_flags=1 << 20), append.SerializeToString())
     with pytest.raises(UnsupportedFormatError, match=str(1 << 20)):
         append_with(root=root)
-    assert load_latest(PLAIN, root).version == 2
+    assert load_latest(TableRef(PLAIN, root)).version == 2
 
 
 def test_history_that_was_cleaned_up_cannot_be_checked(root: str) -> None:
@@ -651,9 +673,9 @@ def test_a_manifest_that_lies_about_its_version_is_not_built_on(root: str) -> No
 def test_fragment_ids_that_collide_are_not_committed(root: str) -> None:
     twice = fragment()
     twice.id = 9
-    commit_operation(PLAIN, root, append_message([twice]), read_version=1)
+    commit_operation(TableRef(PLAIN, root), append_message([twice]), read_version=1)
     with pytest.raises(FormatError, match="id 9"):
-        commit_operation(PLAIN, root, append_message([twice]), read_version=2)
+        commit_operation(TableRef(PLAIN, root), append_message([twice]), read_version=2)
     assert history(root) == ["overwrite", "append"]
 
 
@@ -664,11 +686,13 @@ def test_no_table() -> None:
 
 def test_operations_that_are_not_executed_are_refused_by_name(root: str) -> None:
     with pytest.raises(UnsupportedFormatError, match="update_mem_wal_state"):
-        commit_operation(PLAIN, root, transaction_pb2.Transaction.UpdateMemWalState(), read_version=1)
+        commit_operation(
+            TableRef(PLAIN, root), transaction_pb2.Transaction.UpdateMemWalState(), read_version=1
+        )
     based = overwrite_message(SCHEMA, [])
     based.initial_bases.add(path="/x")
     with pytest.raises(OptionError, match="add_bases"):
-        commit_operation(PLAIN, root, based, read_version=1)
+        commit_operation(TableRef(PLAIN, root), based, read_version=1)
 
 
 # Creation.
@@ -681,14 +705,16 @@ def fresh() -> str:
 def create_with(*steps: Step, root: str, clock: Clock | None = None) -> Manifest:
     store = Scripted.around(MemoryStore(), steps=list(steps))
     policy = RetryPolicy(attempts=4)
-    return create_table(store, root, SCHEMA, [fragment()], retry=policy, env=(clock or Clock()).env())
+    return create_table(
+        TableRef(store, root), SCHEMA, [fragment()], retry=policy, env=(clock or Clock()).env()
+    )
 
 
 def test_only_one_creator_wins() -> None:
     root = fresh()
 
     def rival_creates(store: Scripted, path: str, data: bytes) -> None:
-        create_table(PLAIN, root, SCHEMA, [fragment()])
+        create_table(TableRef(PLAIN, root), SCHEMA, [fragment()])
         put(store, path, data)
 
     with pytest.raises(TableExistsError, match=root):
@@ -721,7 +747,7 @@ def test_a_creation_that_lands_late_is_found(goes_on: bool) -> None:
             super().sleep(seconds)
             PLAIN.put_if_absent(*late.pop())
             if goes_on:
-                commit_operation(PLAIN, root, append_message([fragment()]), read_version=1)
+                commit_operation(TableRef(PLAIN, root), append_message([fragment()]), read_version=1)
 
     assert create_with(timed_out, root=root, clock=LandsWhileSleeping()).version == 1
     assert history(root) == ["overwrite", "append"][: 1 + goes_on]
@@ -738,7 +764,7 @@ def test_a_creation_in_doubt_after_which_a_rival_creates() -> None:
     root = fresh()
 
     def rival_then_reset(store: Scripted, path: str, data: bytes) -> None:
-        create_table(PLAIN, root, SCHEMA, [fragment()])
+        create_table(TableRef(PLAIN, root), SCHEMA, [fragment()])
         raise ConnectionError("reset by peer")
 
     with pytest.raises(TableExistsError):
@@ -755,15 +781,14 @@ def test_a_table_whose_first_version_was_cleaned_up_still_exists(root: str) -> N
 def test_creation_options() -> None:
     root = fresh()
     manifest = create_table(
-        PLAIN,
-        root,
+        TableRef(PLAIN, root),
         Schema.from_arrow(pa.schema({"a": pa.int32()}, metadata={"about": "x"})),
         version=FileVersion.V2_1,
         stable_row_ids=True,
         config={"k": "v"},
         properties={"p": "q"},
     )
-    again = load_latest(PLAIN, root)
+    again = load_latest(TableRef(PLAIN, root))
     assert again.message == manifest.message
     assert again.file_version is FileVersion.V2_1
     assert again.uses_stable_row_ids
@@ -771,7 +796,7 @@ def test_creation_options() -> None:
     assert dict(again.config) == {"k": "v"}
     assert dict(again.schema.metadata) == {"about": "x"}
     assert (again.message.reader_feature_flags, again.message.writer_feature_flags) == (2, 10)
-    transaction = read_transaction(PLAIN, root, again)
+    transaction = read_transaction(TableRef(PLAIN, root), again)
     assert (transaction.read_version, dict(transaction.properties)) == (0, {"p": "q"})
 
 
@@ -788,13 +813,13 @@ def test_a_table_may_begin_with_another_version(root: str) -> None:
 
     store = Scripted.around(MemoryStore(), steps=[never_sent, lost_answer])
     settings = {"read_version": 2, "properties": {COMMIT_MESSAGE: "a copy"}}
-    made = create_first_version(store, clone, operation, build, env=Clock().env(), **settings)  # type: ignore[arg-type]
-    assert [file.version for file in list_versions(PLAIN, clone)] == [made.version] == [2]
-    transaction = read_transaction(PLAIN, clone, made)
+    made = create_first_version(TableRef(store, clone), operation, build, env=Clock().env(), **settings)  # type: ignore[arg-type]
+    assert [file.version for file in list_versions(TableRef(PLAIN, clone))] == [made.version] == [2]
+    transaction = read_transaction(TableRef(PLAIN, clone), made)
     assert (transaction.name, transaction.read_version) == ("clone", 2)
     assert dict(transaction.properties) == {COMMIT_MESSAGE: "a copy"}
     with pytest.raises(TableExistsError):
-        create_first_version(PLAIN, clone, operation, build, read_version=2)
+        create_first_version(TableRef(PLAIN, clone), operation, build, read_version=2)
 
 
 # What operations do to row ids and to everything else in a manifest.
@@ -802,9 +827,11 @@ def test_a_table_may_begin_with_another_version(root: str) -> None:
 
 def test_stable_row_ids_are_given_out_once() -> None:
     root = fresh()
-    create_table(PLAIN, root, SCHEMA, [fragment(3), fragment(2)], stable_row_ids=True)
+    create_table(TableRef(PLAIN, root), SCHEMA, [fragment(3), fragment(2)], stable_row_ids=True)
     store = Scripted.around(MemoryStore(), steps=[rival])
-    ours = commit_operation(store, root, append_message([fragment(4)]), read_version=1, env=Clock().env())
+    ours = commit_operation(
+        TableRef(store, root), append_message([fragment(4)]), read_version=1, env=Clock().env()
+    )
     assert ours.next_row_id == 12
     ids = [fragment_row_ids(fragment).tolist() for fragment in ours.fragments]
     assert ids == [[0, 1, 2], [3, 4], [5, 6, 7], [8, 9, 10, 11]]
@@ -815,24 +842,24 @@ def test_stable_row_ids_are_given_out_once() -> None:
             fragment_message.inline_last_updated_at_versions,
         ):
             assert decode_row_versions(data, rows).tolist() == [version] * rows
-    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [fragment(1)]), read_version=3)
-    latest = load_latest(PLAIN, root)
+    commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, [fragment(1)]), read_version=3)
+    latest = load_latest(TableRef(PLAIN, root))
     assert fragment_row_ids(latest.fragments[0]).tolist() == [12]
     assert (latest.fragments[0].id, latest.next_row_id) == (4, 13)
 
 
 def test_given_row_ids_are_kept_and_completed() -> None:
     root = fresh()
-    create_table(PLAIN, root, SCHEMA, [fragment(3)], stable_row_ids=True)
+    create_table(TableRef(PLAIN, root), SCHEMA, [fragment(3)], stable_row_ids=True)
     partial, whole, excess = fragment(3), fragment(2), fragment(1)
     for target in (partial, whole, excess):
         target.inline_row_ids = bytes.fromhex("0a060a0408011003")  # 1 and 2
-    latest = commit_operation(PLAIN, root, append_message([partial, whole]), read_version=1)
+    latest = commit_operation(TableRef(PLAIN, root), append_message([partial, whole]), read_version=1)
     assert fragment_row_ids(latest.fragments[1]).tolist() == [1, 2, 3]
     assert fragment_row_ids(latest.fragments[2]).tolist() == [1, 2]
     assert latest.next_row_id == 4
     with pytest.raises(FormatError):
-        commit_operation(PLAIN, root, append_message([excess]), read_version=2)
+        commit_operation(TableRef(PLAIN, root), append_message([excess]), read_version=2)
 
 
 def crowded(root: str) -> table_pb2.Manifest:
@@ -865,7 +892,7 @@ def test_everything_else_survives_an_append(root: str) -> None:
     for name in (*stamped, "tag", "transaction_section_deprecated"):
         before.ClearField(name)
     stripped = table_pb2.Manifest()
-    stripped.CopyFrom(load_latest(PLAIN, root).message)
+    stripped.CopyFrom(load_latest(TableRef(PLAIN, root)).message)
     for name in stamped:
         stripped.ClearField(name)
     assert stripped.SerializeToString(deterministic=True) == before.SerializeToString(deterministic=True)
@@ -874,8 +901,10 @@ def test_everything_else_survives_an_append(root: str) -> None:
 def test_what_survives_an_overwrite(root: str) -> None:
     store_version(root, crowded(root), b"")
     schema = Schema.from_arrow(pa.schema({"z": pa.utf8()}, metadata={"new": "y"}), first_id=10)
-    commit_operation(PLAIN, root, overwrite_message(schema, [fragment()], {"k": "v"}), read_version=2)
-    latest = load_latest(PLAIN, root)
+    commit_operation(
+        TableRef(PLAIN, root), overwrite_message(schema, [fragment()], {"k": "v"}), read_version=2
+    )
+    latest = load_latest(TableRef(PLAIN, root))
     assert latest.schema == schema
     assert latest.first_new_field_id == 11
     assert dict(latest.config) == {"lance.auto_cleanup.interval": "20", "k": "v"}
@@ -887,10 +916,10 @@ def test_what_survives_an_overwrite(root: str) -> None:
 def test_an_overwrite_takes_the_version_of_its_files(root: str) -> None:
     older = fragment()
     older.files[0].file_minor_version = 1
-    commit_operation(PLAIN, root, overwrite_message(SCHEMA, [older]), read_version=1)
-    assert load_latest(PLAIN, root).file_version is FileVersion.V2_1
-    commit_operation(PLAIN, root, overwrite_message(SCHEMA, []), read_version=2)
-    latest = load_latest(PLAIN, root)
+    commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, [older]), read_version=1)
+    assert load_latest(TableRef(PLAIN, root)).file_version is FileVersion.V2_1
+    commit_operation(TableRef(PLAIN, root), overwrite_message(SCHEMA, []), read_version=2)
+    latest = load_latest(TableRef(PLAIN, root))
     assert latest.file_version is FileVersion.V2_1
     assert latest.message.reader_feature_flags == 0
     newer = append_with(root=root, read_version=3)

@@ -27,6 +27,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.operations import OPERATIONS, Stamp
 from spark_lance.table.paths import Naming, manifest_path
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 from tests.table.commits.grid_cases import CASES
@@ -94,7 +95,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     path = tmp_path_factory.mktemp("grid") / "table"
     rows = pa.table({"a": range(6), "b": [float(i) for i in range(6)], "c": list("abcdef")})
     lance.write_dataset(rows, path, max_rows_per_file=2).create_scalar_index("a", "BTREE")
-    base, first = load_latest(STORE, str(path)), load_version(STORE, str(path), 1)
+    base, first = load_latest(TableRef(STORE, str(path))), load_version(TableRef(STORE, str(path)), 1)
     made = World(path)
     for name, case in CASES.items():
         message = case(base)
@@ -146,7 +147,7 @@ def _outcome(attempt: Callable[[], object]) -> str:
 
 def _version(path: Path) -> dict[str, object]:
     """What a version consists of, apart from who made it and when."""
-    manifest = load_latest(STORE, str(path))
+    manifest = load_latest(TableRef(STORE, str(path)))
     message = manifest.message
     indices = [
         (entry.name, entry.uuid.uuid, list(entry.fields), entry.dataset_version, _covered(entry))
@@ -175,7 +176,7 @@ def _differences(world: World, ours: str, theirs: str) -> Iterator[str]:
     paths = [world.copy(side, theirs) for side in ("pylance", "here")]
     outcomes = [
         _outcome(lambda: lance.LanceDataset.commit(str(paths[0]), view, read_version=READ)),
-        _outcome(lambda: commit_operation(STORE, str(paths[1]), message, read_version=READ)),
+        _outcome(lambda: commit_operation(TableRef(STORE, str(paths[1])), message, read_version=READ)),
     ]
     if outcomes[0] != outcomes[1]:
         yield f"{ours} after {theirs}: {outcomes[0]} in pylance, {outcomes[1]} here"

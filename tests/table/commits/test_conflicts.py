@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.operations.row_effects import ROW_EFFECTS
 from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction
 
 Loose = Callable[..., list[table_pb2.DataFragment]]
@@ -332,9 +334,8 @@ def test_pairs_end_as_with_pylance(tmp_path: Path, loose: Loose, ours: str, thei
             )
         else:
             store, root = open_store(path)
-            outcomes.append(
-                outcome(lambda: commit_operation(store, root, message, read_version=dataset.version))  # noqa: B023
-            )
+            attempt = partial(commit_operation, TableRef(store, root), message, read_version=dataset.version)
+            outcomes.append(outcome(attempt))
     assert outcomes[0] == outcomes[1]
     if outcomes[0] == "fine":
         tables = [lance.dataset(str(tmp_path / side)).to_table() for side in ("lance", "spark_lance")]

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from tests.conftest import ROOT
@@ -67,13 +68,13 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_version(tmp_path: Path, j
         path = tmp_path / str(k)
         landed = k > commit
         assert rows_of(path) == (new if landed else OLD), steps[k - 1 : k + 1]
-        version = load_latest(spark_lance.dataset(path).store, str(path)).version
+        version = load_latest(TableRef(spark_lance.dataset(path).store, str(path))).version
         if not landed or job != "append":
             JOBS[job](str(path))
         assert rows_of(path) == new
         table = spark_lance.dataset(path)
         assert table.version >= version
-        assert read_transaction(table.store, table.root, table.manifest).name is not None
+        assert read_transaction(table.table, table.manifest).name is not None
         row = pa.table({"a": pa.array([100], pa.int64()), "b": ["z"]})
         lance.write_dataset(row, path, mode="append")
         assert rows_of(path) == sorted([*new, (100, "z")])

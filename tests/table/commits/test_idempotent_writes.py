@@ -40,6 +40,7 @@ from spark_lance.table.commits.idempotent_writes import (
 from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
 from spark_lance.table.manifest import read_manifest
 from spark_lance.table.operations.append import append_message
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import load_latest
@@ -57,11 +58,12 @@ def rows(*values: int) -> pa.Table:
 def write(path: str, once: IdempotentWrite | None, *values: int, mode: str = "append") -> int | None:
     """Write as a job does; None if it was superfluous."""
     store, root = open_store(path)
-    plan = plan_write(store, root, find_latest(store, root), rows().schema, mode)
+    table = TableRef(store, root)
+    plan = plan_write(store, root, find_latest(table), rows().schema, mode)
     batches = rows(*values).to_batches()
-    fragments = write_fragments(batches, store, root, plan.schema, version=plan.version)
+    fragments = write_fragments(batches, table, plan.schema, version=plan.version)
     try:
-        return commit_write(store, root, plan, fragments, once=once).version
+        return commit_write(table, plan, fragments, once=once).version
     except AlreadyCommittedError:
         return None
 
@@ -106,8 +108,8 @@ def test_writes_without_a_pair_keep_no_record(path: str) -> None:
 
 def test_the_pair_is_in_the_transaction(path: str) -> None:
     write(path, IdempotentWrite("query", 7, "stream"), 1)
-    store, root = open_store(path)
-    properties = dict(read_transaction(store, root, load_latest(store, root)).properties)
+    table = TableRef(*open_store(path))
+    properties = dict(read_transaction(table, load_latest(table)).properties)
     assert properties == {"lance.streaming.queryId": "query", "lance.streaming.epochId": "7"}
 
 
@@ -121,14 +123,14 @@ def test_a_write_without_rows_is_known_to_be_done(path: str) -> None:
 
 def test_two_creators_with_one_pair(path: str) -> None:
     store, root = open_store(path)
-    plan = plan_write(store, root, find_latest(store, root), rows().schema, "append")
+    table = TableRef(store, root)
+    plan = plan_write(store, root, find_latest(table), rows().schema, "append")
     files = [
-        write_fragments(rows(1).to_batches(), store, root, plan.schema, version=plan.version)
-        for _ in range(2)
+        write_fragments(rows(1).to_batches(), table, plan.schema, version=plan.version) for _ in range(2)
     ]
-    assert commit_write(store, root, plan, files[0], once=IdempotentWrite("job", 1)).version == 1
+    assert commit_write(table, plan, files[0], once=IdempotentWrite("job", 1)).version == 1
     with pytest.raises(AlreadyCommittedError, match="as version 1") as caught:
-        commit_write(store, root, plan, files[1], once=IdempotentWrite("job", 1))
+        commit_write(table, plan, files[1], once=IdempotentWrite("job", 1))
     assert caught.value.version == 1
     assert values(path) == [1]
 
@@ -137,11 +139,12 @@ def test_a_repeated_overwrite_gives_no_conflict(path: str) -> None:
     """Both were planned on one version, so the second is in conflict with the first as well."""
     write(path, None, 0)
     store, root = open_store(path)
-    plan = plan_write(store, root, find_latest(store, root), rows().schema, "overwrite")
-    commit_write(store, root, plan, [], once=IdempotentWrite("job", 1))
+    table = TableRef(store, root)
+    plan = plan_write(store, root, find_latest(table), rows().schema, "overwrite")
+    commit_write(table, plan, [], once=IdempotentWrite("job", 1))
     write(path, None, 5)
     with pytest.raises(AlreadyCommittedError):
-        commit_write(store, root, plan, [], once=IdempotentWrite("job", 1))
+        commit_write(table, plan, [], once=IdempotentWrite("job", 1))
     assert values(path) == [5]
 
 
@@ -324,10 +327,11 @@ def test_pairs_of_other_connectors_count(path: str) -> None:
     """Written by a connector that keeps no record."""
     write(path, None, 1)
     store, root = open_store(path)
-    plan = plan_write(store, root, find_latest(store, root), rows().schema, "append")
+    table = TableRef(store, root)
+    plan = plan_write(store, root, find_latest(table), rows().schema, "append")
     properties = {"lance.streaming.queryId": "q", "lance.streaming.epochId": "5"}
-    fragments = write_fragments(rows(2).to_batches(), store, root, plan.schema, version=plan.version)
-    commit_write(store, root, plan, fragments, properties)
+    fragments = write_fragments(rows(2).to_batches(), table, plan.schema, version=plan.version)
+    commit_write(table, plan, fragments, properties)
     lance.write_dataset(rows(3), path, mode="append")
     assert write(path, IdempotentWrite("q", 5, "stream"), 2) is None
     assert write(path, IdempotentWrite("q", 6, "stream"), 4) is not None
@@ -337,13 +341,14 @@ def test_what_was_learned_is_not_read_again(path: str, monkeypatch: pytest.Monke
     for number in range(3):
         lance.write_dataset(rows(number), path, mode="append" if number else "create")
     store, root = open_store(path)
+    table = TableRef(store, root)
     known = AppliedWrites()
-    known.learn(store, root, load_latest(store, root))
+    known.learn(store, root, load_latest(table))
     assert known.through == 3
     lance.write_dataset(rows(9), path, mode="append")
     reads: list[str] = []
     monkeypatch.setattr(once_module, "read_whole", lambda *asked: reads.append(asked[1]))
-    known.learn(store, root, load_latest(store, root))
+    known.learn(store, root, load_latest(table))
     assert (known.through, reads) == (4, [])
 
 
@@ -351,10 +356,11 @@ def test_what_was_learned_is_not_read_again(path: str, monkeypatch: pytest.Monke
 def test_a_pair_that_made_the_table_counts(path: str, later: int) -> None:
     """Written by a connector that keeps no record, as version 1; others have committed since."""
     store, root = open_store(path)
-    plan = plan_write(store, root, find_latest(store, root), rows().schema, "append")
+    table = TableRef(store, root)
+    plan = plan_write(store, root, find_latest(table), rows().schema, "append")
     properties = {"lance.streaming.queryId": "q", "lance.streaming.epochId": "0"}
-    fragments = write_fragments(rows(1).to_batches(), store, root, plan.schema, version=plan.version)
-    assert commit_write(store, root, plan, fragments, properties).version == 1
+    fragments = write_fragments(rows(1).to_batches(), table, plan.schema, version=plan.version)
+    assert commit_write(table, plan, fragments, properties).version == 1
     for number in range(later):
         lance.write_dataset(rows(10 + number), path, mode="append")
     assert write(path, IdempotentWrite("q", 0, "stream"), 1) is None
@@ -380,10 +386,8 @@ def test_jobs_are_forgotten_by_age(path: str, monkeypatch: pytest.MonkeyPatch) -
     write(path, IdempotentWrite("old", 1), 1)
     pylance(path).update_config({MAX_AGE: "30days"})
     later = CommitEnv(time_ns=lambda: time.time_ns() + 40 * 86_400 * 10**9)
-    store, root = open_store(path)
-    commit_operation(
-        store, root, append_message([]), read_version=2, once=IdempotentWrite("new", 1), env=later
-    )
+    table = TableRef(*open_store(path))
+    commit_operation(table, append_message([]), read_version=2, once=IdempotentWrite("new", 1), env=later)
     assert list(record(path)["applications"]) == ["txn:new"]
     with pytest.raises(CommitError, match="nobody knows whether 'old'"):
         write(path, IdempotentWrite("old", 1), 1)
@@ -438,8 +442,8 @@ def test_a_damaged_record_stops_only_who_needs_it(path: str, text: str) -> None:
 def test_a_record_that_claims_the_future_is_not_believed(path: str) -> None:
     write(path, IdempotentWrite("job", 1), 1)
     pylance(path).update_config({APPLIED_WRITES: '{"through": 99, "applications": {}}'})
-    store, root = open_store(path)
-    assert AppliedWrites.parse(load_latest(store, root)).through == 2
+    table = TableRef(*open_store(path))
+    assert AppliedWrites.parse(load_latest(table)).through == 2
 
 
 @pytest.mark.parametrize("pair", [("", 1, "txn"), ("a", -1, "txn"), ("a", 1, "other")])

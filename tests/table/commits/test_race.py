@@ -19,6 +19,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.operations import OPERATIONS, Stamp
 from spark_lance.table.rowids import decode_row_versions, fragment_row_ids
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_version
 from tests.conftest import ROOT
@@ -116,14 +117,15 @@ def plain(fragment: table_pb2.DataFragment) -> tuple[object, ...]:
 def history(path: Path | str, options: dict[str, Any] | None = None) -> Counter[str]:
     """Check that versions are without gaps and that each follows from its transaction."""
     store, root = open_store(path, options)
-    versions = [file.version for file in list_versions(store, root)]
+    table = TableRef(store, root)
+    versions = [file.version for file in list_versions(table)]
     assert versions == list(range(1, len(versions) + 1))
     seen: Counter[str] = Counter()
     uuids = set()
-    before = load_version(store, root, 1)
+    before = load_version(table, 1)
     for version in versions[1:]:
-        manifest = load_version(store, root, version)
-        transaction = read_transaction(store, root, manifest)
+        manifest = load_version(table, version)
+        transaction = read_transaction(table, manifest)
         assert transaction.name is not None
         build = OPERATIONS[transaction.name]
         assert build is not None

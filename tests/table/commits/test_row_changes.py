@@ -44,7 +44,7 @@ def commit(table: spark_lance.LanceDataset, rows: RowChanges, operation: Any = N
     if operation is None:
         outcome = rows.apply()
         operation = delete_message(outcome.updated, outcome.removed, "a test")
-    return commit_operation(table.store, table.root, operation, read_version=rows.source.version, rows=rows)
+    return commit_operation(table.table, operation, read_version=rows.source.version, rows=rows)
 
 
 def values(table: spark_lance.LanceDataset) -> list[int]:
@@ -73,18 +73,18 @@ def test_rows_of_a_fragment_with_other_data_files_are_looked_for_again(
         fields_modified=[1],
         update_mode=pb.Update.REWRITE_COLUMNS,
     )
-    commit_operation(table.store, table.root, column, read_version=1)
+    commit_operation(table.table, column, read_version=1)
     with pytest.raises(RetryableConflictError, match="fragment 0 has been rewritten"):
         commit(table, ours)
     with pytest.raises(RetryableConflictError, match="fragment 0 has been rewritten"):
-        ours.apply(load_latest(table.store, table.root))
+        ours.apply(load_latest(table.table))
     assert commit(table, untouched).version == 3
 
 
 def test_rows_of_a_fragment_that_is_gone_are_looked_for_again(table: spark_lance.LanceDataset) -> None:
     ours = changes(table, f0=[1])
     gone = pb.Delete(deleted_fragment_ids=[0])
-    commit_operation(table.store, table.root, gone, read_version=1)
+    commit_operation(table.table, gone, read_version=1)
     with pytest.raises(RetryableConflictError, match="fragment 0 has been rewritten or removed"):
         commit(table, ours)
 
@@ -111,7 +111,7 @@ def test_an_update_keeps_the_deletions_of_others(table: spark_lance.LanceDataset
     assert values(table) == [3, 4, 5, 0, 1, 2]
     first = committed.fragments[0]
     assert read_deletions(table.store, table.root, first).tolist() == [0, 1, 2]
-    transaction = read_transaction(table.store, table.root, committed)
+    transaction = read_transaction(table.table, committed)
     assert (transaction.name, transaction.read_version) == ("update", 2)
     assert list(transaction.message.update.updated_fragments) == list(committed.fragments[:2])
     assert len(transaction.message.update.new_fragments) == 1
@@ -125,7 +125,7 @@ def test_an_update_that_takes_the_last_rows_removes_the_fragment(
     lance.dataset(table.root).delete("a in (2, 3)")
     committed = commit(table, rows, operation)
     assert values(table) == [4, 5, 6, 7, 0, 1]
-    update = read_transaction(table.store, table.root, committed).message.update
+    update = read_transaction(table.table, committed).message.update
     assert (list(update.removed_fragment_ids), list(update.updated_fragments)) == ([0], [])
 
 
@@ -137,7 +137,7 @@ def test_an_update_of_a_row_that_another_updated_is_run_again(
     lance.dataset(table.root).update({"b": "'x'"}, where="a = 0")
     with pytest.raises(RetryableConflictError, match="a row of fragment 0"):
         commit(table, rows, operation)
-    assert load_latest(table.store, table.root).version == 2
+    assert load_latest(table.table).version == 2
 
 
 def test_without_its_rows_an_update_in_the_same_fragment_is_run_again(
@@ -146,7 +146,7 @@ def test_without_its_rows_an_update_in_the_same_fragment_is_run_again(
     operation = moved(table, changes(table, f0=[0]), [])
     lance.dataset(table.root).delete("a = 3")
     with pytest.raises(RetryableConflictError, match="run the operation again"):
-        commit_operation(table.store, table.root, operation, read_version=1)
+        commit_operation(table.table, operation, read_version=1)
 
 
 def test_the_highest_fragment_id_is_kept_when_its_fragment_goes(
@@ -161,7 +161,7 @@ def test_the_highest_fragment_id_is_kept_when_its_fragment_goes(
     gone = commit(table, changes(table, f1=[0, 1, 2, 3]))
     assert gone.max_fragment_id == 1
     spark_lance.write_dataset(ROWS.slice(0, 1), table.root, mode="append")
-    assert [fragment.id for fragment in load_latest(table.store, table.root).fragments] == [0, 2]
+    assert [fragment.id for fragment in load_latest(table.table).fragments] == [0, 2]
 
 
 def marks(table: spark_lance.LanceDataset) -> set[str]:
@@ -176,7 +176,7 @@ def test_files_are_written_again_only_for_fragments_that_changed(table: spark_la
     ours.apply()
     assert list(ours.written) == first
     lance.dataset(table.root).delete("a = 7")
-    ours.apply(load_latest(table.store, table.root))
+    ours.apply(load_latest(table.table))
     assert list(ours.written)[:2] == first
     assert len(ours.written) == 3
 
@@ -220,7 +220,7 @@ def test_many_fragments_are_marked_at_once(tmp_path: Path) -> None:
     commit(table, ours)
     assert values(table) == list(range(0, 24, 2))
     with pytest.raises(RetryableConflictError, match="a row of fragment"):
-        ours.apply(load_latest(table.store, table.root))
+        ours.apply(load_latest(table.table))
 
 
 @pytest.mark.parametrize("rival", ["a = 1", "a in (1, 2, 3)"], ids=["some rows", "what ours leave"])
@@ -235,8 +235,8 @@ def test_fragments_without_rows_go_though_others_were_first(
         table.update({"b": "'new'"}, where=ours)
     else:
         table.delete(ours)
-    newest = load_latest(table.store, table.root)
-    operation: Any = read_transaction(table.store, table.root, newest).operation
+    newest = load_latest(table.table)
+    operation: Any = read_transaction(table.table, newest).operation
     gone = [1] if rival == "a = 1" else [0, 1]
     told = operation.removed_fragment_ids if update else operation.deleted_fragment_ids
     assert sorted(told) == gone

@@ -12,6 +12,7 @@ import pytest
 import spark_lance
 from spark_lance.errors import CommitOutcomeUnknownError
 from spark_lance.table.commits import commit as commit_module
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import load_latest
 
@@ -72,6 +73,6 @@ def test_nothing_is_deleted(
     where = f"{path}/new" if work == "create" else path
     if landed or work != "create":
         store = spark_lance.dataset(where).store
-        assert load_latest(store, where).version == (1 if work == "create" else 1 + landed)
+        assert load_latest(TableRef(store, where)).version == (1 if work == "create" else 1 + landed)
         # What the commit may need is all there.
         assert spark_lance.dataset(where).to_table().num_rows >= 5

@@ -26,6 +26,7 @@ from spark_lance.table.inserts.merge_schema import missing_columns
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
 from spark_lance.table.operations import empty_manifest
 from spark_lance.table.schema.changes import add_fields
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
 
@@ -35,23 +36,23 @@ class Job:
 
     def __init__(self, path: str, data: pa.Table, mode: str = "append", **options: Any) -> None:
         self.store, self.root = open_store(path)
+        self.table = TableRef(self.store, self.root)
         self.data = data
         if options.pop("merge", True):
             options["new_columns"] = data.schema
         self.plan: WritePlan = plan_write(
-            self.store, self.root, find_latest(self.store, self.root), data.schema, mode, **options
+            self.store, self.root, find_latest(self.table), data.schema, mode, **options
         )
         aligner = Aligner(data.schema, self.plan.schema)
         self.fragments = write_fragments(
             map(aligner.align, data.to_batches()),
-            self.store,
-            self.root,
+            self.table,
             self.plan.schema,
             version=self.plan.version,
         )
 
     def commit(self, once: IdempotentWrite | None = None) -> int:
-        return commit_write(self.store, self.root, self.plan, self.fragments, once=once).version
+        return commit_write(self.table, self.plan, self.fragments, once=once).version
 
 
 def merge(path: str, data: pa.Table, mode: str = "append", **options: Any) -> int:

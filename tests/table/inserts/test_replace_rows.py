@@ -26,6 +26,7 @@ from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.replace_rows import RowCheck
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import load_latest
@@ -51,7 +52,7 @@ def test_one_transaction_deletes_and_adds(path: str) -> None:
     assert replacing(path, "a between 2 and 4", table(b=["y", "z"], a=[3, 3])).commit() == 2
     assert [row["a"] for row in rows(path)] == [0, 1, 5, 6, 7, 8, 9, 3, 3]
     store = spark_lance.dataset(path).store
-    assert read_transaction(store, path, load_latest(store, path)).name == "update"
+    assert read_transaction(TableRef(store, path), load_latest(TableRef(store, path))).name == "update"
     lance.dataset(path).optimize.compact_files()
     assert len(rows(path)) == 9
 

@@ -40,8 +40,7 @@ def everything(ds: LanceDataset) -> pa.Table:
 
 def writer(ds: LanceDataset, carried: list[str], **options: Any) -> ClusterWriter:
     return ClusterWriter(
-        store=ds.store,
-        root=ds.root,
+        table=ds.table,
         read_version=ds.version,
         schema=ds.lance_schema,
         version=ds.manifest.file_version,

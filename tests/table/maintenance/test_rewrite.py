@@ -23,6 +23,7 @@ from spark_lance.table.operations.next_version import ReuseEntry, Stamp
 from spark_lance.table.operations.rewrite import rewrite
 from spark_lance.table.paths import Naming
 from spark_lance.table.rowids import append_row_ids
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
@@ -204,10 +205,10 @@ def test_a_rewrite_of_pylance_is_built_alike(tmp_path: Path) -> None:
     table: Any = lance.dataset(path)
     table.create_scalar_index("a", "BTREE")
     lance.dataset(path).optimize.compact_files()
-    store, root = open_store(path)
-    theirs = load_latest(store, root)
-    operation: Any = read_transaction(store, root, theirs).operation
-    built = rewrite(load_version(store, root, theirs.version - 1), operation, STAMP)
+    table_ref = TableRef(*open_store(path))
+    theirs = load_latest(table_ref)
+    operation: Any = read_transaction(table_ref, theirs).operation
+    built = rewrite(load_version(table_ref, theirs.version - 1), operation, STAMP)
     assert built.fragments == theirs.fragments
     assert coverage(built) == coverage(theirs)
     assert [e.uuid.uuid for e in built.indices] == [e.uuid.uuid for e in theirs.indices]

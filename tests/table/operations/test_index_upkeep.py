@@ -27,6 +27,7 @@ from spark_lance.table.operations.index_upkeep import (
     remove_fragments_from_bitmaps,
     retain,
 )
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
 # (name, fields, fragments or None for no bitmap, dataset version)
@@ -52,7 +53,7 @@ def section(entries: list[Entry]) -> bytes:
 
 def entries_of(path: Path) -> list[tuple[bytes, list[int], list[int] | None]]:
     found = []
-    for index in load_latest(*open_store(path)).indices:
+    for index in load_latest(TableRef(*open_store(path))).indices:
         known = index.HasField("fragment_bitmap")
         covered = list(BitMap.deserialize(index.fragment_bitmap)) if known else None
         found.append((index.uuid.uuid, list(index.fields), covered))
@@ -82,7 +83,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example([("x", [0], [0], 1), ("x", [0], [1], 2), ("y", [0, 99], [1], 1)])
 @given(st.lists(entry_strategy(), min_size=1, max_size=7))
 def test_a_delete_keeps_the_entries_that_pylance_keeps(indexed: Path, entries: list[Entry]) -> None:
-    source = load_latest(*open_store(indexed))
+    source = load_latest(TableRef(*open_store(indexed)))
     assert source.inline_transaction is not None
     message = table_pb2.Manifest()
     message.CopyFrom(source.message)

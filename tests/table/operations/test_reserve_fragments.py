@@ -18,6 +18,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.append import append_message
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 
@@ -26,10 +27,10 @@ ROWS = pa.table({"a": pa.array(range(4), pa.int64())})
 
 
 def reserve(path: Path, count: int, read_version: int | None = None) -> Manifest:
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     operation = transaction_pb2.Transaction.ReserveFragments(num_fragments=count)
-    version = read_version or load_latest(store, root).version
-    return commit_operation(store, root, operation, read_version=version)
+    version = read_version or load_latest(table).version
+    return commit_operation(table, operation, read_version=version)
 
 
 def ids(path: Path) -> list[int]:
@@ -56,8 +57,8 @@ def test_reserved_ids_are_kept_by_the_fragments_that_bring_them(tmp_path: Path, 
     fragments = loose(path, ROWS, mode="append")
     fragments[0].id = 1
     lance.write_dataset(ROWS, path, mode="append")
-    store, root = open_store(path)
-    commit_operation(store, root, append_message(fragments), read_version=manifest.version)
+    table = TableRef(*open_store(path))
+    commit_operation(table, append_message(fragments), read_version=manifest.version)
     assert ids(path) == [0, 1, 3]
 
 
@@ -65,9 +66,9 @@ def test_pylance_reserves_the_same_way(tmp_path: Path) -> None:
     path = tmp_path / "t"
     dataset: Any = lance.write_dataset(ROWS, path, max_rows_per_file=2)
     dataset.optimize.compact_files(num_threads=1)
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     versions = [spark_lance.dataset(path, version).manifest for version in (1, 2)]
-    transaction = read_transaction(store, root, versions[1])
+    transaction = read_transaction(table, versions[1])
     assert transaction.name == "reserve_fragments"
     count = transaction.message.reserve_fragments.num_fragments
     other = tmp_path / "u"

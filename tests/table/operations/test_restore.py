@@ -19,6 +19,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.features import FIELD_ID_MARK, MIXED_FILE_VERSIONS, STABLE_ROW_IDS
 from spark_lance.table.operations.next_version import Stamp
 from spark_lance.table.operations.restore import restore
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest, load_version
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
@@ -62,7 +63,7 @@ def test_restored_manifests_equal_those_of_pylance(tmp_path: Path, version: int)
         lance.write_dataset(expected.slice(0, 1), path, mode="append")
         assert theirs(path).to_table().num_rows == expected.num_rows + 1
         contents.append(dataset.to_table(columns=["_rowid"])["_rowid"].to_pylist())
-        manifests.append(load_version(*open_store(path), 8))
+        manifests.append(load_version(TableRef(*open_store(path)), 8))
     wanted, ours = manifests
     assert contents[0] == contents[1]
     for name in ("max_fragment_id", "next_row_id", "config", "fields", "schema_metadata"):
@@ -78,7 +79,7 @@ def test_rows_written_after_a_restore_get_new_ids(tmp_path: Path) -> None:
     _history(path)
     spark_lance.dataset(path, 1).restore()
     spark_lance.write_dataset(ROWS, path, "append")
-    manifest = load_latest(*open_store(path))
+    manifest = load_latest(TableRef(*open_store(path)))
     assert [fragment.id for fragment in manifest.fragments] == [0, 1, 4]
     ids = theirs(path).to_table(columns=["_rowid"])["_rowid"].to_pylist()
     assert ids == [*range(10), *range(21, 31)]
@@ -115,7 +116,7 @@ def test_versions_that_cannot_be_restored(tmp_path: Path) -> None:
     path = tmp_path / "t"
     dataset = spark_lance.write_dataset(ROWS, path)
     with pytest.raises(VersionNotFoundError, match="7"):
-        commit_operation(dataset.store, dataset.root, Restore(version=7), read_version=1)
+        commit_operation(dataset.table, Restore(version=7), read_version=1)
     with pytest.raises(ValueError, match="stamp"):
         restore(dataset.manifest, Restore(version=1), Stamp(dataset.root, "1-x.txn", 0))
     assert dataset.latest_version == 1
@@ -144,7 +145,7 @@ def test_stable_row_ids_are_not_given_up(tmp_path: Path) -> None:
     spark_lance.write_dataset(ROWS, plain)
     base = spark_lance.write_dataset(ROWS, stable, enable_stable_row_ids=True).manifest
     assert base.message.reader_feature_flags & STABLE_ROW_IDS
-    stamp = Stamp("r", "1-x.txn", 0, load_latest(*open_store(plain)))
+    stamp = Stamp("r", "1-x.txn", 0, load_latest(TableRef(*open_store(plain))))
     with pytest.raises(UnsupportedFormatError, match="stable row ids"):
         restore(base, Restore(version=1), stamp)
 
@@ -157,7 +158,7 @@ def test_a_version_that_must_not_be_written_is_not_restored(tmp_path: Path, forg
         message.writer_feature_flags |= 1 << 40
 
     forge(path, forbid)
-    manifest = load_latest(*open_store(path))
+    manifest = load_latest(TableRef(*open_store(path)))
     base = spark_lance.write_dataset(ROWS, tmp_path / "other").manifest
     with pytest.raises(UnsupportedFormatError, match="writing"):
         restore(base, Restore(version=1), Stamp("r", "1-x.txn", 0, manifest))

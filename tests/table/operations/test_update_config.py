@@ -23,6 +23,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.features import TABLE_CONFIG
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.versions import load_latest
 
@@ -65,7 +66,7 @@ def entries(transaction: Transaction) -> list[Any]:
 
 def state(path: Path) -> tuple[Any, ...]:
     """Return everything of the newest manifest that a config update may touch."""
-    message = load_latest(*open_store(path)).message
+    message = load_latest(TableRef(*open_store(path))).message
     texts = [dict(message.config), dict(message.table_metadata), dict(message.schema_metadata)]
     fields = [(field.name, dict(field.metadata)) for field in message.fields]
     return texts, fields, message.reader_feature_flags, message.writer_feature_flags, message.version
@@ -82,7 +83,9 @@ def test_every_update_ends_as_with_pylance(tmp_path: Path) -> None:
         assert ours.metadata == theirs(tmp_path / "ours").metadata
         assert ours.schema.equals(theirs(tmp_path / "ours").schema, check_metadata=True)
         written = [
-            read_transaction(*open_store(tmp_path / side), load_latest(*open_store(tmp_path / side)))
+            read_transaction(
+                TableRef(*open_store(tmp_path / side)), load_latest(TableRef(*open_store(tmp_path / side)))
+            )
             for side in ("lance", "ours")
         ]
         assert entries(written[0]) == entries(written[1]), name
@@ -180,7 +183,7 @@ def test_fields_that_do_not_exist(tmp_path: Path) -> None:
     message = transaction_pb2.Transaction.UpdateConfig()
     message.field_metadata_updates[7].replace = True
     with pytest.raises(SchemaError, match="7"):
-        commit_operation(dataset.store, dataset.root, message, read_version=1)
+        commit_operation(dataset.table, message, read_version=1)
     assert dataset.latest_version == 1
 
 
@@ -200,4 +203,4 @@ def test_the_older_form_is_refused(tmp_path: Path) -> None:
     dataset = spark_lance.write_dataset(ROWS, tmp_path / "t")
     message = transaction_pb2.Transaction.UpdateConfig(upsert_values={"k": "1"})
     with pytest.raises(UnsupportedFormatError, match="older form"):
-        commit_operation(dataset.store, dataset.root, message, read_version=1)
+        commit_operation(dataset.table, message, read_version=1)

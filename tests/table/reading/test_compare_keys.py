@@ -63,8 +63,8 @@ def test_any_two_versions_of_a_table_with_a_key(changes: list[Step], data: st.Da
 def feed_of(path: Path, version: int) -> dict[str, int]:
     """Return how many rows a version changed, by the kind of change."""
     table = ours.dataset(path).snapshot
-    walk = Walk(table.store, table.root)
-    old, new = (Snapshot(walk.store, walk.root, walk.manifest(v)) for v in (version - 1, version))
+    walk = Walk(table.table)
+    old, new = (Snapshot(walk.table, walk.manifest(v)) for v in (version - 1, version))
     counts: dict[str, int] = {}
     for change in changes_of(old, new, walk.transaction(version)):
         counts[change.kind] = counts.get(change.kind, 0) + change.count

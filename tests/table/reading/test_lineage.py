@@ -20,6 +20,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.bases import Bases
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT, LineageReader, fragment_lineage
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.table.histories import SPILL, Step, play, steps
 
@@ -48,14 +49,14 @@ def assert_lineage_as_pylance(path: Path, version: int | None = None) -> None:
         columns=["_rowaddr", ROW_ID, CREATED_AT, UPDATED_AT]
     )
     expected = theirs.to_table().sort_by("_rowaddr")
-    store, root = open_store(path)
-    manifest = load_latest(store, root) if version is None else load_version(store, root, version)
-    bases = Bases.of(store, root, manifest.message)
+    table = TableRef(*open_store(path))
+    manifest = load_latest(table) if version is None else load_version(table, version)
+    bases = Bases.of(table, manifest.message)
     for fragment in manifest.fragments:
         addresses = expected["_rowaddr"].to_numpy()
         here = addresses >> 32 == fragment.id
         offsets = (addresses[here] & 0xFFFFFFFF).astype(np.int64)
-        lineage = fragment_lineage(store, root, fragment, bases)
+        lineage = fragment_lineage(table, fragment, bases)
         for name, values in zip((ROW_ID, CREATED_AT, UPDATED_AT), lineage, strict=True):
             assert values is not None
             assert len(values) == fragment.physical_rows
@@ -70,7 +71,7 @@ def test_every_version_of_a_spilled_table(tmp_path: Path) -> None:
     assert message.reader_feature_flags & SPILLED
     arms = {fragment.WhichOneof("row_id_sequence") for fragment in message.fragments}
     assert arms == {"inline_row_ids", "column_row_ids"}
-    for file in list_versions(*open_store(path)):
+    for file in list_versions(TableRef(*open_store(path))):
         assert_lineage_as_pylance(path, file.version)
     assert ours.dataset(path).to_table().equals(lance.dataset(str(path)).to_table())
 
@@ -107,8 +108,8 @@ def test_dropped_columns_leave_their_file_to_the_lineage(tmp_path: Path) -> None
 def test_no_version_loses_the_file_of_its_lineage(tmp_path: Path) -> None:
     path = tmp_path / "t"
     spilled(path)
-    store, root = open_store(path)
-    latest = load_latest(store, root)
+    table = TableRef(*open_store(path))
+    latest = load_latest(table)
     message = start_version(latest, STAMP)
     fragment = next(f for f in message.fragments if f.HasField("column_row_ids"))
     home = next(file for file in fragment.files if -3 in file.fields)
@@ -128,15 +129,15 @@ def test_the_flag_goes_with_the_last_spilled_fragment(tmp_path: Path) -> None:
 def test_parts_of_a_spilled_column(tmp_path: Path) -> None:
     path = tmp_path / "t"
     spilled(path, 3000)
-    store, root = open_store(path)
-    fragment = next(f for f in load_latest(store, root).fragments if f.HasField("column_row_ids"))
+    table = TableRef(*open_store(path))
+    fragment = next(f for f in load_latest(table).fragments if f.HasField("column_row_ids"))
     rows = fragment.physical_rows
     assert rows > 500
-    whole = fragment_lineage(store, root, fragment)
+    whole = fragment_lineage(table, fragment)
     picked = np.unique(np.random.default_rng(3).integers(0, rows, 50))
     for name, values in zip((ROW_ID, CREATED_AT, UPDATED_AT), whole, strict=True):
         assert values is not None
-        reader = LineageReader(store, root, fragment, name, rows)
+        reader = LineageReader(table, fragment, name, rows)
         np.testing.assert_array_equal(reader.read(100, 230), values[100:230])
         np.testing.assert_array_equal(reader.take(picked), values[picked])
 
@@ -182,11 +183,11 @@ def test_missing_versions_are_the_first(tmp_path: Path, forge: Forge) -> None:
 
 def test_a_table_without_stable_row_ids_has_no_lineage(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"a": range(5)}), tmp_path / "t")
-    store, root = open_store(tmp_path / "t")
-    (fragment,) = load_latest(store, root).fragments
-    assert fragment_lineage(store, root, fragment) == (None, None, None)
+    table = TableRef(*open_store(tmp_path / "t"))
+    (fragment,) = load_latest(table).fragments
+    assert fragment_lineage(table, fragment) == (None, None, None)
     with pytest.raises(FormatError, match="no row ids"):
-        LineageReader(store, root, fragment, ROW_ID, 5)
+        LineageReader(table, fragment, ROW_ID, 5)
 
 
 @pytest.mark.parametrize("homes", [0, 2])
@@ -203,10 +204,10 @@ def test_exactly_one_file_holds_a_spilled_sequence(tmp_path: Path, forge: Forge,
             home.fields[list(home.fields).index(-3)] = -2
 
     forge(path, edit)
-    store, root = open_store(path)
-    fragment = next(f for f in load_latest(store, root).fragments if f.HasField("column_row_ids"))
+    table = TableRef(*open_store(path))
+    fragment = next(f for f in load_latest(table).fragments if f.HasField("column_row_ids"))
     with pytest.raises(FormatError, match=f"{homes} data files"):
-        fragment_lineage(store, root, fragment)
+        fragment_lineage(table, fragment)
     with pytest.raises((OSError, ValueError)):
         lance.dataset(str(path)).to_table(columns=["_rowid"])
 

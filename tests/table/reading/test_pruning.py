@@ -24,6 +24,7 @@ from spark_lance.table.reading.pruning import _Allowed, prune
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.row_set import RowSet
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 from tests.table.histories import Step, play, steps
 
@@ -118,7 +119,7 @@ def parts(tmp_path: Path) -> Path:
 def test_fragments_that_cannot_have_the_rows_are_left_out(
     parts: Path, text: str, fragments: list[int], rows: dict[int, list[int]]
 ) -> None:
-    manifest = load_latest(*open_store(parts))
+    manifest = load_latest(TableRef(*open_store(parts)))
     condition = compile_predicate(text, nameable(manifest.schema))
     kept, found = prune(condition, manifest.fragments, False)
     assert [fragment.id for fragment in kept] == fragments
@@ -126,7 +127,7 @@ def test_fragments_that_cannot_have_the_rows_are_left_out(
 
 
 def test_other_pruners_narrow_the_rows_further(parts: Path) -> None:
-    manifest = load_latest(*open_store(parts))
+    manifest = load_latest(TableRef(*open_store(parts)))
     condition = compile_predicate("a in (3, 4, 25) and _fragid <= 2", nameable(manifest.schema))
     asked: list[list[int]] = []
 
@@ -140,8 +141,8 @@ def test_other_pruners_narrow_the_rows_further(parts: Path) -> None:
     )
     assert asked == [[0, 1, 2]]
     assert ([fragment.id for fragment in kept], rows) == ([0, 2], {0: BitMap([4])})
-    store, root = open_store(parts)
-    tasks = replace(Scan.plan(store, root, manifest, ["a"]), pruners=(index,)).tasks_for(condition)
+    table_ref = TableRef(*open_store(parts))
+    tasks = replace(Scan.plan(table_ref, manifest, ["a"]), pruners=(index,)).tasks_for(condition)
     tables = [table for task in tasks for table in pickle.loads(pickle.dumps(task)).tables(100, condition)]
     assert pa.concat_tables(tables)["a"].to_pylist() == [3, 4, 25]
 

@@ -22,6 +22,7 @@ from spark_lance.io.memory import MemoryStore
 from spark_lance.io.store import open_store
 from spark_lance.table.reading.fragment_rows import Columns, FragmentRows
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 from tests.table.histories import Step, play, rows, steps
 
@@ -164,8 +165,8 @@ def test_native_and_sql_filters_agree(wide: Path) -> None:
 
 
 def test_plans_tasks_and_conditions_can_be_pickled(wide: Path) -> None:
-    store, root = open_store(wide)
-    scan = Scan.plan(store, root, load_latest(store, root), ["text", "_rowoffset"])
+    table = TableRef(*open_store(wide))
+    scan = Scan.plan(table, load_latest(table), ["text", "_rowoffset"])
     condition = scan.condition("k % 500 = 4 and part.x > 3")
     assert len(pickle.loads(pickle.dumps(scan)).tasks()) == len(scan.tasks())
     tables = []
@@ -179,8 +180,8 @@ def test_plans_tasks_and_conditions_can_be_pickled(wide: Path) -> None:
 
 
 def test_a_filter_may_read_more_of_a_column_than_is_wanted(wide: Path) -> None:
-    store, root = open_store(wide)
-    scan = Scan.plan(store, root, load_latest(store, root), ["part", "k"])
+    table_ref = TableRef(*open_store(wide))
+    scan = Scan.plan(table_ref, load_latest(table_ref), ["part", "k"])
     condition = scan.condition("part.x = 41 and k = 41")
     (part, key) = scan.fields
     pruned = part.prune(lambda leaf: leaf.name == "y")
@@ -264,8 +265,8 @@ def test_short_spans_of_any_history(changes: list[Step], stable: bool, data: st.
         path = Path(directory) / "t"
         play(path, changes, stable=stable)
         store, root = open_store(str(path))
-        version, names = load_latest(store, root), ("b", "a", "_rowid", "_rowaddr")
-        for task in Scan(store, root, version, names, tuple(version.fragments)).tasks():
+        version, names = load_latest(TableRef(store, root)), ("b", "a", "_rowid", "_rowaddr")
+        for task in Scan(TableRef(store, root), version, names, tuple(version.fragments)).tasks():
             count = task.message.physical_rows
             whole = pa.concat_tables([task.arrow_schema.empty_table(), *task.tables(1 << 20)])
             places = whole["_rowaddr"].to_numpy() & np.uint64(0xFFFFFFFF)

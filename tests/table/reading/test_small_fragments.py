@@ -25,7 +25,7 @@ def rows(start: int, count: int = 10) -> pa.Table:
 
 
 def read(table: LanceDataset) -> pa.Table:
-    tasks = Scan.plan(table.store, table.root, table.manifest).tasks()
+    tasks = Scan.plan(table.table, table.manifest).tasks()
     return pa.concat_tables(small_fragments.read_tasks(tasks))
 
 

@@ -34,6 +34,7 @@ from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.paths import deletion_path
 from spark_lance.table.rows.delete import delete_rows
 from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from tests.wrapped_store import WrappedStore
@@ -141,8 +142,8 @@ def test_manifests_equal_those_of_pylance(tmp_path: Path) -> None:
             dataset.delete("a < 12")
         else:
             spark_lance.dataset(path).delete(a < 12)
-        latest = load_latest(*open_store(path))
-        transaction = read_transaction(*open_store(path), latest)
+        latest = load_latest(TableRef(*open_store(path)))
+        transaction = read_transaction(TableRef(*open_store(path)), latest)
         assert transaction.read_version == 2
         manifests.append((latest, transaction.message.delete))
     (theirs, operation), (ours, our_operation) = manifests
@@ -215,7 +216,7 @@ def test_deletes_of_different_rows_both_survive(tmp_path: Path, first: str) -> N
         theirs.delete("a = 2")
         ours = ours.delete((a == 1) | (a == 11))
         assert ours.version == 3
-        transaction = read_transaction(ours.store, ours.root, ours.manifest)
+        transaction = read_transaction(ours.table, ours.manifest)
         assert transaction.read_version == 2
         assert transaction.file_name == ours.manifest.transaction_file
         merged, own = ours.manifest.fragments
@@ -248,7 +249,7 @@ def test_what_the_low_level_commit_refuses_is_run_again_by_delete(tmp_path: Path
     message = delete_message(outcome.updated, outcome.removed, "a < 3")
     for known in (changes, None):
         with pytest.raises(RetryableConflictError):
-            commit_operation(stale.store, stale.root, message, read_version=1, rows=known)
+            commit_operation(stale.table, message, read_version=1, rows=known)
     assert stale.latest_version == 2
     assert stale.delete(a < 3).version == 3
     assert values(path) == [4, 5, 6, 7, 8, 9]
@@ -291,11 +292,11 @@ def test_an_overwrite_is_no_reason_to_run_again(tmp_path: Path) -> None:
 
 def test_a_delete_that_names_missing_fragments_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     lance.write_dataset(rows(0, 10), path)
     for message in (delete_message([], [7], ""), delete_message([table_pb2.DataFragment(id=7)], [], "")):
         with pytest.raises(FormatError, match="7"):
-            commit_operation(store, root, message, read_version=1)
+            commit_operation(table, message, read_version=1)
 
 
 class _LostAnswer(WrappedStore):
@@ -316,7 +317,7 @@ def test_a_lost_answer_to_a_merged_delete_is_recognized(tmp_path: Path) -> None:
     stale = spark_lance.dataset(path)
     lance.dataset(str(path)).delete("a = 1")
     store = _LostAnswer.around(stale.store)
-    assert delete_rows(replace(stale, store=store).snapshot, a == 2).version == 3
+    assert delete_rows(replace(stale, table=replace(stale.table, store=store)).snapshot, a == 2).version == 3
     assert store.lost
     assert values(path) == [0, *range(3, 10)]
 
@@ -334,7 +335,7 @@ def test_retries_of_a_merged_delete_reach_the_newest_version(tmp_path: Path) -> 
             super().put_if_absent(path_, data, sync=sync)
 
     store = Overtaken.around(stale.store)
-    committed = delete_rows(replace(stale, store=store).snapshot, a == 2)
+    committed = delete_rows(replace(stale, table=replace(stale.table, store=store)).snapshot, a == 2)
     assert committed.version == 6
     assert values(path) == [value for value in range(40) if value not in (2, *range(20, 24))]
     # Four of pylance's, one of ours: those of the lost attempts are gone.
@@ -353,7 +354,7 @@ def test_files_that_cannot_be_discarded_do_not_undo_a_commit(tmp_path: Path) -> 
             raise PermissionError(path)
 
     store = Undeletable.around(stale.store)
-    assert delete_rows(replace(stale, store=store).snapshot, a == 2).version == 3
+    assert delete_rows(replace(stale, table=replace(stale.table, store=store)).snapshot, a == 2).version == 3
     assert values(path) == [0, *range(3, 10)]
     assert len(deletion_files(path)) == 3
 

@@ -30,6 +30,7 @@ from spark_lance.io.store import open_store
 from spark_lance.table.row_keys import KeyIndex
 from spark_lance.table.rows.key_filter import key_filter
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 
@@ -410,8 +411,8 @@ def test_many_windows_and_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def filter_of(path: Path) -> Any:
-    store, root = open_store(path)
-    return read_transaction(store, root, load_latest(store, root)).message.update.inserted_rows
+    table = TableRef(*open_store(path))
+    return read_transaction(table, load_latest(table)).message.update.inserted_rows
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from spark_lance.table.rowids import decode_row_versions
 from spark_lance.table.rows import row_rewrites
 from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, commit_moves, write_moved
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments
@@ -69,7 +70,7 @@ def content(path: Path, columns: list[str] | None = None) -> list[tuple[Any, ...
 
 
 def manifest(path: Path) -> Manifest:
-    return load_latest(*open_store(path))
+    return load_latest(TableRef(*open_store(path)))
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
@@ -89,7 +90,7 @@ def test_manifests_equal_those_of_pylance(tmp_path: Path, version: str, stable: 
             else:
                 assert spark_lance.dataset(path).update(change, where).num_rows_updated == 13
         latest = manifest(path)
-        found.append((latest, read_transaction(*open_store(path), latest).message))
+        found.append((latest, read_transaction(TableRef(*open_store(path)), latest).message))
         expected = content(path, ["a", "b", "s", *SYSTEM] if stable else None)
         if side == "lance":
             theirs = expected
@@ -371,7 +372,7 @@ def test_stale_handles_on_different_rows_both_count(tmp_path: Path, stable: bool
         theirs.update({"b": "b + 100"}, where="a = 2")
         done = ours.update({"b": "b + 100"}, "a = 1").dataset
         # Merged, not run again: the files of the first attempt are what was committed.
-        assert read_transaction(done.store, done.root, done.manifest).read_version == 2
+        assert read_transaction(done.table, done.manifest).read_version == 2
     changed = [(a, b, s) for a, b, s in content(path) if b >= 100]
     assert changed == [(1, 101, "1"), (2, 102, "2")]
     assert len(content(path)) == 20
@@ -504,13 +505,13 @@ def test_rewritten_columns_as_pylance_marks_them(tmp_path: Path) -> None:
     merge = lance.dataset(str(path)).merge_insert("a").when_matched_update_all()
     merge.write_mode("rewrite_columns").execute(source)
     theirs = manifest(path)
-    transaction = read_transaction(*open_store(path), theirs)
+    transaction = read_transaction(TableRef(*open_store(path)), theirs)
     operation = transaction.message.update
     assert operation.update_mode == Update.REWRITE_COLUMNS
     for file in (path / "_versions").glob("*.manifest"):
         if file.name == theirs.path.rpartition("/")[2]:
             file.unlink()
-    ours = commit_operation(*open_store(path), operation, read_version=base.version)
+    ours = commit_operation(TableRef(*open_store(path)), operation, read_version=base.version)
     assert list(ours.fragments) == list(theirs.fragments)
     assert [i.fragment_bitmap for i in ours.indices] == [i.fragment_bitmap for i in theirs.indices]
     assert [(a, b) for a, b, _ in content(path) if b >= 50] == [(1, 50), (12, 51), (13, 52)]
@@ -520,14 +521,14 @@ def test_rewritten_columns_as_pylance_marks_them(tmp_path: Path) -> None:
 
 def test_an_update_that_names_missing_fragments_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    store, root = open_store(path)
+    table = TableRef(*open_store(path))
     lance.write_dataset(rows(0, 10), path)
     for message in (
         update_message([], [7], [], []),
         update_message([table_pb2.DataFragment(id=7)], [], [], []),
     ):
         with pytest.raises(FormatError, match="7"):
-            commit_operation(store, root, message, read_version=1)
+            commit_operation(table, message, read_version=1)
 
 
 def test_the_condition_may_name_row_ids(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
     VersionNotFoundError,
 )
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches
 
 
@@ -339,9 +340,9 @@ def test_old_names_become_new_ones(tmp_path: Path) -> None:
     from spark_lance.io.store import open_store
     from spark_lance.table.versions.naming import migrate_names
 
-    store, root = open_store(path)
-    assert migrate_names(store, root) == 1
-    assert migrate_names(store, root) == 0
+    table = TableRef(*open_store(path))
+    assert migrate_names(table) == 1
+    assert migrate_names(table) == 0
     append(lance.dataset(path), 4)
     assert rows(spark_lance.dataset(path)) == [1, 2, 3, 4]
     assert rows(lance.dataset(path, version=2)) == [1, 2]

@@ -236,9 +236,9 @@ def test_two_weeks_by_default(tmp_path: Path) -> None:
     assert table.cleanup_old_versions().old_versions == 0
     later = datetime.now(timezone.utc) + timedelta(days=13)
     policy = module.CleanupPolicy()
-    assert module.cleanup(table.store, table.root, table.manifest, policy, now=later).old_versions == 0
+    assert module.cleanup(table.table, table.manifest, policy, now=later).old_versions == 0
     later += timedelta(days=2)
-    assert module.cleanup(table.store, table.root, table.manifest, policy, now=later).old_versions == 10
+    assert module.cleanup(table.table, table.manifest, policy, now=later).old_versions == 10
 
 
 def test_an_unreadable_version_stops_everything(tmp_path: Path) -> None:

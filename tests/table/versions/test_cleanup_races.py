@@ -24,6 +24,7 @@ from spark_lance.table import transaction as transactions
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.commits.detached import commit_detached
 from spark_lance.table.inserts import clone as clone_module
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions import publish as publishing
 from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
 from spark_lance.table.versions.versions import list_versions, load_latest
@@ -108,7 +109,7 @@ class Writer:
     def detached(self, version: int) -> None:
         table = self.table()
         operation = transaction_pb2.Transaction.Restore(version=version)
-        made = commit_detached(table.store, self.place, operation, read_version=table.version)
+        made = commit_detached(TableRef(table.store, self.place), operation, read_version=table.version)
         self.versions[made.version] = [version] * 3
 
     def branch_again(self, version: int) -> None:
@@ -138,13 +139,13 @@ class Writer:
             )
 
     def listed(self) -> list[int]:
-        return [file.version for file in list_versions(self.table().store, self.place)]
+        return [file.version for file in list_versions(TableRef(self.table().store, self.place))]
 
 
 def clean(place: Path, before: Callable[[int], None], rate: int | None = None) -> CleanupStats:
     store = BusyStore.around(LocalStore(), before=before)
-    at = load_latest(LocalStore(), str(place))
-    return cleanup(store, str(place), at, ALL, delete_rate_limit=rate)
+    at = load_latest(TableRef(LocalStore(), str(place)))
+    return cleanup(TableRef(store, str(place)), at, ALL, delete_rate_limit=rate)
 
 
 ACTS = ("append", "restore", "tag", "branch", "detached", "branch_again")
@@ -201,7 +202,7 @@ def test_versions_that_come_back_can_be_cleaned_up_later(original: Path, tmp_pat
     place = tmp_path / "t"
     shutil.copytree(original, place)
     writer = Writer(place)
-    manifests = {file.version: Path(file.path) for file in list_versions(LocalStore(), str(place))}
+    manifests = {file.version: Path(file.path) for file in list_versions(TableRef(LocalStore(), str(place)))}
 
     def before(_: int) -> None:
         # Version 3 is deleted, and the tag comes from a writer that has looked at it before.

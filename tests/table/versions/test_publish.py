@@ -35,6 +35,7 @@ from spark_lance.io.store import Store, open_store
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.paths import Naming, manifest_path
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.wrapped_store import WrappedStore
@@ -148,10 +149,10 @@ CHOSEN = STEPS.index(("choose", "after"))
 
 def append(store: Store, uri: str) -> int:
     """Append a fragment without files: only the commit is looked at."""
-    latest = load_latest(store, uri)
+    latest = load_latest(TableRef(store, uri))
     fragment = latest.message.fragments[0]
     return commit_operation(
-        store, uri, append_message([fragment]), read_version=latest.version, retry=QUICK
+        TableRef(store, uri), append_message([fragment]), read_version=latest.version, retry=QUICK
     ).version
 
 
@@ -159,13 +160,14 @@ def append(store: Store, uri: str) -> int:
 def test_a_crash_leaves_a_version_or_none(step: int, uri: str, options: Options) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     store, root = open_store(uri, options)
+    table = TableRef(store, root)
     assert isinstance(store.manifests, SqliteManifestStore)
     dying = DyingStore(store.manifests.file, "file", at=STEPS[step])
     with pytest.raises(Crash):
         append(Dying.around(LocalStore(), at=STEPS[step], manifests=dying, conditional_put=False), root)
     expected = 2 if step >= CHOSEN else 1
-    assert load_latest(store, root).version == expected
-    assert [file.version for file in list_versions(store, root)] == list(range(1, expected + 1))
+    assert load_latest(table).version == expected
+    assert [file.version for file in list_versions(table)] == list(range(1, expected + 1))
     # Whatever was left half done was finished by that reader.
     latest = store.manifests.get_latest(root)
     assert latest is not None
@@ -179,6 +181,7 @@ def test_a_crash_leaves_a_version_or_none(step: int, uri: str, options: Options)
 def test_a_lost_answer_is_no_lost_commit(step: int, uri: str, options: Options) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     store, root = open_store(uri, options)
+    table = TableRef(store, root)
     assert isinstance(store.manifests, SqliteManifestStore)
     error = ConnectionError("reset by peer")
     fails = DyingStore(store.manifests.file, "file", at=STEPS[step], error=error)
@@ -188,16 +191,16 @@ def test_a_lost_answer_is_no_lost_commit(step: int, uri: str, options: Options) 
         # Nothing was chosen: every attempt fails, and it is known which version they aimed at.
         with pytest.raises(CommitOutcomeUnknownError):
             append(failing, root)
-        assert load_latest(store, root).version == 1
+        assert load_latest(table).version == 1
     elif verb == "copy":
         with pytest.raises(CommitOutcomeUnknownError, match="not in place yet"):
             append(failing, root)
         # It was chosen, so the next reader finishes it: nothing of it was deleted.
-        assert load_latest(store, root).version == 2
+        assert load_latest(table).version == 2
     else:
         assert append(failing, root) == 2, when
-    newest = load_latest(store, root).version
-    assert [file.version for file in list_versions(store, root)] == list(range(1, newest + 1))
+    newest = load_latest(table).version
+    assert [file.version for file in list_versions(table)] == list(range(1, newest + 1))
 
 
 class Repeating(SqliteManifestStore):
@@ -214,7 +217,10 @@ def test_a_row_that_lost_against_itself_won(uri: str, options: Options) -> None:
     assert isinstance(store.manifests, SqliteManifestStore)
     repeating = replace(store, manifests=Repeating(store.manifests.file, "file"))
     publish(
-        repeating, root, 2, manifest_path(root, 2, Naming.V2), store.read(manifest_path(root, 1, Naming.V2))
+        TableRef(repeating, root),
+        2,
+        manifest_path(root, 2, Naming.V2),
+        store.read(manifest_path(root, 1, Naming.V2)),
     )
     assert versions_dir(uri) == sorted(Naming.V2.file_name(v) for v in (1, 2))
 
@@ -223,7 +229,7 @@ def test_specific_versions_are_finished_too(uri: str, options: Options) -> None:
     write_dataset(ROWS, uri, storage_options=options)
     store, root = open_store(uri, options)
     stage(store, root, 1)
-    assert load_version(store, root, 1).version == 1
+    assert load_version(TableRef(store, root), 1).version == 1
     assert versions_dir(uri) == [Naming.V2.file_name(1)]
 
 
@@ -248,7 +254,7 @@ def test_readers_finish_at_the_same_time(uri: str, options: Options) -> None:
 
         def read(barrier: threading.Barrier = barrier) -> None:
             barrier.wait()
-            found.append(load_latest(store, root).version)
+            found.append(load_latest(TableRef(store, root)).version)
 
         threads = [threading.Thread(target=read) for _ in range(4)]
         for thread in threads:
@@ -264,7 +270,7 @@ def test_a_lost_manifest_is_told(uri: str, options: Options) -> None:
     store, root = open_store(uri, options)
     store.delete(stage(store, root, 1), root)
     with pytest.raises(FormatError, match="version 1 is lost"):
-        load_latest(store, root)
+        load_latest(TableRef(store, root))
 
 
 @pytest.mark.parametrize("name", ["x", "7.manifest", "18446744073709551613.manifest-1"])
@@ -274,7 +280,7 @@ def test_rows_that_make_no_sense(name: str, uri: str, options: Options) -> None:
     assert store.manifests is not None
     store.manifests.put_if_exists(root, ManifestEntry(1, f"{root}/_versions/{name}"))
     with pytest.raises(FormatError, match="for version 1"):
-        load_latest(store, root)
+        load_latest(TableRef(store, root))
 
 
 def test_rows_of_a_deleted_table_are_in_the_way(uri: str, options: Options) -> None:
@@ -294,7 +300,7 @@ def test_a_manifest_beside_the_store_is_not_replaced(uri: str, options: Options)
     path = manifest_path(root, 2, Naming.V2)
     store.put(path, b"put here by someone who does not use the store")
     with pytest.raises(FileExistsError):
-        publish(store, root, 2, path, b"ours")
+        publish(TableRef(store, root), 2, path, b"ours")
     assert store.read(path).startswith(b"put here")
 
 
@@ -306,9 +312,9 @@ def race(open_one: Callable[[], Store], uri: str, writers: int, commits: int) ->
         try:
             store = open_one()
             for _ in range(commits):
-                latest = load_latest(store, uri)
+                latest = load_latest(TableRef(store, uri))
                 operation = append_message([latest.message.fragments[0]])
-                commit_operation(store, uri, operation, read_version=latest.version, retry=patient)
+                commit_operation(TableRef(store, uri), operation, read_version=latest.version, retry=patient)
         except BaseException as error:  # noqa: BLE001 (asserted below)
             failures.append(error)
 
@@ -319,8 +325,8 @@ def race(open_one: Callable[[], Store], uri: str, writers: int, commits: int) ->
         thread.join()
     assert failures == []
     store = open_one()
-    assert load_latest(store, uri).version == 1 + writers * commits
-    assert len(load_latest(store, uri).fragments) == 1 + writers * commits
+    assert load_latest(TableRef(store, uri)).version == 1 + writers * commits
+    assert len(load_latest(TableRef(store, uri)).fragments) == 1 + writers * commits
 
 
 class Meeting:
@@ -524,7 +530,7 @@ def test_a_lock_that_hides_failures_does_not_make_them_commits(uri: str) -> None
     write_dataset(ROWS, uri)
     store, root = open_store(uri, LOCKED, BadLock(fails=False))
     with pytest.raises(FileExistsError, match="version 1 is there"):
-        publish(store, root, 1, manifest_path(root, 1, Naming.V2), b"")
+        publish(TableRef(store, root), 1, manifest_path(root, 1, Naming.V2), b"")
     assert write_dataset(ROWS, uri, "append", commit_lock=BadLock(fails=False)).count_rows() == 6
 
 
@@ -549,7 +555,7 @@ def test_a_lock_that_cannot_be_had(uri: str) -> None:
 
     store, root = open_store(uri, LOCKED, busy)
     with pytest.raises(FileExistsError, match="held by another"):
-        publish(store, root, 1, manifest_path(root, 1, Naming.V2), b"")
+        publish(TableRef(store, root), 1, manifest_path(root, 1, Naming.V2), b"")
     for failing in (down, refusing):
         with pytest.raises(CommitError, match=r"was not given .*, so nothing was committed") as told:
             write_dataset(ROWS, uri, storage_options=LOCKED, commit_lock=failing)
@@ -566,4 +572,4 @@ def test_a_manifest_store_that_is_down_is_told(uri: str, options: Options) -> No
     assert isinstance(store.manifests, SqliteManifestStore)
     Path(store.manifests.file).write_bytes(b"no database" * 100)
     with pytest.raises(StoreError, match="manifest store"):
-        load_latest(store, root)
+        load_latest(TableRef(store, root))

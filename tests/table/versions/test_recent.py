@@ -18,6 +18,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.fragment_facts import FragmentFacts
 from spark_lance.table.manifest import read_manifest
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
@@ -30,7 +31,7 @@ def rows(start: int, count: int) -> pa.Table:
 def check_known(path: str) -> None:
     """The newest version as it is known is that of its file."""
     store, root = open_store(path)
-    known = load_latest(store, root)
+    known = load_latest(TableRef(store, root))
     read = read_manifest(store, known.path, known.naming)
     assert known.message == read.message
     assert known.message.SerializeToString(deterministic=True) == read.message.SerializeToString(
@@ -83,10 +84,10 @@ def test_a_table_in_the_place_of_another_is_read(tmp_path: Path) -> None:
     # The same number of bytes, and another content.
     (file,) = (path / "_versions").glob("*8446744073709551613.manifest")
     data = file.read_bytes()
-    store, root = open_store(str(path))
-    name = load_latest(store, root).fragments[0].files[0].path.encode()
+    table = TableRef(*open_store(str(path)))
+    name = load_latest(table).fragments[0].files[0].path.encode()
     file.write_bytes(data.replace(name, name[::-1]))
-    assert load_latest(store, root).fragments[0].files[0].path.encode() == name[::-1]
+    assert load_latest(table).fragments[0].files[0].path.encode() == name[::-1]
 
 
 def test_an_append_looks_at_new_fragments_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,7 @@ def test_an_append_looks_at_new_fragments_only(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(FragmentFacts, "of", classmethod(of))
     spark_lance.write_dataset(rows(20, 1), path, mode="append")
     assert looked == [1]
-    assert len(load_latest(*open_store(path)).fragments) == 21
+    assert len(load_latest(TableRef(*open_store(path))).fragments) == 21
 
 
 @st.composite

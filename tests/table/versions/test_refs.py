@@ -13,6 +13,7 @@ from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundE
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import open_store
 from spark_lance.table.paths import Naming, newest_manifest_name
+from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import (
     find_version,
     latest_version,
@@ -35,13 +36,13 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_versions_are_listed_in_order(table: Path) -> None:
-    store, root = open_store(table)
-    versions = list_versions(store, root)
+    table_ref = TableRef(*open_store(table))
+    versions = list_versions(table_ref)
     assert [file.version for file in versions] == list(range(1, 12))
-    assert latest_version(store, root) == versions[-1]
-    assert find_version(store, root, 4) == versions[3]
-    assert load_version(store, root, 4).version == 4
-    assert load_latest(store, root).version == 11
+    assert latest_version(table_ref) == versions[-1]
+    assert find_version(table_ref, 4) == versions[3]
+    assert load_version(table_ref, 4).version == 4
+    assert load_latest(table_ref).version == 11
 
 
 @pytest.mark.parametrize("hint", [b"", b"{", b'{"version":2}', b'{"version":99}', b"\xff\xfe", None])
@@ -51,7 +52,7 @@ def test_hints_are_never_trusted(table: Path, hint: bytes | None) -> None:
         file.unlink()
     else:
         file.write_bytes(hint)
-    assert load_latest(*open_store(table)).version == 11
+    assert load_latest(TableRef(*open_store(table))).version == 11
 
 
 def test_detached_versions_are_no_history(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_detached_versions_are_no_history(tmp_path: Path) -> None:
     operation = lance.LanceOperation.Append(fragments)
     lance.LanceDataset.commit(str(path), operation, read_version=1, detached=True)
     assert list((path / "_versions").glob("d*.manifest"))
-    assert load_latest(*open_store(path)).version == 1
+    assert load_latest(TableRef(*open_store(path))).version == 1
 
 
 def test_files_in_the_making_are_no_versions(table: Path) -> None:
@@ -73,51 +74,51 @@ def test_files_in_the_making_are_no_versions(table: Path) -> None:
         "readme.txt",
     ):
         (versions / name).write_bytes(b"junk")
-    assert load_latest(*open_store(table)).version == 11
+    assert load_latest(TableRef(*open_store(table))).version == 11
 
 
 def test_two_naming_schemes_are_refused_but_versions_still_open(table: Path) -> None:
-    store, root = open_store(table)
-    naming = list_versions(store, root)[0].naming
+    table_ref = TableRef(*open_store(table))
+    naming = list_versions(table_ref)[0].naming
     other = Naming.V1 if naming is Naming.V2 else Naming.V2
     names = table / "_versions"
     (names / naming.file_name(3)).rename(names / other.file_name(3))
     with pytest.raises(FormatError, match="V1 and as V2"):
-        load_latest(store, root)
+        load_latest(table_ref)
     with pytest.raises(ValueError, match="multiple manifest naming schemes"):
         lance.dataset(str(table))
-    assert load_version(store, root, 3).version == 3
-    assert load_version(store, root, 4).version == 4
+    assert load_version(table_ref, 3).version == 3
+    assert load_version(table_ref, 4).version == 4
 
 
 @pytest.mark.parametrize("version", [0, -1, 12, 2**63, 2**64])
 def test_a_missing_version_names_those_that_exist(table: Path, version: int) -> None:
     with pytest.raises(VersionNotFoundError, match="1 to 11"):
-        load_version(*open_store(table), version)
+        load_version(TableRef(*open_store(table)), version)
 
 
 def test_the_list_of_versions_in_the_message_is_short(table: Path) -> None:
-    store, root = open_store(table)
+    table_ref = TableRef(*open_store(table))
     for version in (2, 5):
-        Path(find_version(store, root, version).path).unlink()
+        Path(find_version(table_ref, version).path).unlink()
     with pytest.raises(VersionNotFoundError, match=r"7, 8, 9, 10, 11 and 4 older ones from 1 on"):
-        load_version(store, root, 5)
+        load_version(table_ref, 5)
 
 
 def test_no_table(tmp_path: Path) -> None:
     (tmp_path / "empty" / "_versions").mkdir(parents=True)
     for place in (tmp_path / "missing", tmp_path / "empty", tmp_path):
         store, root = open_store(place)
-        assert list_versions(store, root) == []
+        assert list_versions(TableRef(store, root)) == []
         with pytest.raises(TableNotFoundError, match=str(place)):
-            load_latest(store, root)
+            load_latest(TableRef(store, root))
         with pytest.raises(TableNotFoundError, match=str(place)):
-            load_version(store, root, 1)
+            load_version(TableRef(store, root), 1)
 
 
 def test_a_latest_version_that_is_cleaned_up_meanwhile(table: Path) -> None:
     store, root = open_store(table)
-    real = [file.path.rpartition("/")[2] for file in list_versions(store, root)]
+    real = [file.path.rpartition("/")[2] for file in list_versions(TableRef(store, root))]
 
     class Stale(WrappedStore):
         calls = 0
@@ -128,18 +129,18 @@ def test_a_latest_version_that_is_cleaned_up_meanwhile(table: Path) -> None:
             ghost = Naming.V1.file_name(12) if real[0] == "1.manifest" else Naming.V2.file_name(12)
             return [*real, ghost] if Stale.calls == 1 else real
 
-    assert load_latest(Stale.around(LocalStore()), root).version == 11
+    assert load_latest(TableRef(Stale.around(LocalStore()), root)).version == 11
 
 
 def test_hints_are_written_for_local_tables_only(tmp_path: Path) -> None:
     path = tmp_path / "t"
     lance.write_dataset(ROWS, path)
-    store, root = open_store(path)
-    write_hint(store, root, 7)
+    table = TableRef(*open_store(path))
+    write_hint(table, 7)
     assert (path / "_versions" / "latest_version_hint.json").read_text() == '{"version":7}'
     assert not [name for name in (path / "_versions").iterdir() if name.name.startswith(".tmp")]
     memory, place = open_store("memory://hints")
-    write_hint(memory, place, 7)
+    write_hint(TableRef(memory, place), 7)
     assert memory.list(f"{place}/_versions") == []
 
 
@@ -148,8 +149,8 @@ def test_a_hint_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     lance.write_dataset(ROWS, path)
     shutil.rmtree(path / "_versions")
     (path / "_versions").write_text("a file where the directory should be")
-    store, root = open_store(path)
-    write_hint(store, root, 7)
+    table = TableRef(*open_store(path))
+    write_hint(table, 7)
 
 
 def test_the_newest_name_is_found_without_parsing_all() -> None:
@@ -162,10 +163,10 @@ def test_the_newest_name_is_found_without_parsing_all() -> None:
 
 
 def test_a_hint_is_written_in_place(tmp_path: Path) -> None:
-    store, root = open_store(tmp_path)
+    table = TableRef(*open_store(tmp_path))
     (tmp_path / "_versions").mkdir()
     hint = tmp_path / "_versions" / "latest_version_hint.json"
     for version in (9, 1000, 12):
-        write_hint(store, root, version)
+        write_hint(table, version)
         assert hint.read_text() == f'{{"version":{version}}}'
     assert [path.name for path in hint.parent.iterdir()] == [hint.name]

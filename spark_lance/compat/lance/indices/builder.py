@@ -225,7 +225,7 @@ class IndicesBuilder:
             _partitions(LanceFileReader(store.uri(join(folder, file))), len(trained.ivf))
             for file in filenames
         ]
-        with new_segment(snapshot.store, snapshot.root) as segment:
+        with new_segment(snapshot.table) as segment:
             directory = index_directory(snapshot.root, segment)
             files = merge_segments(trained, snapshot.store, directory, parts, snapshot.manifest.file_version)
         covered = BitMap(fragment.id for fragment in snapshot.fragments)

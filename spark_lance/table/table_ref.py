@@ -1,0 +1,47 @@
+"""Where a table is: a store, and the path of the table's root in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_lance.io.store import Store, join
+
+__all__ = ["OfTable", "TableRef"]
+
+
+@dataclass(frozen=True)
+class TableRef:
+    """The place of a table, whichever version of it.
+
+    Attributes:
+        store: where its files are.
+        root: the path of its folder in the store.
+    """
+
+    store: Store
+    root: str
+
+    def path(self, *parts: str) -> str:
+        """Return the path of a file or folder of the table."""
+        return join(self.root, *parts)
+
+    @property
+    def uri(self) -> str:
+        """The URI of the table, which opens it from anywhere."""
+        return self.store.uri(self.root)
+
+
+class OfTable:
+    """Base of classes with a field `table`: its store and its root, by their short names."""
+
+    table: TableRef
+
+    @property
+    def store(self) -> Store:
+        """The store of the table."""
+        return self.table.store
+
+    @property
+    def root(self) -> str:
+        """The path of the table's root in its store."""
+        return self.table.root
