@@ -33,7 +33,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.operations.append import append_message
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 table = TableRef(*open_store(path))
 version = load_latest(table).version

@@ -34,10 +34,10 @@ from benchmarks.harness import Results, parser, run_alone
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
-from spark_lance.table.manifest import pack_manifest
+from spark_lance.table.format.manifest import pack_manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.table_ref import TableRef
 
 SCHEMA = pa.schema([pa.field(name, pa.int64()) for name in "abcde"])
 

@@ -28,7 +28,7 @@ from spark_lance.cli.inspect_commands import ENGINES  # noqa: E402
 from spark_lance.cli.main import command_line  # noqa: E402
 from spark_lance.spark.options.options import option_table  # noqa: E402
 from spark_lance.spark.schema.types import type_table  # noqa: E402
-from spark_lance.table.features import feature_names  # noqa: E402
+from spark_lance.table.format.features import feature_names  # noqa: E402
 from spark_lance.table.metadata import METADATA_TABLES  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from spark_lance.datasets.transaction import Transaction
     from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.enable import enable
-    from spark_lance.spark.lance_table.table import LanceTable
     from spark_lance.spark.session.builder import session_builder
     from spark_lance.spark.source import LanceDataSource
+    from spark_lance.spark.table.table import LanceTable
     from spark_lance.table.columns.new_columns import batch_udf
     from spark_lance.table.commits.commit_options import commit_options
 
@@ -58,7 +58,7 @@ _HOMES = {
     "LanceFragment": "spark_lance.datasets.dataset",
     "LanceOperation": "spark_lance.datasets.operations",
     "LanceScanner": "spark_lance.datasets.scanner",
-    "LanceTable": "spark_lance.spark.lance_table.table",
+    "LanceTable": "spark_lance.spark.table.table",
     "RetryPolicy": "spark_lance.io.retry",
     "Transaction": "spark_lance.datasets.transaction",
     "batch_udf": "spark_lance.table.columns.new_columns",

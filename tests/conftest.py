@@ -160,7 +160,7 @@ LONGEST = (
     "spark/scan/test_transport.py",
     "spark/scan/test_driver_aggregates.py",
     "spark/test_connect.py",
-    "spark/lance_table/test_evolving_columns.py",
+    "spark/table/test_evolving_columns.py",
     "spark",
     "compatibility",
     "sql/test_statements.py",

@@ -19,7 +19,7 @@ from tests.conftest import interpreted
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
-# What they show is tested in tests/spark/lance_table, or by the blocks of the guides (test_readme.py), and a
+# What they show is tested in tests/spark/table, or by the blocks of the guides (test_readme.py), and a
 # JVM that has just begun takes long for them.
 LONG = ("add_embeddings", "maintenance", "search", "streaming", "upsert")
 # This always runs as a program, as it needs no Spark.

@@ -48,6 +48,7 @@ ROOMS = {
     "file": ("kernels", "base", "v0_1", "v2_0", "v2_1", "core"),
     "table": (
         "core",
+        "format",
         "operations",
         "schema",
         "versions",
@@ -61,7 +62,7 @@ ROOMS = {
         "rows",
         "inserts",
     ),
-    "index": ("core", "vector", "text", "scalar", "remap", "pruners"),
+    "index": ("core", "base", "vector", "text", "scalar", "remap", "pruners"),
     "spark": (
         "core",
         "options",
@@ -71,7 +72,7 @@ ROOMS = {
         "sink",
         "streaming",
         "source",
-        "lance_table",
+        "table",
         "sql",
         "enable",
     ),
@@ -106,7 +107,7 @@ LATE_CIRCLES = {
     ("spark_lance.datasets.lance_dataset", "spark_lance.datasets.dataset"),
 }
 # Classes of many parts, which import them for type checkers only.
-WHOLES = {"spark_lance.datasets.lance_dataset", "spark_lance.spark.lance_table.table"}
+WHOLES = {"spark_lance.datasets.lance_dataset", "spark_lance.spark.table.table"}
 MODULE_LINES = 800
 FUNCTION_LINES = 80
 

@@ -42,9 +42,9 @@ from spark_lance.errors import (
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store, join, open_store
 from spark_lance.io.stored_names import check_path
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.paths import VERSIONS_DIR
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import VERSIONS_DIR
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.drop import drop_table, dropping_folders, is_hidden_folder
 
 __all__ = ["DirectoryCatalog"]

@@ -25,11 +25,11 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.index.vector.kinds import is_multi
 from spark_lance.io.progress import reporting
 from spark_lance.redaction import redacted
-from spark_lance.table.features import FEATURES, feature_names
+from spark_lance.table.format.features import FEATURES, feature_names
+from spark_lance.table.format.paths import Naming
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
 from spark_lance.table.metadata.detail import table_detail
-from spark_lance.table.paths import Naming
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.tag_files import list_tags
 

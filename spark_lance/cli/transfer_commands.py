@@ -37,7 +37,7 @@ from spark_lance.errors import (
     TableNotFoundError,
 )
 from spark_lance.io.progress import report
-from spark_lance.table.paths import VERSIONS_DIR
+from spark_lance.table.format.paths import VERSIONS_DIR
 
 __all__ = [
     "convert",

@@ -12,11 +12,11 @@ from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
 from spark_lance.io.progress import reporting
+from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.maintenance.compact import CompactionPlan
 from spark_lance.table.maintenance.repair import Repair, repair
 from spark_lance.table.maintenance.retention import guarded_age
 from spark_lance.table.maintenance.verify import verify
-from spark_lance.table.manifest import read_manifest
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import CleanupFile
 from spark_lance.table.versions.versions import list_versions

@@ -10,7 +10,7 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
-from spark_lance.table.addresses import fragments_of
+from spark_lance.table.format.addresses import fragments_of
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 

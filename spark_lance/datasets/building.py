@@ -26,11 +26,11 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.commits.detached import commit_detached
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import DATA_DIR
+from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.inserts.write_plan import find_latest, plan_write
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.paths import DATA_DIR
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.inputs import as_reader

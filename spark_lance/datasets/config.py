@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
+from spark_lance.table.format.reserved_names import check_settings, visible_settings
 from spark_lance.table.operations.update_config import Texts, text_updates
-from spark_lance.table.reserved_names import check_settings, visible_settings
 from spark_lance.table.versions.auto_cleanup import PREFIX as AUTO_CLEANUP
 from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 

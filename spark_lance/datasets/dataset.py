@@ -17,9 +17,9 @@ from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
 from spark_lance.late import late
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.paths import is_detached
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import is_detached
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 

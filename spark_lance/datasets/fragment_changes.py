@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
     from spark_lance.table.columns.update_in_place import NewValues, update_fragment
     from spark_lance.table.commits.row_changes import RowChanges
-    from spark_lance.table.row_set import RowSet
+    from spark_lance.table.format.row_set import RowSet
     from spark_lance.table.writing.inputs import as_reader
 else:
     DataFile = late("spark_lance.datasets.fragment_metadata", "DataFile")
@@ -43,7 +43,7 @@ else:
     NewValues = late("spark_lance.table.columns.update_in_place", "NewValues")
     update_fragment = late("spark_lance.table.columns.update_in_place", "update_fragment")
     RowChanges = late("spark_lance.table.commits.row_changes", "RowChanges")
-    RowSet = late("spark_lance.table.row_set", "RowSet")
+    RowSet = late("spark_lance.table.format.row_set", "RowSet")
     as_reader = late("spark_lance.table.writing.inputs", "as_reader")
 
 __all__ = ["FragmentChanges"]

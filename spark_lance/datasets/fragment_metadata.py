@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import table_pb2
-from spark_lance.table.paths import deletion_path
+from spark_lance.table.format.paths import deletion_path
 
 __all__ = [
     "DataFile",

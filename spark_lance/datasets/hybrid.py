@@ -13,13 +13,13 @@ import pyarrow as pa
 from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.errors import OptionError
 from spark_lance.expressions.predicate import Predicate
-from spark_lance.index.columns import leaf_field
+from spark_lance.index.base.columns import leaf_field
+from spark_lance.index.base.search_rows import Addresses, allowed_rows
 from spark_lance.index.fusion import RANK_CONSTANT, reciprocal_rank_fusion
-from spark_lance.index.search_rows import Addresses, allowed_rows
 from spark_lance.index.text.search import TextQuery, TextSearch, TextTopK, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.top_k import TopK
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.index_segment import Index
 from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError, UnsupportedFormatError
-from spark_lance.index.columns import leaf_field
-from spark_lance.index.entries import check_name, segments_of
+from spark_lance.index.base.columns import leaf_field
+from spark_lance.index.base.entries import check_name, segments_of
 from spark_lance.index.scalar.create import (
     build_segment,
     create_scalar_index,
@@ -33,10 +33,10 @@ from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.storage import INDEX_TYPES
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.index_kinds import label_of
+from spark_lance.table.format.index_kinds import label_of
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.indices.describe import IndexDescription, describe_indices, list_indices
 from spark_lance.table.maintenance.drop_index import drop_index
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.snapshot import Snapshot
 

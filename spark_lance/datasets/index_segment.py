@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pyroaring import BitMap
 
 from spark_lance.proto import table_pb2
-from spark_lance.table.coverage import covered_ids
+from spark_lance.table.format.coverage import covered_ids
 
 __all__ = ["Index", "IndexFile"]
 

@@ -25,11 +25,11 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.index.pruners import index_pruners
 from spark_lance.io.manifest_store import CommitLock
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.scan import ROW_ID, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.texts import texts_as_binary
-from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.versions.versions import load_latest, load_version
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from spark_lance.datasets.versions import DatasetBasePath, DatasetBases, DatasetHistory
     from spark_lance.memwal.shard_router import RoutedWriter
     from spark_lance.memwal.writer import ShardWriter
-    from spark_lance.table import transaction as stored
+    from spark_lance.table.format import transaction as stored
     from spark_lance.table.indices.describe import IndexDescription
     from spark_lance.table.maintenance.compact import CompactionMetrics
     from spark_lance.table.operations.update_config import Texts

@@ -17,7 +17,7 @@ from spark_lance.expressions.predicate import Predicate
 from spark_lance.expressions.texts import condition_text
 from spark_lance.io.counters import ReadCounts, read_counts
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.table import transaction as stored
+from spark_lance.table.format import transaction as stored
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_lookup import key_indices
 from spark_lance.table.rows.merge_insert import Merge, MergeRules, Written, merge_rows, prepare_merge

@@ -20,8 +20,8 @@ from spark_lance.errors import OptionError, OptionTypeError, SchemaError
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.proto import transaction_pb2 as pb
-from spark_lance.table.bases import BasePath, numbered
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.bases import BasePath, numbered
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.operations.update_config import text_updates

@@ -20,7 +20,7 @@ from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.extensions import known_schema, known_table
 from spark_lance.late import late
 from spark_lance.proto import table_pb2
-from spark_lance.table.addresses import row_addresses
+from spark_lance.table.format.addresses import row_addresses
 from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan, rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot

@@ -18,9 +18,9 @@ from spark_lance.errors import OptionTypeError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
 from spark_lance.file.base.extensions import known_table
 from spark_lance.file.base.schema import Schema as LanceSchema
-from spark_lance.index.columns import leaf_field
-from spark_lance.index.entries import segments_of
-from spark_lance.index.search_rows import allowed_rows
+from spark_lance.index.base.columns import leaf_field
+from spark_lance.index.base.entries import segments_of
+from spark_lance.index.base.search_rows import allowed_rows
 from spark_lance.index.text.compound import CompoundSearch
 from spark_lance.index.text.queries import FullTextQuery
 from spark_lance.index.text.search import TextSearch, parse_text_query

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import FormatError
 from spark_lance.file.opening import open_file
-from spark_lance.table.data_files import column_numbers
+from spark_lance.table.format.data_files import column_numbers
 from spark_lance.table.maintenance.verify import verify
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.proto import transaction_pb2 as pb
-from spark_lance.table import transaction as stored
+from spark_lance.table.format import transaction as stored
 
 __all__ = ["Transaction"]
 

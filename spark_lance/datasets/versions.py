@@ -11,12 +11,12 @@ from spark_lance.io.base_options import Location
 from spark_lance.io.locations import uri_text
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import transaction_pb2
-from spark_lance.table.bases import BasePath
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.format.bases import BasePath
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import Transaction, read_transaction
+from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.inserts.clone import create_branch, deep_clone, shallow_clone
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import Transaction, read_transaction
-from spark_lance.table.upkeep import only_logged
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
 from spark_lance.table.versions.summary import version_summary
 from spark_lance.table.versions.torn import read_whole, set_aside

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from spark_lance.index.search_rows import Addresses
+    from spark_lance.index.base.search_rows import Addresses
 
 
 __all__ = ["RANK_CONSTANT", "reciprocal_rank_fusion"]

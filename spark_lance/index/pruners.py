@@ -7,10 +7,10 @@ the indices.
 from __future__ import annotations
 
 from spark_lance.io.store import Store
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.pruning import Pruner
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import TableRef
 
 __all__ = ["index_pruners", "indexed_snapshot"]
 

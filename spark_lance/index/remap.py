@@ -17,17 +17,17 @@ import numpy as np
 from pyroaring import BitMap
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.index.building import SegmentTarget
-from spark_lance.index.copies import Numbers, RowAddressMap
-from spark_lance.index.entries import Segment, index_directory, segments_of
-from spark_lance.index.resolve import RowAddressRemap, RowResolver
+from spark_lance.index.base.building import SegmentTarget
+from spark_lance.index.base.copies import Numbers, RowAddressMap
+from spark_lance.index.base.entries import Segment, index_directory, segments_of
+from spark_lance.index.base.resolve import RowAddressRemap, RowResolver
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.remap import remap_vectors
+from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
-from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["SegmentRemap"]
 

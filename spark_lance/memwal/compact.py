@@ -41,15 +41,15 @@ from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import CompactedSsTable, ShardManifest, SsTable
 from spark_lance.table.commits.commit import SYSTEM_ENV
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.paths import DATA_DIR, deletion_path
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import DATA_DIR, deletion_path
+from spark_lance.table.format.row_keys import KeyIndex
+from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_keys import KeyIndex
-from spark_lance.table.row_set import RowSet
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
 from spark_lance.table.rows.row_rewrites import commit_moves
 from spark_lance.table.schema.keys import primary_key
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.ages import clamped_age
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.memwal.fresh_sources import Keys, Part
-from spark_lance.table.row_keys import KeyIndex
+from spark_lance.table.format.row_keys import KeyIndex
 
 __all__ = ["Chosen", "choose", "newest_rows"]
 

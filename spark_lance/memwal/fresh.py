@@ -37,15 +37,15 @@ from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import load_shard
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import ShardManifest
-from spark_lance.table.addresses import offsets_of, runs_by_fragment
+from spark_lance.table.format.addresses import offsets_of, runs_by_fragment
+from spark_lance.table.format.row_keys import KeyIndex
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.scan import Filter, Scan, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS
-from spark_lance.table.row_keys import KeyIndex
 from spark_lance.table.rows.key_lookup import key_tasks
 from spark_lance.table.schema.keys import primary_key
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
 __all__ = ["ChosenRows", "FreshRows", "FreshScan", "Shard", "compacted_generations", "open_fresh"]

@@ -20,7 +20,7 @@ from datetime import timedelta
 
 from spark_lance.errors import OptionError
 from spark_lance.io.store import join
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 
 __all__ = [
     "GRACE",

@@ -19,11 +19,11 @@ from spark_lance.memwal.sstables import check_key
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import MemWalIndexDetails
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.index_kinds import INDEX_KINDS
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.versions.versions import load_latest
 
 __all__ = ["WRITER_DEFAULTS", "drop_mem_wal", "initialize_mem_wal"]

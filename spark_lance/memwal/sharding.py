@@ -37,8 +37,8 @@ from spark_lance.io.store import Store
 from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import create_shard, load_shard
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardingSpec, ShardManifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.schema.keys import primary_key
-from spark_lance.table.table_ref import TableRef
 
 __all__ = ["MAX_BUCKETS", "Router", "buckets", "check_hashable", "hashes", "sharding_spec"]
 

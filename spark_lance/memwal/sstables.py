@@ -22,18 +22,18 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.index.building import Rows, SegmentTarget
+from spark_lance.index.base.building import Rows, SegmentTarget
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.io.local import sync_files
 from spark_lance.memwal.dedup import newest_rows
 from spark_lance.memwal.entries import TOMBSTONE, wal_fields
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import create_table
-from spark_lance.table.deletion import pack_deletions
-from spark_lance.table.paths import deletion_path
-from spark_lance.table.row_keys import KeyIndex
+from spark_lance.table.format.deletion import pack_deletions
+from spark_lance.table.format.paths import deletion_path
+from spark_lance.table.format.row_keys import KeyIndex
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.schema.keys import primary_key
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.write import write_fragments
 
 __all__ = ["check_key", "encoded_keys", "write_sstable"]

@@ -29,8 +29,8 @@ from spark_lance.io.store import OutputFile, Store, StoredObject, join
 from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.writer import ShardWriter
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import TableRef
 
 __all__ = [
     "LEASE_SECONDS",

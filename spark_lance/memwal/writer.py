@@ -54,10 +54,10 @@ from spark_lance.memwal.sstables import check_key, write_sstable
 from spark_lance.memwal.wal_rows import check_rows, logged_keys, logged_rows, plain_schema
 from spark_lance.memwal.writer_config import WriterConfig, WriterStats
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardManifest
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.upkeep import only_logged
 from spark_lance.table.writing.inputs import as_reader
 
 __all__ = ["ShardWriter", "check_epoch", "check_loggable", "place_sentinel"]

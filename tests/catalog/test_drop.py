@@ -21,7 +21,7 @@ from spark_lance.compat.lance import LanceDataset
 from spark_lance.errors import LanceError, OptionError, StoreError, TableExistsError, TableNotFoundError
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store, open_store
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.drop import drop_table
 from tests.wrapped_store import replace_request
 

@@ -11,8 +11,8 @@ from typing import Any
 import lance
 
 import spark_lance
+from spark_lance.table.format.paths import HINT_NAME
 from spark_lance.table.maintenance.verify import Finding, verify
-from spark_lance.table.paths import HINT_NAME
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from tests.cluster.standalone import eventually
 

@@ -28,9 +28,9 @@ from spark_lance.errors import (
     VersionNotFoundError,
 )
 from spark_lance.io.store import open_store
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
 from spark_lance.table.reading.scan import Scan, filter_columns
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.write import write_fragments
 from tests.conftest import ROOT
 

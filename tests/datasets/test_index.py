@@ -185,7 +185,7 @@ def test_an_index_of_an_old_form_does_not_stop_the_others(
     table = table.create_scalar_index("text", "INVERTED").create_scalar_index("id", "BTREE")
     table = write_dataset(pa.table({"id": [10], "text": ["c"]}), table, "append")
     old = lambda entry, store, directory: entry.name == "text_idx"  # noqa: E731
-    monkeypatch.setattr("spark_lance.index.entries._is_outdated", old)
+    monkeypatch.setattr("spark_lance.index.base.entries._is_outdated", old)
     with pytest.raises(IndexNotFoundError, match=r"'text_idx' of column 'text' has a form .* build it anew"):
         table.optimize.optimize_indices(index_names=["text_idx"])
     table.optimize.optimize_indices()

@@ -20,7 +20,7 @@ from spark_lance.file.blob_writer import BlobWriter
 from spark_lance.file.sidecars import Sidecars, sidecar_folder, sidecar_path
 from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 from tests.table.reading.test_blobs import DATA, FIELD, VERSIONS, check
 from tests.wrapped_store import WrappedStore

@@ -35,7 +35,7 @@ from spark_lance.proto import (
     table_pb2,
     transaction_pb2,
 )
-from spark_lance.table.manifest import pack_manifest
+from spark_lance.table.format.manifest import pack_manifest
 from tests.file.damage import FileParts
 
 __all__ = [

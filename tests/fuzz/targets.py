@@ -22,11 +22,11 @@ from spark_lance.index.vector import search
 from spark_lance.io.store import open_store
 from spark_lance.proto import index_pb2
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.maintenance.verify import verify
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.file.damage import Known, read_everything
 from tests.fuzz.mutations import (

@@ -25,9 +25,9 @@ from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.layouts.constant import decode as decode_constant
 from spark_lance.file.v2_1.layouts.page_bytes import PageBytes
 from spark_lance.file.v2_1.read.page import RESOLVER
-from spark_lance.index.files import IndexFileWriter
-from spark_lance.index.resolve import RowResolver
-from spark_lance.index.row_sets import row_numbers, treemap_numbers
+from spark_lance.index.base.files import IndexFileWriter
+from spark_lance.index.base.resolve import RowResolver
+from spark_lance.index.base.row_sets import row_numbers, treemap_numbers
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.create import merge_segments, part_segment
 from spark_lance.index.scalar.rtree import _NULLS_SCHEMA as NULLS_SCHEMA
@@ -38,14 +38,14 @@ from spark_lance.index.vector.create import merge_vector_segments
 from spark_lance.index.vector.search import SegmentSearch
 from spark_lance.memwal.staged import StagedPiece, append_staged
 from spark_lance.proto import encodings21_pb2, table_pb2
-from spark_lance.table.bitmaps import parse_offsets
 from spark_lance.table.columns.checkpoints import Checkpoints
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.new_columns import Computation
-from spark_lance.table.coverage import covered_fragments, covered_ids
-from spark_lance.table.manifest import pack_manifest
+from spark_lance.table.format.bitmaps import parse_offsets
+from spark_lance.table.format.coverage import covered_fragments, covered_ids
+from spark_lance.table.format.manifest import pack_manifest
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
 from spark_lance.table.versions.versions import load_latest
 from tests.fuzz.targets import make_mem_wal
 from tests.fuzz.worker import resident

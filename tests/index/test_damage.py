@@ -20,14 +20,14 @@ from pyroaring import BitMap
 
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.index.resolve import RowResolver
+from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.scalar.zones import ZONE_FIELDS, rows_of_zones
 from spark_lance.index.vector import search
 from spark_lance.io.cache import CACHE
 from spark_lance.io.store import Store
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
 from tests.index.vectors import clustered
 
 ROWS, DIM = 600, 8

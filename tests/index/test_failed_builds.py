@@ -11,7 +11,7 @@ import pytest
 
 from spark_lance import LanceDataset, dataset, write_dataset
 from spark_lance.errors import CommitOutcomeUnknownError, IncompatibleConflictError
-from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.base.files import IndexFileWriter
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.versions.publish import publish
 from tests.index.vectors import clustered, table_of

@@ -11,7 +11,7 @@ import pytest
 
 import spark_lance
 from spark_lance.file.base.version import FileVersion
-from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.index.scalar import btree
 from spark_lance.io.cache import CACHE
 from spark_lance.io.store import open_store

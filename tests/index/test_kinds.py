@@ -24,9 +24,9 @@ TABLES = {
     "index/vector/quantizers/__init__.py",
     "index/vector/storage.py",
     # What manifests say of a kind, and who reads what they say.
-    "table/index_kinds.py",
+    "table/format/index_kinds.py",
     "table/indices/describe.py",
-    "table/old_writers.py",
+    "table/format/old_writers.py",
 }
 # Modules of one kind.
 OWN = {Path(inspect.getfile(kind)) for kind in (*SCALAR_INDICES.values(), *QUANTIZERS.values())}

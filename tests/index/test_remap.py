@@ -18,7 +18,7 @@ from spark_lance.datasets.compaction import Compaction
 from spark_lance.errors import CommitOutcomeUnknownError, FormatError, RetryableConflictError
 from spark_lance.index import remap as remap_module
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from tests.index.vectors import clustered
 
 ROWS, DIM = 900, 16

@@ -21,9 +21,9 @@ from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import MemWalIndexDetails
 from spark_lance.proto.transaction_pb2 import Transaction
 from spark_lance.table.commits.conflict_rules import RULES, Verdict
+from spark_lance.table.format.reserved_names import MEM_WAL
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
-from spark_lance.table.reserved_names import MEM_WAL
-from spark_lance.table.transaction import read_transaction
 from tests.memwal.tables import OTHER, SHARD, Rows, as_rows, by_pylance, files, make, plain, rows, seen
 
 

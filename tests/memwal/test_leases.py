@@ -13,7 +13,7 @@ import pytest
 import spark_lance
 from spark_lance.memwal import staged
 from spark_lance.memwal.staged import Lease, delete_staged
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 
 KEY = {"lance-schema:unenforced-primary-key:position": "0"}
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False, metadata=KEY)])

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_lance
-from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import read_options, write_options
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question
+from spark_lance.spark.table.table import LanceTable
 from tests.conftest import ROOT
 
 SECRET = "q8Zr2vXw7LmN4tYb"

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance.cli.main import main
 from spark_lance.errors import OptionError
-from spark_lance.spark.lance_table.table import LanceTable
+from spark_lance.spark.table.table import LanceTable
 
 KEY = "spark_lance.transactions"
 RECORD = json.dumps({"through": 99, "applications": {"txn:job": [7, 1]}})

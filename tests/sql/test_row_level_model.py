@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_lance
-from spark_lance.spark.lance_table import merging
+from spark_lance.spark.table import merging
 from tests.conftest import interpreted
 
 SCHEMA = pa.schema(

@@ -25,9 +25,9 @@ import spark_lance
 from spark_lance.errors import LanceError
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.append import append_message
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
 MEMORY = 1 << 30

@@ -26,9 +26,9 @@ from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore
 from spark_lance.io.store import Store, open_store, store_class
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import BasePath, Bases, open_place
+from spark_lance.table.format.bases import BasePath, Bases, open_place
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.blob_sources import BlobSources
-from spark_lance.table.table_ref import TableRef
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]
 ROWS = pa.table({"id": range(6)})
@@ -85,7 +85,7 @@ def test_near_places(table: str, base: str, is_near: bool, monkeypatch: pytest.M
     store = store_class(scheme)(
         scheme, {"secret": "x"}, authority="" if scheme in ("file", "memory") else authority
     )
-    monkeypatch.setattr("spark_lance.table.bases.open_store", record)
+    monkeypatch.setattr("spark_lance.table.format.bases.open_store", record)
     if is_near:
         open_place(store, path, base, "base path 1")
         assert opened == [(base, {"secret": "x"})]
@@ -153,7 +153,7 @@ def test_no_local_place_that_is_near_is_outside(start: str, parts: list[str]) ->
     uri = start + "/".join(parts)
     location, home = Location.of(uri), LocalStore().location("/lake/db/t")
     real = os.path.realpath(os.path.abspath(uri.removeprefix("file://") or "."))  # noqa: PTH100
-    from spark_lance.table.bases import _is_near
+    from spark_lance.table.format.bases import _is_near
 
     if _is_near(location, home):
         assert real == "/lake/db" or real.startswith("/lake/db/")

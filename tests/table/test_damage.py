@@ -15,7 +15,7 @@ import pytest
 
 import spark_lance
 from spark_lance.io.store import open_store
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.versions import list_versions
 
 WORKER = Path(__file__).with_name("damage_worker.py")

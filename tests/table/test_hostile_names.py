@@ -26,12 +26,12 @@ from spark_lance.memwal.names import ShardPaths
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.proto.index_pb2 import ShardManifest
-from spark_lance.table.bases import Bases
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.manifest import pack_manifest, read_manifest
-from spark_lance.table.paths import Naming
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import Transaction
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.manifest import pack_manifest, read_manifest
+from spark_lance.table.format.paths import Naming
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import Transaction
 
 HOSTILE = (
     "../../victim/x",

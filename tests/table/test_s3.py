@@ -32,9 +32,9 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.append import append_message
-from spark_lance.table.paths import Naming, manifest_path
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 from tests import object_store
 from tests.object_store import (

@@ -22,9 +22,9 @@ import spark_lance
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from tests.strategies import canonical
 
@@ -38,11 +38,11 @@ TRAPS: dict[int, tuple[str, ...]] = {
     # The parent of a top-level field is 0 and not -1.
     1: ("tests/table/test_traps.py::test_trap_01_top_level_fields_have_the_parent_minus_one",),
     # The offset 0 means that a section is absent.
-    2: ("tests/table/test_manifest.py::test_an_offset_of_zero_is_an_offset",),
+    2: ("tests/table/format/test_manifest.py::test_an_offset_of_zero_is_an_offset",),
     # The inline transaction is in field 21.
     3: (
         "tests/table/test_traps.py::test_trap_03_the_inline_transaction_is_where_pylance_has_it",
-        "tests/table/test_transaction.py::test_the_older_place_of_the_inline_copy_is_read",
+        "tests/table/format/test_transaction.py::test_the_older_place_of_the_inline_copy_is_read",
     ),
     # A commit leaves no transaction.
     4: ("tests/table/test_turns_pylance.py::test_a_stale_pylance_writer_rebases_onto_ours",),
@@ -60,33 +60,33 @@ TRAPS: dict[int, tuple[str, ...]] = {
     # Feature flags are inherited or cleared, not computed.
     7: (
         "tests/table/test_traps.py::test_trap_07_flags_follow_what_the_table_has",
-        "tests/table/test_features.py::test_a_forged_flag_is_judged_as_pylance_judges_it",
-        "tests/table/test_features.py::test_sticky_flags_stay",
+        "tests/table/format/test_features.py::test_a_forged_flag_is_judged_as_pylance_judges_it",
+        "tests/table/format/test_features.py::test_sticky_flags_stay",
     ),
     # Half of a paired flag passes.
     8: (
-        "tests/table/test_features.py::test_a_forged_flag_is_judged_as_pylance_judges_it",
-        "tests/table/test_features.py::test_half_of_a_paired_flag_is_corruption",
-        "tests/table/test_features.py::test_the_field_id_flag_needs_its_mark_and_only_the_writer_word",
+        "tests/table/format/test_features.py::test_a_forged_flag_is_judged_as_pylance_judges_it",
+        "tests/table/format/test_features.py::test_half_of_a_paired_flag_is_corruption",
+        "tests/table/format/test_features.py::test_the_field_id_flag_needs_its_mark_and_only_the_writer_word",
     ),
     # Deletion files have the schema that is written in the specification.
     9: (
         "tests/table/rows/test_delete.py::test_our_arrow_files_are_what_pylance_writes",
-        "tests/table/test_deletion.py::test_files_of_pylance",
-        "tests/table/test_deletion.py::test_other_arrow_files_are_refused",
+        "tests/table/format/test_deletion.py::test_files_of_pylance",
+        "tests/table/format/test_deletion.py::test_other_arrow_files_are_refused",
     ),
     # Deleted rows are sorted, and their number tells the kind of the file.
     10: (
-        "tests/table/test_deletion.py::test_order_duplicates_and_compression",
-        "tests/table/test_deletion.py::test_a_merged_delete_is_a_bitmap_of_two_rows",
-        "tests/table/test_deletion.py::test_files_of_pylance",
-        "tests/table/test_deletion.py::test_bitmaps_with_run_containers",
+        "tests/table/format/test_deletion.py::test_order_duplicates_and_compression",
+        "tests/table/format/test_deletion.py::test_a_merged_delete_is_a_bitmap_of_two_rows",
+        "tests/table/format/test_deletion.py::test_files_of_pylance",
+        "tests/table/format/test_deletion.py::test_bitmaps_with_run_containers",
     ),
     # Deletion files hold ids or addresses, or only the newest deletions.
     11: (
         "tests/table/rows/test_delete.py::test_taking_turns",
         "tests/table/rows/test_delete.py::test_manifests_equal_those_of_pylance",
-        "tests/table/test_deletion.py::test_a_second_delete_replaces_the_file",
+        "tests/table/format/test_deletion.py::test_a_second_delete_replaces_the_file",
     ),
     # Deleted rows are not counted, or new columns have none for them.
     12: ("tests/table/columns/test_evolve_cases.py::test_values_stay_with_their_rows_when_some_are_deleted",),
@@ -94,17 +94,17 @@ TRAPS: dict[int, tuple[str, ...]] = {
     13: ("tests/table/test_traps.py::test_trap_13_data_files_list_the_fields_that_pylance_lists",),
     # Bitmaps of row ids begin with the highest bit.
     14: (
-        "tests/table/test_rowids.py::test_sequences_that_pylance_wrote",
-        "tests/table/test_rowids.py::test_every_version_scans_as_pylance_scans_it",
-        "tests/table/test_rowids.py::test_packed_as_pylance_does",
-        "tests/table/test_rowids.py::test_pylance_reads_what_is_packed",
+        "tests/table/format/test_rowids.py::test_sequences_that_pylance_wrote",
+        "tests/table/format/test_rowids.py::test_every_version_scans_as_pylance_scans_it",
+        "tests/table/format/test_rowids.py::test_packed_as_pylance_does",
+        "tests/table/format/test_rowids.py::test_pylance_reads_what_is_packed",
     ),
     # Rows that move lose their ids.
     15: ("tests/table/test_traps.py::test_trap_15_rows_keep_their_ids_wherever_they_go",),
     # Versions of rows are spans of rows, and every rewrite changes them.
     16: (
         "tests/table/test_traps.py::test_trap_16_versions_of_rows_change_as_with_pylance",
-        "tests/table/test_rowids.py::test_version_runs_count_values_of_any_span",
+        "tests/table/format/test_rowids.py::test_version_runs_count_values_of_any_span",
         "tests/table/reading/test_lineage.py::test_lineage_is_the_same_whoever_writes",
         "tests/table/reading/test_changes_feed.py::test_any_two_versions_with_stable_row_ids",
     ),
@@ -123,9 +123,9 @@ TRAPS: dict[int, tuple[str, ...]] = {
     ),
     # The id of a base path is a place in a list, and every base is a table.
     19: (
-        "tests/table/test_bases.py::test_a_clone_of_a_clone_is_read_and_the_ids_of_its_bases_are_keys",
-        "tests/table/test_bases.py::test_directories_that_are_no_table",
-        "tests/table/test_bases.py::test_a_branch_is_read_and_changed",
+        "tests/table/format/test_bases.py::test_a_clone_of_a_clone_is_read_and_the_ids_of_its_bases_are_keys",
+        "tests/table/format/test_bases.py::test_directories_that_are_no_table",
+        "tests/table/format/test_bases.py::test_a_branch_is_read_and_changed",
         "tests/table/versions/test_branches.py::test_relative_sources_are_cloned_by_their_absolute_path",
     ),
     # Branches and tags are looked for beside the branch, or by their plain name.

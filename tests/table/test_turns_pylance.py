@@ -22,13 +22,13 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import Naming
+from spark_lance.table.format.rowids import fragment_row_ids
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
-from spark_lance.table.paths import Naming
-from spark_lance.table.rowids import fragment_row_ids
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 
 Loose = Callable[..., list[table_pb2.DataFragment]]

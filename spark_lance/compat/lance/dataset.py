@@ -47,14 +47,14 @@ from spark_lance.errors import (
     RowNotFoundError,
     TableNotFoundError,
 )
-from spark_lance.index.entries import Segment, segments_of
+from spark_lance.index.base.entries import Segment, segments_of
 from spark_lance.index.vector.create import open_segment
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE as LANCE_COMMIT_MESSAGE_KEY
 from spark_lance.table.commits.commit_options import commit_options
-from spark_lance.table.index_kinds import label_of
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.index_kinds import label_of
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches as _Branches
 from spark_lance.table.versions.drop import drop_table
 from spark_lance.table.versions.tags import Tags as _Tags

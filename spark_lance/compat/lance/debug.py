@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from spark_lance.datasets.fragment_metadata import FragmentMetadata
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 
 __all__ = ["format_fragment", "format_manifest", "format_schema", "list_transactions"]
 

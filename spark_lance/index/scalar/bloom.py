@@ -21,12 +21,12 @@ import pyarrow as pa
 from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import ExpressionError, FormatError
 from spark_lance.expressions.values import common
-from spark_lance.index.building import Rows, SegmentTarget
-from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.base.building import Rows, SegmentTarget
+from spark_lance.index.base.files import IndexFileWriter
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.scalar.zones import ZONE_FIELDS, Zone, ZoneIndex, in_runs, rows_of_zones, zones_of
-from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.index_kinds import INDEX_KINDS
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.rows.key_filter import filter_places, hash_strings, pack_filter
 
 __all__ = ["BloomFilter"]

@@ -23,15 +23,15 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
-from spark_lance.index.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.copies import RowAddressMap
-from spark_lance.index.entries import Segment
-from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
+from spark_lance.index.base.copies import RowAddressMap
+from spark_lance.index.base.entries import Segment
+from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.io.cache import CACHE, CacheSection
-from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.index_kinds import INDEX_KINDS
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["BTree", "value_order"]
 

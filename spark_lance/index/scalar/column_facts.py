@@ -30,9 +30,9 @@ from spark_lance.index.scalar.facts import MOST_SHARE, Bounds, Order, bounds_bet
 from spark_lance.index.scalar.full_coverage import LONGEST_RUN, FullCoverageIndex, full_coverage_indices
 from spark_lance.index.scalar.zone_facts import bounds_of_zones, leading_of_zones, nulls_of_zones
 from spark_lance.index.scalar.zone_map import ZoneMap
-from spark_lance.table.addresses import Addresses
+from spark_lance.table.format.addresses import Addresses
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
 
 __all__ = ["Bounds", "bounds_of", "leading_rows", "null_count", "value_counts"]
 

@@ -27,10 +27,10 @@ from spark_lance.errors import ColumnTypeError, FormatError, IndexNotFoundError,
 from spark_lance.expressions.geometries import extension_of
 from spark_lance.expressions.values import plain
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.index.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.columns import column_values, leaf_field, top_column
-from spark_lance.index.commit import commit_segments, new_segment
-from spark_lance.index.entries import (
+from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
+from spark_lance.index.base.columns import column_values, leaf_field, top_column
+from spark_lance.index.base.commit import commit_segments, new_segment
+from spark_lance.index.base.entries import (
     Segment,
     check_extensible,
     check_name,
@@ -38,14 +38,14 @@ from spark_lance.index.entries import (
     new_entry,
     segments_of,
 )
-from spark_lance.index.resolve import RowResolver
+from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
-from spark_lance.table.coverage import covered_fragments
-from spark_lance.table.index_kinds import INDEX_KINDS, label_of
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.index_kinds import INDEX_KINDS, label_of
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 

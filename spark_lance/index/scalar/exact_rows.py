@@ -8,8 +8,8 @@ from pyroaring import BitMap
 
 from spark_lance.expressions.expressions import Call, Column, Expression
 from spark_lance.index.scalar.full_coverage import pruner_of
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
 
 __all__ = ["exact_rows", "rows_without"]
 

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.btree import value_order
-from spark_lance.table.addresses import Addresses
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.addresses import Addresses
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["MOST_SHARE", "Bounds", "Order", "bounds_between", "has_nan"]
 

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from spark_lance.index.resolve import RowResolver
+from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.pruner import ScalarPruner, covers_once
-from spark_lance.table.addresses import Addresses, row_addresses
+from spark_lance.table.format.addresses import Addresses, row_addresses
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
 
 __all__ = ["LONGEST_RUN", "FullCoverageIndex", "full_coverage_indices", "pruner_of"]
 

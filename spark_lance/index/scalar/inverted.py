@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
-from spark_lance.index.building import Rows, SegmentTarget
-from spark_lance.index.copies import RowAddressMap
-from spark_lance.index.entries import Segment
+from spark_lance.index.base.building import Rows, SegmentTarget
+from spark_lance.index.base.copies import RowAddressMap
+from spark_lance.index.base.entries import Segment
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.text.inverted import (
@@ -30,7 +30,7 @@ from spark_lance.index.text.remap import merge_inverted, remap_inverted
 from spark_lance.index.text.stop_words import LANGUAGES
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["Inverted"]
 

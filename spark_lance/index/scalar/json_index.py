@@ -26,9 +26,9 @@ from spark_lance.expressions.json_candidates import CANDIDATE
 from spark_lance.expressions.json_functions import is_item_key
 from spark_lance.expressions.json_path import find, names_of_path, parse_path
 from spark_lance.file.base.schema import Field
-from spark_lance.index.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.copies import RowAddressMap
-from spark_lance.index.entries import Segment
+from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
+from spark_lance.index.base.copies import RowAddressMap
+from spark_lance.index.base.entries import Segment
 from spark_lance.index.scalar import bitmap, btree, zone_map
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
@@ -40,8 +40,8 @@ from spark_lance.jsonb.binary import strings_of
 from spark_lance.jsonb.numbers import numbers_of
 from spark_lance.jsonb.values import CONTAINER, FALSE, NULL, NUMBER, STRING, TRUE, JsonValues
 from spark_lance.proto import index_pb2, table_pb2
-from spark_lance.table.index_kinds import INDEX_KINDS, label_of_url
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.index_kinds import INDEX_KINDS, label_of_url
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["JsonIndex"]
 

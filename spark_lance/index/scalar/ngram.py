@@ -20,15 +20,15 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from spark_lance.errors import FormatError
-from spark_lance.index.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.copies import RowAddressMap
-from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.row_sets import treemap_numbers
+from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
+from spark_lance.index.base.copies import RowAddressMap
+from spark_lance.index.base.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.row_sets import treemap_numbers
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.text.tokenizer import folded
-from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.index_kinds import INDEX_KINDS
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["NGram"]
 

@@ -25,15 +25,15 @@ from spark_lance.expressions.expressions import Call, Expression
 from spark_lance.expressions.predicate import Condition
 from spark_lance.expressions.texts import expression_text
 from spark_lance.file.base.schema import Field
-from spark_lance.index.entries import by_age, segments_of
-from spark_lance.index.resolve import RowResolver
+from spark_lance.index.base.entries import by_age, segments_of
+from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate, column_predicate_of, conjuncts
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.proto import table_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
 
 __all__ = ["IndexAnswer", "ScalarPruner", "covers_once"]
 

@@ -39,16 +39,16 @@ from spark_lance.expressions.geometries import (
     is_geometry,
 )
 from spark_lance.file.base.schema import Field
-from spark_lance.index.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.copies import RowAddressMap
-from spark_lance.index.entries import Segment
-from spark_lance.index.files import IndexFile, IndexFileWriter
-from spark_lance.index.row_sets import pack_sorted, row_numbers
+from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
+from spark_lance.index.base.copies import RowAddressMap
+from spark_lance.index.base.entries import Segment
+from spark_lance.index.base.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.row_sets import pack_sorted, row_numbers
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.io.cache import CACHE, CacheSection
-from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.index_kinds import INDEX_KINDS
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["RTree"]
 

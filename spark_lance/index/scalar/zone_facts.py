@@ -17,7 +17,7 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.btree import value_order
 from spark_lance.index.scalar.facts import MOST_SHARE, Bounds, Order, bounds_between, has_nan
 from spark_lance.index.scalar.full_coverage import FullCoverageIndex
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["bounds_of_zones", "leading_of_zones", "nulls_of_zones"]
 

@@ -20,14 +20,14 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import OptionError
-from spark_lance.index.building import Rows, SegmentTarget
-from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.building import Rows, SegmentTarget
+from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.scalar.zones import ZONE_FIELDS, ZONE_ROWS, ZoneIndex, in_runs, rows_of_zones, zones_of
 from spark_lance.proto import index_pb2
-from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.index_kinds import INDEX_KINDS
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["ZoneMap"]
 

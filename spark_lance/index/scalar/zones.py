@@ -18,10 +18,10 @@ from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
-from spark_lance.index.building import Rows
+from spark_lance.index.base.building import Rows
 from spark_lance.index.scalar.base import ScalarIndex
-from spark_lance.table.addresses import address_of
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.addresses import address_of
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "ZoneIndex", "in_runs", "rows_of_zones", "zones_of"]
 

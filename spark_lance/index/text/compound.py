@@ -29,7 +29,7 @@ from spark_lance.index.text.search import (
 from spark_lance.table.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from spark_lance.index.search_rows import Addresses
+    from spark_lance.index.base.search_rows import Addresses
 
 __all__ = ["CompoundSearch"]
 

@@ -29,15 +29,15 @@ from pyroaring import BitMap
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
-from spark_lance.index.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.entries import Segment
-from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
+from spark_lance.index.base.entries import Segment
+from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.index.text.automaton import read_words
 from spark_lance.index.text.positions import POSITIONS, pack_positions
 from spark_lance.index.text.postings import FIXED_TAIL, pack_list, unpack_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
-from spark_lance.table.index_kinds import INDEX_KINDS
+from spark_lance.table.format.index_kinds import INDEX_KINDS
 
 __all__ = [
     "INVERTED_LABEL",

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.index.building import SegmentTarget
-from spark_lance.index.copies import RowAddressMap, copy_file, copy_renumbered
-from spark_lance.index.entries import Segment
-from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.base.building import SegmentTarget
+from spark_lance.index.base.copies import RowAddressMap, copy_file, copy_renumbered
+from spark_lance.index.base.entries import Segment
+from spark_lance.index.base.files import IndexFileWriter
 from spark_lance.index.text.inverted import LISTS, METADATA, TextPart, text_parts, write_docs, write_tokens
 from spark_lance.index.text.positions import POSITIONS
 from spark_lance.index.text.postings import BLOCK, pack_list

@@ -24,17 +24,17 @@ from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import ColumnTypeError, OptionError
 from spark_lance.expressions.values import plain
 from spark_lance.file.base.limits import decoding
-from spark_lance.index.columns import column_values, leaf_field, top_column
-from spark_lance.index.entries import first_index, segments_of
-from spark_lance.index.resolve import RowResolver
-from spark_lance.index.search_rows import Addresses, contains, unindexed
+from spark_lance.index.base.columns import column_values, leaf_field, top_column
+from spark_lance.index.base.entries import first_index, segments_of
+from spark_lance.index.base.resolve import RowResolver
+from spark_lance.index.base.search_rows import Addresses, contains, unindexed
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
 from spark_lance.index.text.lists import is_text, is_text_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
-from spark_lance.table.index_kinds import label_of
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.index_kinds import label_of
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses

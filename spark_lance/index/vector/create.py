@@ -15,9 +15,9 @@ from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError
-from spark_lance.index.columns import column_values, leaf_field, top_column
-from spark_lance.index.commit import commit_segments, new_segment
-from spark_lance.index.entries import (
+from spark_lance.index.base.columns import column_values, leaf_field, top_column
+from spark_lance.index.base.commit import commit_segments, new_segment
+from spark_lance.index.base.entries import (
     Segment,
     check_extensible,
     check_name,
@@ -25,7 +25,7 @@ from spark_lance.index.entries import (
     new_entry,
     segments_of,
 )
-from spark_lance.index.resolve import RowResolver
+from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.vector.build import (
     IndexParams,
     TrainedModel,
@@ -52,9 +52,9 @@ from spark_lance.index.vector.storage import (
 )
 from spark_lance.io.progress import report
 from spark_lance.proto import index_pb2, table_pb2
-from spark_lance.table.coverage import covered_fragments
-from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.index_kinds import INDEX_KINDS
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_positions

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_lance.file.base.version import FileVersion
-from spark_lance.index.copies import RowAddressMap, copy_file, copy_renumbered
-from spark_lance.index.entries import Segment
+from spark_lance.index.base.copies import RowAddressMap, copy_file, copy_renumbered
+from spark_lance.index.base.entries import Segment
 from spark_lance.index.vector.create import open_segment
 from spark_lance.index.vector.graph import Graph, build_graph
 from spark_lance.index.vector.storage import (

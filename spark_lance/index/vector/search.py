@@ -29,10 +29,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
-from spark_lance.index.columns import column_values, leaf_field, top_column
-from spark_lance.index.entries import Segment, newest_index, segments_of
-from spark_lance.index.resolve import RowResolver
-from spark_lance.index.search_rows import Addresses, Fragments, allowed_rows, contains, covered_by, unindexed
+from spark_lance.index.base.columns import column_values, leaf_field, top_column
+from spark_lance.index.base.entries import Segment, newest_index, segments_of
+from spark_lance.index.base.resolve import RowResolver
+from spark_lance.index.base.search_rows import (
+    Addresses,
+    Fragments,
+    allowed_rows,
+    contains,
+    covered_by,
+    unindexed,
+)
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.create import open_segment
 from spark_lance.index.vector.graph import Graph, search_graph

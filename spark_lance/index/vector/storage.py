@@ -41,7 +41,7 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.version import FileVersion
-from spark_lance.index.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.index.vector.graph import Graph, GraphParams, Level
 from spark_lance.index.vector.ivf import Ivf, pack_tensor, partition_ranges, unpack_tensor
 from spark_lance.index.vector.metrics import METRICS, Metric, Vectors

@@ -217,7 +217,7 @@ def _storage_value(key: str, text: str) -> Any:
 
 def _check_unknown(key: str, text: str) -> None:
     """Refuse an option that is not ours, unless Spark reads it or it asks for what happens here anyway."""
-    from spark_lance.table.reserved_names import check_settings  # options alone need no table layer
+    from spark_lance.table.format.reserved_names import check_settings  # options alone need no table layer
 
     check_settings([key])
     names = {name: option.name for name, option in ALIASES.items()}

@@ -24,8 +24,8 @@ from spark_lance.spark.scan.partitions import pack, row_bytes
 from spark_lance.spark.schema.blobs import read_blobs
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.table.bases import Bases
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.change_task import ChangeTask
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.pieces import in_batches

@@ -22,7 +22,7 @@ from spark_lance.spark.scan.change_columns import ChangeColumns, described_chang
 from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.workers import keep_worker_ready
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef, version_at
 from spark_lance.table.versions.walk import Walk, version_from
 

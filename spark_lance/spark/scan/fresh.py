@@ -26,8 +26,8 @@ from spark_lance.spark.schema.convert import BatchConverter, rows_without_column
 from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.pieces import in_batches
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 
 __all__ = ["FreshPartition", "FreshReader", "FreshTaskRows", "describe", "reader"]

@@ -22,10 +22,10 @@ from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import MetadataTable
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.scan.task_rows import LancePartition, Piece, live_rows
-from spark_lance.table.data_files import physical_rows
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 

@@ -38,14 +38,14 @@ from spark_lance.spark.scan.partitions import (
 from spark_lance.spark.scan.task_rows import LancePartition, Piece, TaskRows, live_rows, without_first
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.workers import keep_worker_ready
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.texts import texts_as_binary
-from spark_lance.table.row_set import RowSet
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import MAIN, Reference, VersionRef, resolve, version_at
 from spark_lance.table.versions.versions import find_version, latest_version, load_latest, load_version
 

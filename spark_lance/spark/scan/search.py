@@ -21,7 +21,7 @@ from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.file.blob_writer import has_blobs
-from spark_lance.index.columns import leaf_field, top_column
+from spark_lance.index.base.columns import leaf_field, top_column
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
@@ -36,10 +36,10 @@ from spark_lance.spark.schema.convert import BatchConverter, rows_without_column
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of, without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.workers import keep_worker_ready
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 

@@ -21,8 +21,8 @@ from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.workers import forget_archives, keep_worker_ready
-from spark_lance.table.bases import Bases
-from spark_lance.table.data_files import physical_rows
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.reading.scan_task import ScanTask
 
 __all__ = ["LancePartition", "Piece", "TaskRows", "live_rows", "without_first"]

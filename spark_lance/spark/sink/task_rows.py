@@ -19,7 +19,7 @@ from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.string_types import DeclaredTypeChecks
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.workers import forget_archives, keep_worker_ready
-from spark_lance.table.table_ref import OfTable, TableRef
+from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
 

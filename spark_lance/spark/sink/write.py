@@ -36,8 +36,8 @@ from spark_lance.spark.sink.task_rows import LanceCommitMessage, WrittenRows
 from spark_lance.spark.sink.write_schema import plan_rows
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.writing.write import delete_fragment_files, delete_operation_files
 

@@ -48,9 +48,9 @@ from spark_lance.spark.sink.table_columns import (
     named_children,
     with_page_settings,
 )
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_write
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.compression import compressed
 from spark_lance.table.writing.differences import TypeDifference, rows_do_not_fit

@@ -39,7 +39,7 @@ from spark_lance.spark.sql.scans import (
     target_rows,
     version_answer,
 )
-from spark_lance.table.row_set import RowSet
+from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["column_statistics", "push_aggregates"]
 

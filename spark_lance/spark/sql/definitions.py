@@ -15,8 +15,6 @@ from typing import Any
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
-from spark_lance.spark.lance_table.builder import TableBuilder
-from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, TABLE_OPTIONS, check_setting
 from spark_lance.spark.schema.new_fields import new_field
@@ -24,7 +22,9 @@ from spark_lance.spark.sink.table_columns import check_known
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
 from spark_lance.spark.sql.properties import key_options
 from spark_lance.spark.sql.tables import check_no_branch, load_table
-from spark_lance.table.reserved_names import check_settings
+from spark_lance.spark.table.builder import TableBuilder
+from spark_lance.spark.table.table import LanceTable
+from spark_lance.table.format.reserved_names import check_settings
 
 __all__ = ["abort_staged", "commit_staged", "create_table", "stage_table"]
 

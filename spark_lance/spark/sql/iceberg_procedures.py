@@ -16,13 +16,13 @@ from pyspark.sql import functions as f
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.io.store import join
-from spark_lance.spark.lance_table.maintaining import Optimizing
-from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, texts
+from spark_lance.spark.table.maintaining import Optimizing
+from spark_lance.spark.table.table import LanceTable
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.inserts.publish_branch import MAIN, publish_branch
 from spark_lance.table.maintenance.retention import min_retention
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.change_task import FEED_COLUMNS
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.resolve import version_at

@@ -21,15 +21,15 @@ from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search_tasks import plan_search
 from spark_lance.io.store import open_store
 from spark_lance.spark.compat import java_frame, session_of
-from spark_lance.spark.lance_table.batch_search import any_vector, nearest_to_each
-from spark_lance.spark.lance_table.batch_words import WordsPlan, answers_to_each
-from spark_lance.spark.lance_table.expressions import quoted
-from spark_lance.spark.lance_table.found_rows import shown_columns
 from spark_lance.spark.options.options import ReadOptions, options_that_choose, read_options
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
-from spark_lance.table.table_ref import TableRef
+from spark_lance.spark.table.batch_search import any_vector, nearest_to_each
+from spark_lance.spark.table.batch_words import WordsPlan, answers_to_each
+from spark_lance.spark.table.expressions import quoted
+from spark_lance.spark.table.found_rows import shown_columns
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 

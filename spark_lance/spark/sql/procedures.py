@@ -16,14 +16,14 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.compat import session_of, type_of_ddl
-from spark_lance.spark.lance_table.maintaining import VacuumRequest, VacuumWords, vacuum
-from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
 from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.row_level import last_change
 from spark_lance.spark.sql.statement_procedures import STATEMENT_PROCEDURES, full_order
 from spark_lance.spark.sql.tables import table_at
+from spark_lance.spark.table.maintaining import VacuumRequest, VacuumWords, vacuum
+from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.maintenance.verify import verify
 
 __all__ = ["PROCEDURES", "call_procedure", "list_procedures", "load_procedure"]

@@ -21,16 +21,16 @@ from pyspark.sql.classic.column import Column
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.spark.compat import java_exception, java_frame, session_of
-from spark_lance.spark.lance_table.changing import delete_rows, update_rows
-from spark_lance.spark.lance_table.column_references import Resolved
-from spark_lance.spark.lance_table.expressions import quoted
-from spark_lance.spark.lance_table.merging import MergeBuilder
-from spark_lance.spark.lance_table.reading import Widened
-from spark_lance.spark.lance_table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy
-from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES
 from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, options_that_choose, read_options
 from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.table.changing import delete_rows, update_rows
+from spark_lance.spark.table.column_references import Resolved
+from spark_lance.spark.table.expressions import quoted
+from spark_lance.spark.table.merging import MergeBuilder
+from spark_lance.spark.table.reading import Widened
+from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy
+from spark_lance.spark.table.table import LanceTable
 
 __all__ = ["LastChange", "change_rows", "last_change"]
 

@@ -39,8 +39,8 @@ from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import Question
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
 from spark_lance.table.versions.resolve import VersionRef
 
 __all__ = [

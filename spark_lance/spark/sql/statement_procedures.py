@@ -22,13 +22,13 @@ from spark_lance.errors import (
     TagNotFoundError,
     UnsupportedFormatError,
 )
-from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.moments import SESSION_ZONE, in_zone
 from spark_lance.spark.options.table_properties import CLUSTERING, IDENTIFIERS, SORT_ORDER
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.tables import table_at
+from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.versions.resolve import version_at
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS, set_retention
 

@@ -30,7 +30,6 @@ from spark_lance.errors import (
 )
 from spark_lance.expressions.predicate import compile_tree
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.options.options import OPTIONS, check_by_name, check_known, read_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, check_setting, is_fixed
 from spark_lance.spark.scan import metadata
@@ -51,11 +50,12 @@ from spark_lance.spark.sql.evolution import (
     parse_type,
 )
 from spark_lance.spark.sql.properties import fixed_properties
+from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
+from spark_lance.table.format.reserved_names import check_settings
 from spark_lance.table.metadata import METADATA_TABLES
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.reserved_names import check_settings
 from spark_lance.table.rows.delete import delete_rows
 from spark_lance.table.schema.keys import check_droppable
 

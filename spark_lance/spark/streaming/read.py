@@ -28,8 +28,8 @@ from spark_lance.spark.scan.changes import check_no_version
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.streaming.position import Budget, Position
 from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import latest_version
 from spark_lance.table.versions.walk import Walk, version_from

@@ -53,8 +53,8 @@ from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.streaming.routes import Route, check_partition
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.versions.versions import load_latest
 

@@ -23,20 +23,20 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.write.storable import check_storable
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.new_columns import Computation, Stream
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.reserved_names import MEM_WAL
+from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.scan import rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reserved_names import MEM_WAL
 from spark_lance.table.schema.changes import add_fields, schema_protos
-from spark_lance.table.table_ref import OfTable, TableRef
-from spark_lance.table.upkeep import only_logged
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import delete_column_files, each_fragment, write_live_rows
 

@@ -33,11 +33,11 @@ from spark_lance.file.base.schema import Field
 from spark_lance.io.store import Store, StoredObject, join
 from spark_lance.io.stored_names import check_message, check_path
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.bitmaps import parse_bitmap
-from spark_lance.table.deletion import read_deletions
-from spark_lance.table.paths import COLUMN_JOBS_DIR, DATA_DIR
-from spark_lance.table.table_ref import OfTable, TableRef
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.bitmaps import parse_bitmap
+from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.paths import COLUMN_JOBS_DIR, DATA_DIR
+from spark_lance.table.format.table_ref import OfTable, TableRef
 
 __all__ = ["Finished", "JobRecords", "homes_of"]
 

@@ -24,7 +24,7 @@ from spark_lance.table.columns.evolve import BATCH_BYTES, BATCH_ROWS, ColumnFile
 from spark_lance.table.columns.new_columns import Join
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot

@@ -45,12 +45,12 @@ from spark_lance.table.commits.idempotent_writes import (
 from spark_lance.table.commits.pending import SYSTEM_ENV, CommitEnv, Landed, PendingCommit, unknown_outcome
 from spark_lance.table.commits.proposal import builder_of, propose_first, propose_next
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.manifest import Manifest, pack_manifest, read_manifest
+from spark_lance.table.format.manifest import Manifest, pack_manifest, read_manifest
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import Transaction, delete_transaction, write_transaction
+from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import Transaction, delete_transaction, write_transaction
-from spark_lance.table.upkeep import only_logged
 from spark_lance.table.versions.auto_cleanup import after_commit
 from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
 from spark_lance.table.versions.recent import remember

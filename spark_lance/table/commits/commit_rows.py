@@ -10,8 +10,8 @@ from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_opera
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.upkeep import only_logged
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.upkeep import only_logged
 
 __all__ = ["commit_row_changes"]
 

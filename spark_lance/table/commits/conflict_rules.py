@@ -18,9 +18,9 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.coverage import covered_fragments
-from spark_lance.table.index_kinds import kind_of
-from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.index_kinds import kind_of
+from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
 __all__ = ["RULES", "Rule", "Verdict"]
 

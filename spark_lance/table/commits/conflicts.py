@@ -18,7 +18,7 @@ matrix.)
 from __future__ import annotations
 
 from spark_lance.table.commits.conflict_rules import RULES, Rule, Verdict
-from spark_lance.table.transaction import Transaction
+from spark_lance.table.format.transaction import Transaction
 
 __all__ = ["CONFLICTS", "Verdict", "verdict"]
 

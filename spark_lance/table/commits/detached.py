@@ -21,10 +21,10 @@ from spark_lance.errors import CommitOutcomeUnknownError, RetryableConflictError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.pending import SYSTEM_ENV, CommitEnv, PendingCommit
 from spark_lance.table.commits.proposal import build_on, builder_of, propose_next
-from spark_lance.table.manifest import Manifest, pack_manifest
-from spark_lance.table.paths import Naming, detached_path, is_detached, manifest_path
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import Transaction, delete_transaction, write_transaction
+from spark_lance.table.format.manifest import Manifest, pack_manifest
+from spark_lance.table.format.paths import Naming, detached_path, is_detached, manifest_path
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
 __all__ = ["commit_detached"]

@@ -42,10 +42,10 @@ from dataclasses import dataclass, field
 
 from spark_lance.errors import AlreadyCommittedError, CommitError, FormatError, OptionError
 from spark_lance.io.store import Store
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.reserved_names import APPLIED_WRITES
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.reserved_names import APPLIED_WRITES
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import list_versions

@@ -12,10 +12,10 @@ from google.protobuf.message import Message
 from spark_lance.errors import CommitOutcomeUnknownError
 from spark_lance.table.commits.idempotent_writes import APPLIED_WRITES, AppliedWrites, IdempotentWrite
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.transaction import Transaction
 from spark_lance.table.operations import ReuseEntry, Stamp
-from spark_lance.table.table_ref import OfTable, TableRef
-from spark_lance.table.transaction import Transaction
 
 __all__ = ["SYSTEM_ENV", "CommitEnv", "Landed", "PendingCommit", "unknown_outcome"]
 

@@ -23,15 +23,15 @@ from spark_lance.table.commits.conflicts import Verdict, verdict
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite, carried
 from spark_lance.table.commits.pending import Landed, PendingCommit
 from spark_lance.table.commits.rebase import REBASES, RebaseContext
-from spark_lance.table.features import check_writable
+from spark_lance.table.format.features import check_writable
+from spark_lance.table.format.manifest import Manifest, read_manifest
+from spark_lance.table.format.old_writers import check_successor
+from spark_lance.table.format.paths import is_detached, manifest_path
+from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.indices.old_coverage import with_sound_coverage
-from spark_lance.table.manifest import Manifest, read_manifest
-from spark_lance.table.old_writers import check_successor
 from spark_lance.table.operations import OPERATIONS, Builder, Stamp
-from spark_lance.table.paths import is_detached, manifest_path
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import list_versions, load_newest
 

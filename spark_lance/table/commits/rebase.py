@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import remove_fragments_from_bitmaps
 
 __all__ = ["REBASES", "Rebase", "RebaseContext"]

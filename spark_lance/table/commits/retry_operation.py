@@ -10,7 +10,7 @@ from spark_lance.errors import RetryableConflictError
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.commit_options import current_options
-from spark_lance.table.features import check_writable
+from spark_lance.table.format.features import check_writable
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import load_latest
 

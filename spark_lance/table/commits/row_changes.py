@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from spark_lance.errors import RetryableConflictError
 from spark_lance.proto import table_pb2
-from spark_lance.table.deletion import pack_deletions
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.paths import deletion_path
+from spark_lance.table.format.deletion import pack_deletions
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import deletion_path
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
 
 __all__ = ["Outcome", "RowChanges"]
 

@@ -18,11 +18,11 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import index_pb2, table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.coverage import covered_fragments
-from spark_lance.table.index_kinds import kind_of, label_of
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.index_kinds import kind_of, label_of
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.indices.fragment_reuse import read_history, with_present_coverage
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
 

@@ -31,13 +31,13 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.io.store import join
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.coverage import covered_fragments
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import INDICES_DIR
+from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.operations.next_version import ReuseEntry
-from spark_lance.table.paths import INDICES_DIR
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
 __all__ = [
     "DETAILS_NAME",

@@ -23,9 +23,9 @@ from spark_lance.file.opening import open_file
 from spark_lance.file.reader import read_field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.old_writers import doubtful_indices
 from spark_lance.table.indices.fragment_reuse import find_reuse_entry
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.old_writers import doubtful_indices
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["with_sound_coverage"]

@@ -13,9 +13,9 @@ from typing import Protocol
 from pyroaring import BitMap
 
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.paths import INDICES_DIR
+from spark_lance.table.format.paths import INDICES_DIR
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import TableRef
 
 __all__ = ["IndexRemap", "MovedGroup", "RewrittenIndex", "delete_rewritten"]
 

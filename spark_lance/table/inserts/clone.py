@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from spark_lance.errors import TableExistsError, UnsupportedFormatError
 from spark_lance.io.store import Store, join
 from spark_lance.proto import transaction_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import create_first_version
-from spark_lance.table.features import check_writable
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.features import check_writable
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import DATA_DIR, INDICES_DIR, deletion_path, is_detached
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.clone import clone
-from spark_lance.table.paths import DATA_DIR, INDICES_DIR, deletion_path, is_detached
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version

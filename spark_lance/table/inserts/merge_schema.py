@@ -18,7 +18,7 @@ from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import add_fields, schema_protos

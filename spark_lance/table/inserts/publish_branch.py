@@ -27,15 +27,15 @@ from spark_lance.errors import FormatError, IncompatibleConflictError, OptionErr
 from spark_lance.io.store import Store, join
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.features import check_writable
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.features import check_writable
+from spark_lance.table.format.manifest import Manifest, pack_manifest
+from spark_lance.table.format.paths import Naming, detached_path
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.inserts.clone import copy_file, version_files
-from spark_lance.table.manifest import Manifest, pack_manifest
 from spark_lance.table.metadata.operations import operation_name
-from spark_lance.table.paths import Naming, detached_path
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.versions import load_latest, load_version
 

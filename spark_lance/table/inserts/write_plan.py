@@ -19,21 +19,21 @@ from spark_lance.file.blob_references import references_as_blobs
 from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import BasePath, Bases, numbered
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.idempotent_writes import AppliedWrites, IdempotentWrite
-from spark_lance.table.features import check_writable
+from spark_lance.table.format.bases import BasePath, Bases, numbered
+from spark_lance.table.format.features import check_writable
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.merge_schema import add_missing_columns, missing_columns, renumbered
 from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.inserts.replace_rows import KeyMatch, RowCheck, replace_matches, replace_rows
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.reading.snapshot import PrunerFactory, Snapshot
 from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.schema.keys import check_keys, primary_key
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner, check_added_names
 from spark_lance.table.writing.location import check_location

@@ -29,7 +29,10 @@ from spark_lance.io.progress import part_of, report
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.discard import discarding
-from spark_lance.table.features import check_writable
+from spark_lance.table.format.features import check_writable
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.indices.fragment_reuse import extend_history
 from spark_lance.table.indices.remap import (
     IndexRemap,
@@ -39,11 +42,8 @@ from spark_lance.table.indices.remap import (
 )
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, Group, plan_groups
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.reading.lineage import SPILL
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import delete_fragment_files
 

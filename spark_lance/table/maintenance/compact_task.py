@@ -20,8 +20,9 @@ from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.deletion import keep_mask, read_deletions
+from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.indices.fragment_reuse import pack_addresses
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.reading.blob_values import blob_values
@@ -38,7 +39,6 @@ from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.small_fragments import read_tasks
-from spark_lance.table.table_ref import OfTable, TableRef
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
 __all__ = ["CompactionMetrics", "CompactionTask", "RewriteResult"]

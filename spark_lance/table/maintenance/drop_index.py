@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_lance.errors import IndexNotFoundError, OptionError
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.snapshot import Snapshot
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.torn import set_aside
 from spark_lance.table.versions.versions import load_newest
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spark_lance.errors import OptionError
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.versions.ages import parse_duration
 
 __all__ = ["MIN_RETENTION", "guarded_age", "min_retention", "table_retention"]

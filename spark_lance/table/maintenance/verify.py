@@ -29,19 +29,19 @@ from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.io.store import join
 from spark_lance.proto import table_pb2
-from spark_lance.table.coverage import covered_fragments
-from spark_lance.table.data_files import known_size
-from spark_lance.table.deletion import keep_mask
+from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.data_files import known_size
+from spark_lance.table.format.deletion import keep_mask
+from spark_lance.table.format.manifest import read_manifest
+from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.indices.describe import describe_indices
-from spark_lance.table.manifest import read_manifest
 from spark_lance.table.reading.blob_values import blob_values
 from spark_lance.table.reading.lineage import fragment_lineage
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from spark_lance.table.versions.tag_files import list_tags

@@ -12,7 +12,7 @@ from spark_lance.file.describe import encoding_names
 from spark_lance.file.reader import FileReader
 from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
-from spark_lance.table.data_files import open_data_file
+from spark_lance.table.format.data_files import open_data_file
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = ["ColumnSize", "column_sizes"]

@@ -20,14 +20,14 @@ import pyarrow as pa
 
 from spark_lance.errors import TableNotFoundError
 from spark_lance.proto import table_pb2
-from spark_lance.table.deletion import read_deletions
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.metadata.columns import TEXT_MAP, TIME, Column, MetadataTable, history_version
 from spark_lance.table.metadata.operations import live_rows
 from spark_lance.table.metadata.versions import VersionRow, version_metrics, version_rows, version_time
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS
 from spark_lance.table.versions.tag_files import list_tags

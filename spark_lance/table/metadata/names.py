@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import TableNotFoundError
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.indices.describe import IndexDescription, describe_indices
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, history_version
 from spark_lance.table.metadata.operations import live_rows
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.tag_files import list_tags
 from spark_lance.table.versions.versions import latest_version

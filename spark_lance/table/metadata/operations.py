@@ -16,10 +16,10 @@ import numpy as np
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.proto import table_pb2
-from spark_lance.table.features import check_readable
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.rowids import fragment_row_ids
-from spark_lance.table.transaction import Transaction
+from spark_lance.table.format.features import check_readable
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.rowids import fragment_row_ids
+from spark_lance.table.format.transaction import Transaction
 
 __all__ = ["live_rows", "metrics", "operation_name", "parameters"]
 

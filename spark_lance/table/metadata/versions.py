@@ -13,13 +13,13 @@ import pyarrow as pa
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.old_writers import completed
+from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, history_version
 from spark_lance.table.metadata.operations import live_rows, metrics, operation_name, parameters
-from spark_lance.table.old_writers import completed
 from spark_lance.table.operations.next_version import writer_name
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.tag_files import list_tags
 from spark_lance.table.versions.torn import read_whole
 from spark_lance.table.versions.versions import VersionFile, list_versions

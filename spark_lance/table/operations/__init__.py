@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.append import append
 from spark_lance.table.operations.create_index import create_index
 from spark_lance.table.operations.data_replacement import data_replacement

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import Naming
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
-from spark_lance.table.paths import Naming
 
 __all__ = ["clone"]
 

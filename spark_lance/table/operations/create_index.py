@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.mem_wal_marks import with_catchup
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 

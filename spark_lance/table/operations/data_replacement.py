@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import remove_fragments_from_bitmaps
 from spark_lance.table.operations.merge import TOMBSTONE, drop_dead_files
 from spark_lance.table.operations.next_version import Stamp, finish_version, mark_updated, start_version

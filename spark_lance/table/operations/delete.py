@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import keep_relevant
 from spark_lance.table.operations.next_version import (
     Stamp,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import file_pb2, table_pb2, transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.index_upkeep import keep_relevant, remove_fragments_from_bitmaps
 from spark_lance.table.operations.next_version import (
     Stamp,

@@ -12,7 +12,7 @@ from spark_lance.errors import OptionError
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import (
     Stamp,
     finish_version,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_lance.proto import file_pb2, table_pb2, transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.rowids import spilled_fields
 from spark_lance.table.operations.index_upkeep import keep_relevant
 from spark_lance.table.operations.next_version import (
     Stamp,
@@ -18,7 +19,6 @@ from spark_lance.table.operations.next_version import (
     replace_schema,
     start_version,
 )
-from spark_lance.table.rowids import spilled_fields
 
 __all__ = ["drop_idle_files", "project", "project_message"]
 

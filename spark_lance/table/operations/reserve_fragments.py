@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import (
     MAX_FRAGMENT_ID,
     Stamp,

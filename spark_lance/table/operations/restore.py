@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.features import STABLE_ROW_IDS, STICKY, check_writable
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.features import STABLE_ROW_IDS, STICKY, check_writable
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, keep_marks, start_version
 
 __all__ = ["restore"]

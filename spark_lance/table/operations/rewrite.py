@@ -23,9 +23,11 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.coverage import covered_fragments
-from spark_lance.table.index_kinds import kind_of
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.index_kinds import kind_of
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.reserved_names import FRAGMENT_REUSE
+from spark_lance.table.format.rowids import count_row_ids
 from spark_lance.table.operations.mem_wal_marks import without_catchup
 from spark_lance.table.operations.next_version import (
     MAX_FRAGMENT_ID,
@@ -35,8 +37,6 @@ from spark_lance.table.operations.next_version import (
     keep_marks,
     start_version,
 )
-from spark_lance.table.reserved_names import FRAGMENT_REUSE
-from spark_lance.table.rowids import count_row_ids
 
 __all__ = ["rewrite"]
 

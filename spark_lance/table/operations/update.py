@@ -23,8 +23,16 @@ import numpy.typing as npt
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
-from spark_lance.table.bitmaps import parse_offsets
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.bitmaps import parse_offsets
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.rowids import (
+    count_row_ids,
+    decode_row_ids,
+    decode_row_versions,
+    encode_row_versions,
+    fragment_row_ids,
+    pack_row_versions,
+)
 from spark_lance.table.operations.index_upkeep import keep_relevant, remove_fragments_from_bitmaps
 from spark_lance.table.operations.mem_wal_marks import mark_compacted
 from spark_lance.table.operations.next_version import (
@@ -33,14 +41,6 @@ from spark_lance.table.operations.next_version import (
     keep_marks,
     number_fragments,
     start_version,
-)
-from spark_lance.table.rowids import (
-    count_row_ids,
-    decode_row_ids,
-    decode_row_versions,
-    encode_row_versions,
-    fragment_row_ids,
-    pack_row_versions,
 )
 
 __all__ = ["update", "update_message"]

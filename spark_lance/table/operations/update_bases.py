@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_lance.errors import OptionError
 from spark_lance.proto.transaction_pb2 import Transaction
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 
 __all__ = ["update_bases"]

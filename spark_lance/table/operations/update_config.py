@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableMapping
 
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.proto import transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 
 __all__ = ["Texts", "text_updates", "update_config"]

@@ -28,7 +28,7 @@ from spark_lance.io.base_options import Location
 from spark_lance.io.store import STORES, Store, join, open_store
 from spark_lance.io.stored_names import check_key, check_uri, path_fault
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases, open_place
+from spark_lance.table.format.bases import Bases, open_place
 
 __all__ = ["BlobSources", "FileOf", "data_files", "map_blobs", "with_source"]
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
+from spark_lance.table.format.bases import Bases
 from spark_lance.table.reading.blobs import open_blobs
 
 __all__ = ["blob_sizes", "blob_values"]

@@ -29,8 +29,8 @@ from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.sidecars import sidecar_path
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.data_files import known_size
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import known_size
 
 __all__ = ["BlobFile", "blob_path", "descriptors", "open_blobs", "read_blobs"]
 

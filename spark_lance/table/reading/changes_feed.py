@@ -25,14 +25,14 @@ import pyarrow as pa
 from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
 from spark_lance.file.base.extensions import known_schema, known_table
 from spark_lance.proto import table_pb2
+from spark_lance.table.format.paths import manifest_path
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.operations.row_effects import effect_of
-from spark_lance.table.paths import manifest_path
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import Transaction, read_transaction
 from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import find_version, load_version
 

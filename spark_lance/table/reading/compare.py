@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.proto import table_pb2
-from spark_lance.table.addresses import row_addresses
-from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import read_deletions
+from spark_lance.table.format.addresses import row_addresses
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.system_columns import ROW_ID, UPDATED_AT
-from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["ComparedRows", "FragmentView", "IdentifiedRows", "Rows", "compare_rows"]
 

@@ -19,11 +19,11 @@ from spark_lance.arrow.arrays import pick_rows
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.equal_values import equal_values
 from spark_lance.proto import table_pb2
-from spark_lance.table.addresses import Addresses, Offsets, offsets_of, row_addresses, runs_by_fragment
+from spark_lance.table.format.addresses import Addresses, Offsets, offsets_of, row_addresses, runs_by_fragment
+from spark_lance.table.format.row_keys import KeyIndex
 from spark_lance.table.reading.compare import ComparedRows, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_keys import KeyIndex
 from spark_lance.table.schema.keys import primary_key
 
 __all__ = ["KeyComparison", "compare_by_key", "shared_key"]

@@ -30,10 +30,10 @@ from spark_lance.file.reader import read_field, take_field
 from spark_lance.file.threads import spare_threads
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.data_files import open_data_file, physical_rows
-from spark_lance.table.deletion import read_deletions
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import open_data_file, physical_rows
+from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.table_ref import TableRef
 
 __all__ = ["FragmentReader", "fixed_width", "physical_rows"]
 

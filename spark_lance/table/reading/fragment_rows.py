@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import table_pb2
-from spark_lance.table.addresses import row_addresses
-from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import read_deletions
+from spark_lance.table.format.addresses import row_addresses
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment import FragmentReader
 from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.system_columns import (
@@ -28,7 +29,6 @@ from spark_lance.table.reading.system_columns import (
     UPDATED_AT,
     system_field,
 )
-from spark_lance.table.table_ref import TableRef
 
 __all__ = ["Columns", "FragmentRows", "batch_without_columns", "common_runs", "rows_without_columns"]
 

@@ -25,9 +25,8 @@ import pyarrow as pa
 from spark_lance.errors import FormatError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.reading.fragment import FragmentReader
-from spark_lance.table.rowids import (
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.rowids import (
     CREATED_AT_FIELD,
     ROW_ID_FIELD,
     UPDATED_AT_FIELD,
@@ -36,7 +35,8 @@ from spark_lance.table.rowids import (
     pack_row_ids,
     pack_row_versions,
 )
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.reading.fragment import FragmentReader
 
 __all__ = [
     "CREATED_AT",

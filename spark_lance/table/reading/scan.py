@@ -17,8 +17,10 @@ from spark_lance.errors import SchemaError
 from spark_lance.expressions.predicate import Condition, compile_predicate
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.pruning import Pruner, prune
@@ -30,8 +32,6 @@ from spark_lance.table.reading.system_columns import (
     nameable,
     system_names,
 )
-from spark_lance.table.row_set import RowSet
-from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["ROW_ADDRESS", "ROW_ID", "Filter", "Scan", "ScanTask", "filter_columns", "rows_without_columns"]
 

@@ -23,8 +23,10 @@ from spark_lance.expressions.predicate import Condition, Predicate, compile_pred
 from spark_lance.file.base.schema import Field
 from spark_lance.io.held import HeldOpen
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.deletion import keep_mask
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.deletion import keep_mask
+from spark_lance.table.format.rowids import locate_among
+from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.fragment_rows import (
     Columns,
     FragmentRows,
@@ -38,8 +40,6 @@ from spark_lance.table.reading.system_columns import (
     system_field,
     system_names,
 )
-from spark_lance.table.rowids import locate_among
-from spark_lance.table.table_ref import OfTable, TableRef
 
 __all__ = ["Filter", "ScanTask"]
 

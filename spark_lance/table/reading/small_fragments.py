@@ -21,8 +21,8 @@ from spark_lance.file.base.schema import Field
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.joined import JoinedFiles, can_join, open_whole
 from spark_lance.proto import table_pb2
-from spark_lance.table.data_files import column_numbers
-from spark_lance.table.deletion import keep_mask, read_deletions
+from spark_lance.table.format.data_files import column_numbers
+from spark_lance.table.format.deletion import keep_mask, read_deletions
 from spark_lance.table.reading.fragment import fixed_width
 from spark_lance.table.reading.scan_task import ScanTask
 

@@ -19,14 +19,14 @@ import pyarrow as pa
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.proto import table_pb2
-from spark_lance.table.addresses import Addresses, offsets_of, row_addresses, runs_by_fragment
-from spark_lance.table.deletion import read_deletions
+from spark_lance.table.format.addresses import Addresses, offsets_of, row_addresses, runs_by_fragment
+from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.rowids import locate_among, locate_row_ids
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID
-from spark_lance.table.rowids import locate_among, locate_row_ids
 
 __all__ = ["OpenFragments", "RowNumbers", "addresses_of", "take_addresses", "take_positions", "take_row_ids"]
 

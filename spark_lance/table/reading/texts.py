@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from spark_lance.errors import OptionError
 from spark_lance.proto import table_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 
 __all__ = ["TEXT_TYPES", "check_text_as", "texts_as_binary"]
 

@@ -28,16 +28,16 @@ from pyroaring import BitMap
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.bitmaps import parse_offsets
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.bitmaps import parse_offsets
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import Transaction
 from spark_lance.table.operations.row_effects import effect_of
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import UPDATED_AT
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import Transaction
 
 __all__ = ["DELETE", "INSERT", "POSTIMAGE", "PREIMAGE", "ChangedRows", "before_append", "changes_of"]
 

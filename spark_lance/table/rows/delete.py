@@ -7,7 +7,7 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_lance.table.addresses import Offsets, offsets_of
 from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.format.addresses import Offsets, offsets_of
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_set import RowSet
 
 __all__ = ["find_rows"]
 

@@ -22,16 +22,16 @@ from spark_lance.expressions.predicate import Condition, Predicate, compile_pred
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
-from spark_lance.table.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_keys import KeyIndex, check_key_type
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.row_lookup import nameable, read_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.row_keys import KeyIndex, check_key_type
-from spark_lance.table.row_set import RowSet
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 from spark_lance.table.rows.key_lookup import KeyLookup, key_lookup
 from spark_lance.table.rows.merge_condition import MergeCondition

@@ -22,11 +22,11 @@ from spark_lance.table.commits.commit import CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, LineageReader
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.writing.targets import FileTarget
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 

@@ -19,7 +19,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.blob_references import is_descriptor
 from spark_lance.file.blob_writer import blobs_as_stored
 from spark_lance.proto import file_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.schema.casts import check_cast
 from spark_lance.table.schema.keys import check_keys, check_same_keys
 

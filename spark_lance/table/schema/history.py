@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.transaction import Transaction
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.transaction import Transaction
 
 __all__ = ["PastColumn", "Step", "before"]
 

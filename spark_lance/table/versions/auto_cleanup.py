@@ -16,8 +16,8 @@ import logging
 from collections.abc import Mapping
 
 from spark_lance.errors import OptionError
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 

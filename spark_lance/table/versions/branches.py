@@ -29,7 +29,13 @@ from spark_lance.errors import (
     OptionError,
 )
 from spark_lance.io.store import Store, join
-from spark_lance.table.paths import DATA_DIR, DELETIONS_DIR, INDICES_DIR, TRANSACTIONS_DIR, VERSIONS_DIR
+from spark_lance.table.format.paths import (
+    DATA_DIR,
+    DELETIONS_DIR,
+    INDICES_DIR,
+    TRANSACTIONS_DIR,
+    VERSIONS_DIR,
+)
 from spark_lance.table.versions.ref_files import Kinds, pack_ref, read_ref
 from spark_lance.table.versions.tag_files import list_tags
 

@@ -39,9 +39,9 @@ from spark_lance.errors import OptionError
 from spark_lance.io.progress import report
 from spark_lance.io.store import StoredObject, join
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.features import check_readable, check_writable
-from spark_lance.table.manifest import Manifest, read_manifest
-from spark_lance.table.paths import (
+from spark_lance.table.format.features import check_readable, check_writable
+from spark_lance.table.format.manifest import Manifest, read_manifest
+from spark_lance.table.format.paths import (
     COLUMN_JOBS_DIR,
     DATA_DIR,
     DELETIONS_DIR,
@@ -52,7 +52,7 @@ from spark_lance.table.paths import (
     deletion_path,
     parse_manifest_name,
 )
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.ages import clamped_age
 from spark_lance.table.versions.branches import TREE_DIR, Branches
 from spark_lance.table.versions.resolve import main_root

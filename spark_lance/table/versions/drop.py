@@ -29,9 +29,9 @@ from spark_lance.errors import LanceError
 from spark_lance.io.failures import local_failure
 from spark_lance.io.held import let_go
 from spark_lance.io.store import Store, join
-from spark_lance.table.manifest import read_manifest
-from spark_lance.table.paths import DATA_DIR, VERSIONS_DIR, parse_manifest_name
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.manifest import read_manifest
+from spark_lance.table.format.paths import DATA_DIR, VERSIONS_DIR, parse_manifest_name
+from spark_lance.table.format.table_ref import TableRef
 
 __all__ = ["drop_table", "dropping_folders", "is_hidden_folder"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_lance.table.paths import VERSIONS_DIR, Naming, manifest_path, parse_manifest_name
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.paths import VERSIONS_DIR, Naming, manifest_path, parse_manifest_name
+from spark_lance.table.format.table_ref import TableRef
 
 __all__ = ["migrate_names"]
 

@@ -21,8 +21,8 @@ import uuid
 from spark_lance.errors import CommitError, FormatError, StoreError
 from spark_lance.io.manifest_store import CommitLock, ManifestEntry, ManifestStore
 from spark_lance.io.store import Store
-from spark_lance.table.paths import VERSIONS_DIR, parse_manifest_name
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.paths import VERSIONS_DIR, parse_manifest_name
+from spark_lance.table.format.table_ref import TableRef
 
 __all__ = ["LockReleaseError", "finish_latest", "finish_version", "publish"]
 

@@ -16,8 +16,8 @@ from collections.abc import Hashable
 from spark_lance.errors import FormatError
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store, StoredObject
-from spark_lance.table.manifest import Manifest, read_manifest
-from spark_lance.table.paths import Naming
+from spark_lance.table.format.manifest import Manifest, read_manifest
+from spark_lance.table.format.paths import Naming
 
 __all__ = ["read_recent", "remember"]
 

@@ -19,8 +19,8 @@ from typing import Union
 
 from spark_lance.errors import OptionError, VersionNotFoundError
 from spark_lance.io.store import Store, join
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.tag_files import read_tag
 from spark_lance.table.versions.torn import read_whole

@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_lance.errors import TagExistsError, VersionNotFoundError
 from spark_lance.io.store import Store
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.ref_files import format_time, pack_ref
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve

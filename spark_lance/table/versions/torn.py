@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 from spark_lance.errors import TornManifestError
 from spark_lance.io.store import Store
-from spark_lance.table.manifest import Manifest, read_manifest
-from spark_lance.table.paths import VERSIONS_DIR, Naming
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.manifest import Manifest, read_manifest
+from spark_lance.table.format.paths import VERSIONS_DIR, Naming
+from spark_lance.table.format.table_ref import TableRef
 
 __all__ = ["TORN_DIR", "is_set_aside", "read_again", "read_whole", "set_aside", "step_over"]
 

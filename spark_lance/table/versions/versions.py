@@ -20,10 +20,10 @@ from typing import TypeVar
 
 from spark_lance.errors import FormatError, TableNotFoundError, TornManifestError, VersionNotFoundError
 from spark_lance.io.store import Store, StoredObject
-from spark_lance.table.features import check_readable
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.old_writers import completed
-from spark_lance.table.paths import (
+from spark_lance.table.format.features import check_readable
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.old_writers import completed
+from spark_lance.table.format.paths import (
     HINT_NAME,
     VERSIONS_DIR,
     Naming,
@@ -33,7 +33,7 @@ from spark_lance.table.paths import (
     newest_manifest_name,
     parse_manifest_name,
 )
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.publish import finish_latest, finish_version
 from spark_lance.table.versions.recent import read_recent
 from spark_lance.table.versions.torn import read_again, step_over

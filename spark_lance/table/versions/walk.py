@@ -13,9 +13,9 @@ from datetime import datetime
 
 from spark_lance.errors import TornManifestError, VersionNotFoundError
 from spark_lance.proto import transaction_pb2
-from spark_lance.table.manifest import Manifest
-from spark_lance.table.table_ref import OfTable, TableRef
-from spark_lance.table.transaction import Transaction, read_transaction
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.versions.resolve import parse_moment
 from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import latest_version, list_versions, load_version

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 
 from spark_lance.errors import LocationInUseError
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 
 __all__ = ["check_location"]
 

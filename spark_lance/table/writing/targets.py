@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from spark_lance.errors import OptionError
 from spark_lance.io.store import Store
-from spark_lance.table.bases import Bases
-from spark_lance.table.paths import DATA_DIR
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.paths import DATA_DIR
+from spark_lance.table.format.table_ref import TableRef
 
 __all__ = ["FileTarget", "choose_targets", "own_target"]
 

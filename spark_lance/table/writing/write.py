@@ -19,10 +19,10 @@ from spark_lance.file.sidecars import sidecar_folder
 from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
-from spark_lance.table.paths import DATA_DIR, new_data_file_name
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.paths import DATA_DIR, new_data_file_name
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.blob_sources import BlobSources
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 from spark_lance.table.writing.references import bounded
 from spark_lance.table.writing.targets import FileTarget, own_target

@@ -14,8 +14,8 @@ from spark_lance.expressions.predicate import Condition, compile_predicate
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.pruner import ScalarPruner
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.row_set import RowSet
 
 ROWS = 10
 

@@ -15,7 +15,7 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import OptionError
-from spark_lance.index.entries import segments_of
+from spark_lance.index.base.entries import segments_of
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, text_parts
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
 

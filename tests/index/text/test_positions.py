@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lance.query import PhraseQuery
 
 from spark_lance import dataset, write_dataset
-from spark_lance.index.entries import segments_of
+from spark_lance.index.base.entries import segments_of
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, text_parts
 from spark_lance.index.text.positions import pack_positions
 from spark_lance.index.text.postings import BLOCK

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_lance import write_dataset
-from spark_lance.index.entries import segments_of
+from spark_lance.index.base.entries import segments_of
 from spark_lance.index.vector import storage
 from spark_lance.index.vector.create import open_segment
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST

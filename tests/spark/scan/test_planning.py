@@ -22,7 +22,7 @@ from spark_lance.spark.scan.partitions import LancePartition, share_rows
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.scan.task_rows import TaskRows
 from spark_lance.spark.source import LanceDataSource
-from spark_lance.table.manifest import read_manifest
+from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.versions import recent
 from tests.wrapped_store import replace_request
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructType
 
 import spark_lance
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
 # Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.
@@ -201,7 +201,7 @@ def test_a_schema_that_does_not_fit_is_refused_whatever_is_read_of_it(
 def test_a_table_newer_than_this_release_shows_as_one_line(spark: SparkSession, path: str) -> None:
     from spark_lance.io.store import open_store
     from spark_lance.proto import table_pb2
-    from spark_lance.table.manifest import pack_manifest
+    from spark_lance.table.format.manifest import pack_manifest
     from spark_lance.table.versions.versions import load_latest
 
     store, root = open_store(path)

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 import spark_lance
-from spark_lance.spark.lance_table.table import LanceTable
 from spark_lance.spark.source import LanceDataSource
+from spark_lance.spark.table.table import LanceTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

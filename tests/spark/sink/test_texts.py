@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_lance
-from spark_lance.spark.lance_table.table import LanceTable
+from spark_lance.spark.table.table import LanceTable
 
 REFUSED = r"not UTF-8 \(byte 0xC3 at 0\): store it as BINARY"
 

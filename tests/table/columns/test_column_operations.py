@@ -17,13 +17,13 @@ from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.features import FIELD_ID_MARK
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.features import FIELD_ID_MARK
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations import OPERATIONS, Stamp
 from spark_lance.table.operations.data_replacement import data_replacement_message
 from spark_lance.table.operations.merge import merge_message
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
 Op = lance.LanceOperation

@@ -21,17 +21,17 @@ import spark_lance
 from spark_lance.errors import FormatError, MergeError, OptionError, SchemaError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.columns import fill
 from spark_lance.table.columns.evolve import commit_files
 from spark_lance.table.columns.fill import Run, overlaid, with_nulls
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, Others
 from spark_lance.table.commits.commit import SYSTEM_ENV
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import add_fields
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from spark_lance.table.versions.versions import load_latest
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import spark_lance
 from spark_lance.io.store import open_store
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.strategies import canonical
 

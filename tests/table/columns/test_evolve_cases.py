@@ -27,19 +27,19 @@ from spark_lance.errors import (
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
 from spark_lance.table.columns import alter, evolve
 from spark_lance.table.columns import update_in_place as column_updates
 from spark_lance.table.columns.alter import alter_columns
 from spark_lance.table.columns.evolve import add_columns
 from spark_lance.table.columns.new_columns import Stream, batch_udf, expressions
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.features import FIELD_ID_MARK
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.features import FIELD_ID_MARK
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.reading import fragment
 from spark_lance.table.schema.changes import Alteration
 from spark_lance.table.schema.keys import primary_key
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.column_files import fill_deleted
 

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from pyroaring import BitMap
 
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
 
 __all__ = ["CASES"]
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 from spark_lance.errors import AlreadyCommittedError
 from spark_lance.io.store import open_store
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.writing.write import write_fragments
 
 

@@ -37,14 +37,14 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv, commit_operation, create_first_version, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE, commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
-from spark_lance.table.manifest import Manifest, pack_manifest
+from spark_lance.table.format.manifest import Manifest, pack_manifest
+from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.rowids import decode_row_versions, fragment_row_ids
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations import Stamp
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
-from spark_lance.table.paths import Naming, manifest_path
-from spark_lance.table.rowids import decode_row_versions, fragment_row_ids
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.wrapped_store import WrappedStore
 

@@ -24,11 +24,11 @@ from spark_lance.errors import IncompatibleConflictError, LanceError, RetryableC
 from spark_lance.io.local import LocalStore
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.manifest import Manifest, pack_manifest
+from spark_lance.table.format.manifest import Manifest, pack_manifest
+from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import Transaction
 from spark_lance.table.operations import OPERATIONS, Stamp
-from spark_lance.table.paths import Naming, manifest_path
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import Transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 from tests.table.commits.grid_cases import CASES
 

@@ -11,8 +11,8 @@ from pyroaring import BitMap
 
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.conflict_rules import RULES, Verdict
-from spark_lance.table.index_kinds import INDEX_KINDS
-from spark_lance.table.reserved_names import FRAGMENT_REUSE, MEM_WAL
+from spark_lance.table.format.index_kinds import INDEX_KINDS
+from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
 pb = transaction_pb2.Transaction
 FINE, REBASE, MERGE, RETRY, INCOMPATIBLE = (

@@ -19,14 +19,14 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.conflicts import CONFLICTS, Verdict, verdict
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import Transaction
 from spark_lance.table.operations import OPERATIONS
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.operations.row_effects import ROW_EFFECTS
 from spark_lance.table.rows.find_rows import find_rows
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import Transaction
 
 Loose = Callable[..., list[table_pb2.DataFragment]]
 pb = transaction_pb2.Transaction

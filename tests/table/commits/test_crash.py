@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from tests.conftest import ROOT
 from tests.table.commits.crash_worker import JOBS

@@ -37,11 +37,11 @@ from spark_lance.table.commits.idempotent_writes import (
     IdempotentWrite,
     pair_of,
 )
+from spark_lance.table.format.manifest import read_manifest
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write
-from spark_lance.table.manifest import read_manifest
 from spark_lance.table.operations.append import append_message
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments

@@ -16,10 +16,10 @@ from spark_lance.errors import RetryableConflictError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.deletion import read_deletions
+from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.row_set import RowSet
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 
 pb = transaction_pb2.Transaction

@@ -12,7 +12,7 @@ import pytest
 import spark_lance
 from spark_lance.errors import CommitOutcomeUnknownError
 from spark_lance.table.commits import commit as commit_module
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import load_latest
 

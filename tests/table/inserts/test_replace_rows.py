@@ -25,9 +25,9 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.inserts.replace_rows import RowCheck
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import load_latest
 from tests.table.inserts.test_merge_schema import Job, rows, table

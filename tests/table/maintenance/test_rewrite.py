@@ -16,15 +16,15 @@ from spark_lance.datasets.dataset import dataset
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import Naming
+from spark_lance.table.format.rowids import append_row_ids
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.indices.fragment_reuse import extend_history
-from spark_lance.table.manifest import Manifest
 from spark_lance.table.operations.create_index import create_index, create_index_message
 from spark_lance.table.operations.next_version import ReuseEntry, Stamp
 from spark_lance.table.operations.rewrite import rewrite
-from spark_lance.table.paths import Naming
-from spark_lance.table.rowids import append_row_ids
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
 pb = transaction_pb2.Transaction

@@ -20,9 +20,9 @@ import spark_lance
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.proto import table_pb2
+from spark_lance.table.format.rowids import pack_row_ids, row_id_bounds
 from spark_lance.table.metadata import METADATA_TABLES, metadata_table, versions
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rowids import pack_row_ids, row_id_bounds
 from spark_lance.table.versions.torn import read_whole
 from tests.table.histories import Step, play, rows, steps
 

@@ -20,14 +20,14 @@ import spark_lance
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.manifest import pack_manifest
+from spark_lance.table.format.manifest import pack_manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.index_upkeep import (
     drop_indices_without_fields,
     keep_relevant,
     remove_fragments_from_bitmaps,
     retain,
 )
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
 # (name, fields, fragments or None for no bitmap, dataset version)

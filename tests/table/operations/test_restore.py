@@ -16,10 +16,10 @@ from spark_lance.errors import UnsupportedFormatError, VersionNotFoundError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.features import FIELD_ID_MARK, MIXED_FILE_VERSIONS, STABLE_ROW_IDS
+from spark_lance.table.format.features import FIELD_ID_MARK, MIXED_FILE_VERSIONS, STABLE_ROW_IDS
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.next_version import Stamp
 from spark_lance.table.operations.restore import restore
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest, load_version
 
 Forge = Callable[[Path, Callable[[table_pb2.Manifest], None]], None]

@@ -22,9 +22,9 @@ from spark_lance.errors import (
 from spark_lance.io.store import open_store
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.features import TABLE_CONFIG
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import Transaction, read_transaction
+from spark_lance.table.format.features import TABLE_CONFIG
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.versions.versions import load_latest
 
 ROWS = pa.table(

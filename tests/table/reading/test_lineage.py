@@ -17,10 +17,10 @@ import spark_lance.datasets.dataset as ours
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.bases import Bases
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT, LineageReader, fragment_lineage
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.table.histories import SPILL, Step, play, steps
 

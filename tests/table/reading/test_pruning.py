@@ -19,12 +19,12 @@ from pyroaring import BitMap
 import spark_lance.datasets.dataset as ours
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.io.store import open_store
+from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.pruning import _Allowed, prune
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.row_set import RowSet
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 from tests.table.histories import Step, play, steps
 

@@ -20,9 +20,9 @@ import spark_lance.datasets.dataset as ours
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.io.memory import MemoryStore
 from spark_lance.io.store import open_store
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment_rows import Columns, FragmentRows
 from spark_lance.table.reading.scan import Scan
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 from tests.table.histories import Step, play, rows, steps
 

@@ -14,7 +14,7 @@ from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.manifest import pack_manifest
+from spark_lance.table.format.manifest import pack_manifest
 from spark_lance.table.reading import small_fragments
 from spark_lance.table.reading.scan import Scan
 

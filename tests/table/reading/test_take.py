@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import spark_lance.datasets.dataset as ours
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.io.store import open_store
+from spark_lance.table.format.rowids import append_row_ids, decode_row_ids, locate_row_ids, pack_row_ids
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.take import addresses_of
-from spark_lance.table.rowids import append_row_ids, decode_row_ids, locate_row_ids, pack_row_ids
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 from tests.table.histories import Step, play, rows, steps
 

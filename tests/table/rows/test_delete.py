@@ -28,14 +28,14 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.deletion import pack_deletions, read_deletions
-from spark_lance.table.features import DELETION_FILES
+from spark_lance.table.format.deletion import pack_deletions, read_deletions
+from spark_lance.table.format.features import DELETION_FILES
+from spark_lance.table.format.paths import deletion_path
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.paths import deletion_path
 from spark_lance.table.rows.delete import delete_rows
 from spark_lance.table.rows.find_rows import find_rows
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from tests.wrapped_store import WrappedStore
 

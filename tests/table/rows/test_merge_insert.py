@@ -27,11 +27,11 @@ from spark_lance.errors import (
     SchemaError,
 )
 from spark_lance.io.store import open_store
-from spark_lance.table.row_keys import KeyIndex
+from spark_lance.table.format.row_keys import KeyIndex
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.rows.key_filter import key_filter
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int32()), ("s", pa.string())])

@@ -29,15 +29,15 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.rowids import decode_row_versions
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.row_lookup import read_rows
-from spark_lance.table.rowids import decode_row_versions
 from spark_lance.table.rows import row_rewrites
 from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, commit_moves, write_moved
-from spark_lance.table.table_ref import TableRef
-from spark_lance.table.transaction import read_transaction
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments
 from tests.strategies import canonical, tables

@@ -28,7 +28,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
     VersionNotFoundError,
 )
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches
 
 

@@ -20,11 +20,11 @@ import spark_lance
 from spark_lance.errors import LanceError, RetryableConflictError, VersionNotFoundError
 from spark_lance.io.local import LocalStore
 from spark_lance.proto import transaction_pb2
-from spark_lance.table import transaction as transactions
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.commits.detached import commit_detached
+from spark_lance.table.format import transaction as transactions
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts import clone as clone_module
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions import publish as publishing
 from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
 from spark_lance.table.versions.versions import list_versions, load_latest

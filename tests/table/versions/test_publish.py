@@ -33,9 +33,9 @@ from spark_lance.io.manifest_store import ManifestEntry
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.format.paths import Naming, manifest_path
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.append import append_message
-from spark_lance.table.paths import Naming, manifest_path
-from spark_lance.table.table_ref import TableRef
 from spark_lance.table.versions.publish import publish
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.wrapped_store import WrappedStore

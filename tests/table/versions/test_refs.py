@@ -12,8 +12,8 @@ import pytest
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import open_store
-from spark_lance.table.paths import Naming, newest_manifest_name
-from spark_lance.table.table_ref import TableRef
+from spark_lance.table.format.paths import Naming, newest_manifest_name
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.versions import (
     find_version,
     latest_version,

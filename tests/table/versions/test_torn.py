@@ -22,8 +22,8 @@ from spark_lance.errors import (
 )
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.manifest import pack_manifest, read_manifest
-from spark_lance.table.paths import Naming, manifest_path
+from spark_lance.table.format.manifest import pack_manifest, read_manifest
+from spark_lance.table.format.paths import Naming, manifest_path
 from spark_lance.table.versions import torn
 
 TEARS: dict[str, Callable[[bytes], bytes]] = {

@@ -15,10 +15,10 @@ from spark_lance.compat.lance.indices.models import IvfModel, PqModel
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import ColumnNotFoundError, OptionError, OptionTypeError
 from spark_lance.file.base.version import DEFAULT_VERSION
-from spark_lance.index.columns import leaf_field
-from spark_lance.index.commit import commit_segments, new_segment
-from spark_lance.index.entries import check_name, index_directory
-from spark_lance.index.files import IndexFileWriter
+from spark_lance.index.base.columns import leaf_field
+from spark_lance.index.base.commit import commit_segments, new_segment
+from spark_lance.index.base.entries import check_name, index_directory
+from spark_lance.index.base.files import IndexFileWriter
 from spark_lance.index.vector.build import (
     IndexParams,
     TrainedModel,

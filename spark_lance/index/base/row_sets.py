@@ -1,0 +1,53 @@
+"""Row numbers of stored sets, without numbers that no row can have: a few bytes can hold 2^32 of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap, BitMap64
+
+from spark_lance.errors import UnsupportedFormatError
+from spark_lance.table.format.addresses import address_of
+from spark_lance.table.format.row_set import RowSet
+
+__all__ = ["pack_sorted", "row_numbers", "treemap_numbers"]
+
+
+def pack_sorted(numbers: npt.NDArray[np.uint64]) -> bytes:
+    """Return a set of row numbers (ascending uint64) as stored bytes."""
+    return RowSet.from_addresses(numbers).to_bytes()
+
+
+def treemap_numbers(data: BitMap64, possible: Mapping[int, BitMap]) -> npt.NDArray[np.uint64]:
+    """Return the row numbers of a 64-bit Roaring bitmap that can exist, ascending.
+
+    Args:
+        data: the bitmap; a few bytes can hold 2^32 numbers.
+        possible: fragment -> its rows.
+    """
+    allowed = BitMap64()
+    for fragment, rows in possible.items():
+        if rows:
+            allowed.add_range(address_of(fragment, 0), address_of(fragment, rows.max() + 1))
+    return np.array((data & allowed).to_array(), dtype=np.uint64)
+
+
+def row_numbers(
+    data: bytes | memoryview, bounded: Callable[[RowSet], RowSet] = lambda rows: rows
+) -> npt.NDArray[np.uint64]:
+    """Return the row numbers of a stored set, ascending.
+
+    Args:
+        data: the set.
+        bounded: leaves the rows that can exist; a few bytes can hold 2^32 others.
+
+    Raises:
+        FormatError: the bytes are damaged.
+        UnsupportedFormatError: the set has all rows of a fragment, which it does not list.
+    """
+    rows = bounded(RowSet.from_bytes(data))
+    if None in rows.values():
+        raise UnsupportedFormatError("a set of rows that names a fragment as a whole")
+    return rows.addresses()

@@ -1,0 +1,200 @@
+"""The rows nearest to each of many vectors, in Spark jobs.
+
+Every query goes to the index partitions nearest to it (and to all rows without an index), as rows of a
+DataFrame that Spark shuffles by partition. A task loads each of its partitions once, for all queries that
+came there. Spark keeps the best rows of each query, and tasks fetch their columns, fragment by fragment.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.functions as F
+import pyspark.sql.types as st
+from pyspark.sql.window import Window
+
+from spark_lance.datasets.searching import DISTANCE
+from spark_lance.errors import OptionError
+from spark_lance.index.base.columns import leaf_field
+from spark_lance.index.vector.kinds import is_multi, vector_kind
+from spark_lance.index.vector.search_tasks import Routing, SearchPlan
+from spark_lance.index.vector.top_k import merged
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.spark.table.found_rows import FOUND, Mapper, as_given, fetch_rows, with_measured
+from spark_lance.table.format.manifest import Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["any_vector", "nearest_to_each"]
+
+# Queries that are compared with a partition at once, and that are sent at once.
+_BLOCK = 1024
+_FETCH = 4096
+
+
+def any_vector(manifest: Manifest, column: str) -> list[float]:
+    """Return a vector as long as those of a column, for plans of searches whose vectors come later.
+
+    Raises:
+        SchemaError: there is no such column.
+    """
+    kind = leaf_field(manifest.schema, column).arrow_type()
+    return [0.0] * getattr(vector_kind(kind), "list_size", 1)
+
+
+def nearest_to_each(
+    plan: SearchPlan, manifest: Manifest, schema: st.StructType, queries: DataFrame, key: str
+) -> DataFrame:
+    """Return the rows nearest to each of many vectors: the first column of the queries, columns, `_distance`.
+
+    Args:
+        plan: the search; its vector does not matter.
+        manifest: the version that is searched.
+        schema: the columns of the table in the result.
+        queries: what comes along with the rows, and the vector; those without one are left out.
+        key: what tells the queries apart: the first column, or a field of it.
+    """
+    kind = leaf_field(manifest.schema, plan.query.column).arrow_type()
+    best = _answered_whole(plan, queries) if is_multi(kind) else _answered(plan, queries, key)
+    fragment = F.shiftright(F.col("_address"), 32)
+    identity = (best.schema.fields[0],)
+    best = best.repartition(fragment).sortWithinPartitions("_address")
+    return best.mapInArrow(fetch_rows(plan.table, schema, identity), with_measured(schema, identity))
+
+
+def _matrix(vectors: pa.Array, dim: int) -> npt.NDArray[Any]:
+    lengths = pc.list_value_length(vectors).to_numpy(zero_copy_only=False)
+    wrong = lengths[lengths != dim]
+    if len(wrong):
+        raise OptionError(f"a query has {int(wrong[0])} values, the vectors of the table have {dim}")
+    values: npt.NDArray[Any] = vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
+    return values
+
+
+def _answered(plan: SearchPlan, queries: DataFrame, key: str) -> DataFrame:
+    """Return the best rows for each of many queries: its id, address and distance.
+
+    Args:
+        plan: the search.
+        queries: ids and vectors.
+        key: what tells them apart.
+    """
+    identity, vector = queries.schema.fields
+    # Queries are compared as floats, and shuffled once for each place where they look.
+    is_double = plan.query.vectors.dtype == np.float64
+    vectors = st.ArrayType(st.DoubleType() if is_double else st.FloatType())
+    vectors_by_id = queries.select(identity.name, F.col(vector.name).cast(vectors).alias("_vector"))
+    place = st.StructField("_home", st.LongType(), False)
+    sent = st.StructType([place, identity, st.StructField("_vector", vectors, False)])
+    answered = st.StructType([identity, *FOUND.fields])
+    homes = vectors_by_id.where("_vector is not null").mapInArrow(_assign(plan), sent)
+    homes = homes.repartition("_home").sortWithinPartitions("_home")
+    results = homes.mapInArrow(_answer(plan, arrow_schema(answered)), answered)
+    order = Window.partitionBy(F.col(key)).orderBy(DISTANCE, "_address")
+    ranked = results.withColumn("_place", F.row_number().over(order))
+    return ranked.where(F.col("_place") <= plan.query.k).drop("_place")
+
+
+def _answered_whole(plan: SearchPlan, queries: DataFrame) -> DataFrame:
+    """Return what `_answered` does, for queries of several vectors: a task answers the whole of one."""
+    identity, vector = queries.schema.fields
+    is_double = plan.query.vectors.dtype == np.float64
+    vectors = st.ArrayType(st.ArrayType(st.DoubleType() if is_double else st.FloatType()))
+    vectors_by_id = queries.select(identity.name, F.col(vector.name).cast(vectors).alias("_vector"))
+    answered = st.StructType([identity, *FOUND.fields])
+    schema = arrow_schema(answered)
+
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            search = plan.open()
+            for batch in batches:
+                for number, query in enumerate(batch["_vector"]):
+                    asking = replace(plan.query, vectors=_one_query(query.values)).fitted(search.kind)
+                    parts = [search.answer(asking, t, search.allowed(plan.filter, t)) for t in plan.tasks]
+                    (results,) = merged(parts, asking.k)
+                    ids = batch.column(0).take(pa.array([number] * len(results.addresses)))
+                    columns = [ids, pa.array(results.addresses.view(np.int64)), pa.array(results.distances)]
+                    yield pa.RecordBatch.from_arrays(columns, schema=as_given(schema, [ids]))
+
+    return vectors_by_id.where("size(_vector) > 0").mapInArrow(answer, answered)
+
+
+def _one_query(vectors: pa.Array) -> npt.NDArray[Any]:
+    lengths = pc.list_value_length(vectors).to_numpy(zero_copy_only=False)
+    if vectors.null_count or len(set(lengths.tolist())) != 1:
+        raise OptionError("the vectors of a query must have one length, and none may be null")
+    values: npt.NDArray[Any] = vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(vectors), -1)
+    return values
+
+
+def _assign(plan: SearchPlan) -> Mapper:
+    """Return what sends every query to the places where it looks."""
+
+    def assign(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            routing = Routing(plan)
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                places = routing.places(_matrix(batch["_vector"], routing.dimension))
+                rows = pa.array(np.repeat(np.arange(len(places)), places.shape[1]))
+                for start in range(0, len(rows), _FETCH):
+                    some = rows.slice(start, _FETCH)
+                    home = pa.array(places.reshape(-1)[start : start + _FETCH].astype(np.int64))
+                    columns = [home, batch.column(0).take(some), batch["_vector"].take(some)]
+                    names = ["_home", *batch.schema.names]
+                    yield pa.RecordBatch.from_arrays(columns, names=names)
+
+    return assign
+
+
+def _answer(plan: SearchPlan, schema: pa.Schema) -> Mapper:
+    """Return what answers the queries of every place; they come sorted by it."""
+
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            routing = Routing(plan)
+            for home, ids, lists in _by_home(batches):
+                results = routing.answer(home, _matrix(lists, routing.dimension))
+                counts = [len(part.addresses) for part in results]
+                rows = pa.array(np.repeat(np.arange(len(results)), counts))
+                addresses = np.concatenate([part.addresses for part in results]).view(np.int64)
+                scores = np.concatenate([part.distances for part in results]).astype(np.float32)
+                columns = [ids.take(rows), pa.array(addresses), pa.array(scores)]
+                yield pa.RecordBatch.from_arrays(columns, schema=as_given(schema, [ids]))
+
+    return answer
+
+
+def _by_home(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+    """Yield (place, query ids, vectors) in blocks of one place each."""
+    pending: list[pa.RecordBatch] = []
+
+    def block() -> tuple[int, pa.Array, pa.Array]:
+        table = pa.Table.from_batches(pending).combine_chunks()
+        (whole,) = table.to_batches()
+        return int(whole["_home"][0].as_py()), whole.column(1), whole["_vector"]
+
+    for batch in batches:
+        homes = batch["_home"].to_numpy()
+        bounds = [0, *(np.flatnonzero(np.diff(homes)) + 1).tolist(), len(homes)]
+        for start, stop in itertools.pairwise(bounds):
+            for first in range(start, stop, _BLOCK):
+                part = batch.slice(first, min(_BLOCK, stop - first))
+                new = bool(pending) and pending[0]["_home"][0].as_py() != part["_home"][0].as_py()
+                if pending and (new or sum(b.num_rows for b in pending) >= _BLOCK):
+                    yield block()
+                    pending = []
+                if part.num_rows:
+                    pending.append(part)
+    if pending:
+        yield block()

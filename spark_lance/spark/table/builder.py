@@ -1,0 +1,402 @@
+"""Making tables without rows: columns, keys, encodings, settings, in the words of Delta's builder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.errors import PySparkException
+
+from spark_lance.errors import (
+    OptionError,
+    SchemaError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+)
+from spark_lance.file.base.schema import Schema
+from spark_lance.io.store import Store, open_store
+from spark_lance.spark.arguments import check_running, check_session
+from spark_lance.spark.options.options import WriteOptions, write_options
+from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, check_setting, is_fixed
+from spark_lance.spark.schema.new_fields import new_field
+from spark_lance.spark.schema.types import VECTOR_SIZE, spark_type
+from spark_lance.spark.sink.write_schema import check_names
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.reserved_names import check_settings
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
+from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.writing.compression import compressed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["TableBuilder", "option_texts", "place_of"]
+
+Table = TypeVar("Table")
+
+_PRIMARY_KEY = "lance-schema:unenforced-primary-key"
+_ENCODING = "lance-encoding:"
+_COMMENT = "comment"
+_VERBS = {
+    "create": "CREATE TABLE",
+    "create_if_not_exists": "CREATE TABLE IF NOT EXISTS",
+    "replace": "REPLACE TABLE",
+    "create_or_replace": "CREATE OR REPLACE TABLE",
+}
+
+
+@dataclass
+class TableBuilder(Generic[Table]):
+    """A table about to be made. Made by `LanceTable.create` and its like; methods return the builder itself.
+
+    Attributes:
+        spark: the session.
+        mode: "create", "create_if_not_exists", "replace" or "create_or_replace".
+        make: creates the result from the session, the path and the options.
+        options: options of the data source, such as those of the store and `enable_stable_row_ids`.
+    """
+
+    spark: SparkSession
+    mode: str
+    make: Callable[[SparkSession, str, dict[str, str]], Table]
+    options: dict[str, str] = field(default_factory=dict, repr=False)
+    _path: str | None = None
+    _columns: list[pa.Field] = field(default_factory=list)
+    _key: tuple[str, ...] = ()
+    _properties: dict[str, str] = field(default_factory=dict)
+    _description: str | None = None
+    _name: str | None = None
+    _cluster: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the session.
+
+        Raises:
+            OptionTypeError: it is something else.
+        """
+        check_session(self.spark, f"LanceTable.{self._call}(spark)")
+
+    @property
+    def _call(self) -> str:
+        first, *others = self.mode.split("_")
+        return first + "".join(map(str.capitalize, others))
+
+    def location(self, path: str | os.PathLike[str]) -> TableBuilder[Table]:
+        """Say where the table is to be."""
+        self._path = os.fspath(path)
+        return self
+
+    def tableName(self, identifier: str) -> TableBuilder[Table]:
+        """Name the table, as SQL has it; its catalog decides where it is."""
+        self._name = identifier
+        return self
+
+    def clusterBy(self, *colNames: str | Sequence[str]) -> TableBuilder[Table]:
+        """Let `OPTIMIZE t FULL` cluster the rows by these columns."""
+        self._cluster = tuple(
+            name for part in colNames for name in ([part] if isinstance(part, str) else part)
+        )
+        return self
+
+    def partitionedBy(self, *colNames: str) -> TableBuilder[Table]:
+        """Refuse, as Lance tables have no partitions.
+
+        Raises:
+            UnsupportedFormatError: always.
+        """
+        names = ", ".join(repr(name) for name in colNames)
+        raise UnsupportedFormatError(f"Lance tables have no partitions: write .clusterBy({names})")
+
+    def addColumn(
+        self,
+        colName: str,
+        dataType: str | st.DataType | pa.DataType,
+        nullable: bool = True,
+        comment: str | None = None,
+        *,
+        vectorSize: int | None = None,
+        encoding: Mapping[str, object] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        generatedAlwaysAs: object = None,
+        generatedByDefaultAs: object = None,
+    ) -> TableBuilder[Table]:
+        """Add a column.
+
+        Args:
+            colName: its name.
+            dataType: a Spark type or its SQL; or an Arrow type, for those that Spark lacks (`pa.float16()`,
+                `pa.uint64()`, `pa.list_(pa.float32(), 128)`, ...).
+            nullable: whether it may hold nulls.
+            comment: about it; kept as metadata `comment`.
+            vectorSize: the length of the vectors in an array column.
+            encoding: how it is stored, by the ends of the names of Lance's field metadata: `compression`,
+                `compression-level`, `structural-encoding`, `blob`, ....
+            metadata: further metadata of the field.
+            generatedAlwaysAs, generatedByDefaultAs: not supported.
+
+        Raises:
+            SchemaError: Lance has no such type, or it holds no vectors.
+            UnsupportedFormatError: the column would be generated.
+        """
+        if generatedAlwaysAs is not None or generatedByDefaultAs is not None:
+            raise UnsupportedFormatError(
+                f"column {colName!r}: Lance tables have no generated columns: compute the values in the rows "
+                f"that you write, df.withColumn({colName!r}, ...)"
+            )
+        if isinstance(dataType, pa.DataType):
+            arrow = pa.field(colName, dataType)
+            if vectorSize is not None:
+                raise SchemaError(f"column {colName!r}: an Arrow type says itself how long vectors are")
+        else:
+            kind = dataType if isinstance(dataType, st.DataType) else self._parsed(dataType)
+            sizes = {} if vectorSize is None else {VECTOR_SIZE: vectorSize}
+            arrow = new_field(st.StructField(colName, kind, nullable, sizes), {})
+        said = {f"{_ENCODING}{name}": _text(value) for name, value in (encoding or {}).items()}
+        said.update(metadata or {})
+        if comment is not None:
+            said[_COMMENT] = comment
+        self._columns.append(pa.field(colName, arrow.type, nullable, metadata=said or None))
+        return self
+
+    def addColumns(self, cols: st.StructType | str) -> TableBuilder[Table]:
+        """Add the columns of a Spark schema, or of its SQL such as `id bigint NOT NULL, name string`.
+
+        Comments, vector sizes and encodings in the metadata of its fields are taken over.
+
+        Raises:
+            SchemaError: Lance has no such type.
+        """
+        schema = cols if isinstance(cols, st.StructType) else self.spark.createDataFrame([], cols).schema
+        for column in schema.fields:
+            arrow = new_field(column, {})
+            self._columns.append(arrow.with_nullable(column.nullable))
+        return self
+
+    def primaryKey(self, *colNames: str) -> TableBuilder[Table]:
+        """Name the columns of the primary key, in this order; they become not nullable.
+
+        The key is a promise: nobody checks it, and it can never be changed. Rows of a table with a key keep
+        their ids when they move, unless the option `enable_stable_row_ids` is false.
+        """
+        self._key = colNames
+        return self
+
+    def property(self, key: str, value: str) -> TableBuilder[Table]:
+        """Set one of the table's settings, such as `lance.auto_cleanup.interval`.
+
+        Raises:
+            OptionError: the setting is internal, or is (nearly) a property such as `primary_key`.
+        """
+        check_settings({key: value})
+        check_setting(key)
+        if is_fixed(key):
+            raise OptionError(
+                f"property {key!r} is no setting of the table: use primaryKey(...), option({key!r}, ...) or "
+                "addColumn(..., encoding={...})"
+            )
+        self._properties[key] = value
+        return self
+
+    def comment(self, comment: str) -> TableBuilder[Table]:
+        """Describe the table; kept as metadata `comment` of the schema."""
+        self._description = comment
+        return self
+
+    def option(self, name: str, value: object) -> TableBuilder[Table]:
+        """Set an option of the data source: `enable_stable_row_ids`, `data_storage_version`, storage ones."""
+        self.options.update(option_texts({name: value}))
+        return self
+
+    def execute(self) -> Table:
+        """Make the table and return it. A table that is replaced keeps its versions, settings and tags.
+
+        Raises:
+            TableExistsError: `create`, and there is a table.
+            TableNotFoundError: `replace`, and there is none.
+            SchemaError: there are no columns, or Lance cannot store them.
+            OptionError: there is no location, or an option cannot be used.
+            CommitError: the commit failed; see its subclasses.
+        """
+        check_running(self.spark)
+        if self._cluster:
+            self._properties[CLUSTERING] = ", ".join(self._cluster)
+        if self._name is not None:
+            return self._by_name(self._name)
+        if self._path is None:
+            raise OptionError("say where the table is to be: .location(path) or .tableName(name)")
+        options = write_options({**self.options, "path": self._path})
+        if options.column_settings:
+            column, settings = next(iter(options.column_settings.items()))
+            raise OptionError(
+                f"option '{column}.{next(iter(settings))}' is about a column: write "
+                f"addColumn({column!r}, ..., " + "encoding={...}) or vectorSize=..."
+            )
+        store, root = open_store(options.path, options.storage)
+        there = find_latest(TableRef(store, root))
+        exists = there is not None
+        if exists and self.mode == "create":
+            raise TableExistsError(f"there is a Lance table at {root} already: use createOrReplace")
+        if not exists and self.mode == "replace":
+            raise TableNotFoundError(f"no Lance table at {root}: use createOrReplace")
+        if not exists or self.mode != "create_if_not_exists":
+            self._make(store, root, there, options)
+        return self.make(self.spark, self._path, self.options)
+
+    def _by_name(self, name: str) -> Table:
+        """Make the table by SQL, so that its catalog places it."""
+        if self._path is not None:
+            raise OptionError(f"a catalog decides where {name} is: leave out .location({self._path!r})")
+        schema = self._schema()
+        columns, settings = [], {**self._properties}
+        for column in schema:
+            details = _metadata(column)
+            arrow = column.type
+            if pa.types.is_fixed_size_list(arrow):
+                settings[f"{column.name}.arrow.fixed-size-list.size"] = str(arrow.list_size)
+            other = [key for key in details if key != _COMMENT and not key.startswith(_PRIMARY_KEY)]
+            if other:
+                raise OptionError(
+                    f"column {column.name!r} has {other[0]!r}, which a table by name takes as a property: "
+                    f".property('{column.name}.{other[0].replace(':', '.')}', ...), or write .location(path)"
+                )
+            kind = spark_type(arrow).simpleString()
+            comment = details.get(_COMMENT)
+            columns.append(
+                f"`{column.name.replace('`', '``')}` {kind}{'' if column.nullable else ' NOT NULL'}"
+                + ("" if comment is None else f" COMMENT {_literal(comment)}")
+            )
+        if self._key:
+            settings[PRIMARY_KEY] = ", ".join(self._key)
+        settings.update(self.options)
+        texts = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in settings.items())
+        comment_clause = "" if self._description is None else f" COMMENT {_literal(self._description)}"
+        self.spark.sql(
+            f"{_VERBS[self.mode]} {name} ({', '.join(columns)}) USING lance{comment_clause}"
+            + (f" TBLPROPERTIES ({texts})" if texts else "")
+        ).collect()
+        path, options = place_of(self.spark, name)
+        return self.make(self.spark, path, options)
+
+    def _make(self, store: Store, root: str, there: Manifest | None, options: WriteOptions) -> None:
+        replaces = self.mode in ("replace", "create_or_replace")
+        schema = self._schema()
+        named = [st.StructField(name, st.NullType()) for name in schema.names]
+        case_sensitive = self.spark.conf.get("spark.sql.caseSensitive") == "true"
+        check_names(st.StructType(named), options.caseSensitive or case_sensitive)
+        plan = plan_write(
+            store,
+            root,
+            there,
+            schema,
+            "overwrite" if replaces else "create",
+            data_storage_version=options.data_storage_version,
+            stable_row_ids=options.enable_stable_row_ids,
+        )
+        plan = replace(plan, schema=compressed(plan.schema, options.compression))
+        try:
+            if there is None:
+                commit_write(TableRef(store, root), plan, [], config=self._properties)
+            else:
+                self._replace(store, root, there, plan, options)
+        except TableExistsError:
+            if self.mode != "create_if_not_exists":
+                raise
+
+    def _replace(
+        self, store: Store, root: str, there: Manifest, plan: WritePlan, options: WriteOptions
+    ) -> None:
+        if plan.version is not there.file_version:
+            raise OptionError(
+                f"the table's files are of version {there.file_version.text}, which replacing it by an empty "
+                "one cannot change: write rows with mode overwrite"
+            )
+        stable = options.enable_stable_row_ids
+        if stable is not None and stable != there.uses_stable_row_ids:
+            raise OptionError("option 'enable_stable_row_ids' cannot be changed once there is a table")
+        operation = overwrite_message(plan.schema, [], self._properties)
+        commit_operation(TableRef(store, root), operation, read_version=plan.read_version)
+
+    def _schema(self) -> pa.Schema:
+        if not self._columns:
+            raise SchemaError("a table needs columns: .addColumn(name, type)")
+        names = [column.name for column in self._columns]
+        if missing := [name for name in self._key if name not in names]:
+            raise SchemaError(f"the primary key names {', '.join(missing)}; there are {', '.join(names)}")
+        columns = list(self._columns)
+        for position, name in enumerate(self._key, 1):
+            place = names.index(name)
+            marks = {_PRIMARY_KEY: "true", f"{_PRIMARY_KEY}:position": str(position)}
+            marked = columns[place].with_metadata({**_metadata(columns[place]), **marks})
+            columns[place] = marked.with_nullable(False)
+        described = None if self._description is None else {_COMMENT: self._description}
+        schema = pa.schema(columns, described)
+        Schema.from_arrow(schema)
+        return schema
+
+    def _parsed(self, text: str) -> st.DataType:
+        """Return the type that SQL such as `array<float>` names; Spark parses it."""
+        return self.spark.createDataFrame([], f"c {text}").schema[0].dataType
+
+
+def place_of(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:
+    """Return the path of a table by name, and the options of its store.
+
+    Raises:
+        OptionError: there is no Lance table of the name in a catalog of this session.
+    """
+    try:
+        row = spark.sql(f"DESCRIBE DETAIL {name}").select("location").first()
+    except PySparkException as error:
+        message = str(error).splitlines()[0]
+        raise OptionError(
+            f"{name} is no Lance table in a catalog of this session: {message}. Write "
+            "LanceTable.forPath(spark, path), or call spark_lance.enable(spark, root=...) first"
+        ) from error
+    assert row is not None
+    first = name.split(".")[0].strip("`")
+    settings = spark.conf.getAll
+    catalog = first if f"spark.sql.catalog.{first}" in settings else spark.catalog.currentCatalog()
+    prefix = f"spark.sql.catalog.{catalog}."
+    parts = ("storage.", "allowed_bases")
+    options = {
+        key.removeprefix(prefix): str(value)
+        for key, value in settings.items()
+        if key.startswith(prefix) and key.removeprefix(prefix).startswith(parts)
+    }
+    return str(row[0]), options if f"{prefix}impl" not in settings else {}
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options as the data source takes them: text by name; a dict holds names that share a prefix."""
+    texts: dict[str, str] = {}
+    for name, value in options.items():
+        if isinstance(value, dict):
+            texts.update({f"{name}.{key}": _option_text(item) for key, item in value.items()})
+        else:
+            texts[name] = _option_text(value)
+    return texts
+
+
+def _option_text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else str(value)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _metadata(column: pa.Field) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}

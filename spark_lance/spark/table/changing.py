@@ -1,0 +1,198 @@
+"""Deleting and updating rows by Spark jobs: no shuffle, one transaction.
+
+Changes of rows that the driver already has need no Spark job and no Python worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+
+from spark_lance.file.blob_writer import has_blobs
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.spark.compat import java_class, java_frame, jvm_view
+from spark_lance.spark.jobs import gather, local_bytes
+from spark_lance.spark.progress import operation, step
+from spark_lance.spark.table.base import TableBase
+from spark_lance.spark.table.column_references import Expression, text_of
+from spark_lance.spark.table.expressions import (
+    analysed,
+    as_column,
+    functions_of,
+    is_ansi,
+    quoted,
+    types_of,
+)
+from spark_lance.spark.table.reading import AS_THEY_ARE, Widened, few_partitions, read_needed
+from spark_lance.spark.table.row_commits import (
+    Attempt,
+    Changed,
+    run_attempts,
+)
+from spark_lance.spark.table.row_tasks import Action, ChangeRows, MarkRows
+from spark_lance.spark.table.targets import Assignments
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
+from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.rows.row_rewrites import check_movable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "delete_rows",
+    "gather_changes",
+    "update_rows",
+    "whole_row_bytes",
+]
+
+Answer = TypeVar("Answer")
+
+_ROWS = "org.lance.spark.rowlevel.LanceAtHand"
+# Size of a row in memory, as a multiple of its average size in files; and the size of its address.
+_GROWTH, _ADDRESS_BYTES = 4, 16
+_INT_MAX = 2**31 - 1
+
+
+def gather_changes(
+    frame: DataFrame,
+    work: Callable[[Iterator[pa.RecordBatch]], Iterable[Answer]],
+    row_bytes: float | None,
+) -> list[Answer]:
+    """Pass the rows of a frame to `work`, and return what it yielded.
+
+    Like `gather`, but the driver does the work itself if Spark's plan already has the rows (for example,
+    after an index lookup) and the work is small.
+
+    Args:
+        frame: the rows.
+        work: see `gather`.
+        row_bytes: about what the work for a row reads and writes; None if it may be anything.
+    """
+    most = 0 if row_bytes is None else int(local_bytes(frame.sparkSession) / (row_bytes + _ADDRESS_BYTES))
+    rows = _at_hand(frame, most) if most else None
+    if rows is None:
+        return gather(frame, work)
+    with pa.ipc.open_stream(rows) as batches:
+        return list(work(iter(batches)))
+
+
+def whole_row_bytes(manifest: Manifest) -> float | None:
+    """Return about the bytes of a row of a version in memory; None if files do not tell."""
+    rows = sum(fragment.physical_rows for fragment in manifest.fragments)
+    sizes = [file.file_size_bytes for fragment in manifest.fragments for file in fragment.files]
+    if not rows or not all(sizes) or any(map(has_blobs, manifest.schema.fields)):
+        return None
+    return _GROWTH * sum(sizes) / rows
+
+
+def _at_hand(frame: Any, most: int) -> bytes | None:
+    """Return a classic frame's rows as a stream of Arrow, if no job has to find them and they are few."""
+    try:
+        collector = java_class(jvm_view(frame.sparkSession), _ROWS)
+        rows: bytes | None = collector.rows(java_frame(frame), min(most, _INT_MAX))
+        return rows
+    except Py4JError:
+        # The job reports what is wrong with the rows; or this release of Spark has no such class.
+        return None
+
+
+def delete_rows(
+    table: TableBase, condition: Expression | None, reruns: RetryPolicy, widened: Widened = AS_THEY_ARE
+) -> Changed:
+    """Delete the rows for which a condition is true, all rows without one; see `Changing.delete`.
+
+    Args:
+        table: the table.
+        condition: see `Changing.delete`.
+        reruns: how often to look for the rows again because another writer changed them.
+        widened: adds columns that the condition names beside those of the table.
+    """
+
+    def attempt(at: Attempt) -> Changed:
+        if condition is None:
+            return at.delete_all(find_rows(at.base.snapshot, None))
+        frame = _where(table, at.manifest, condition, [], widened)
+        marked = frame.select(quoted(ROW_ADDRESS))
+        with step(table.spark, "find rows"):
+            answers = gather_changes(marked, MarkRows(), 0)
+        return at.delete_rows(answers, text_of(condition))
+
+    with operation(table.spark, "deletion", table.path):
+        return run_attempts(table.dataset(), attempt, reruns)
+
+
+def update_rows(
+    table: TableBase,
+    condition: Expression | None,
+    values: Mapping[str, Expression],
+    reruns: RetryPolicy,
+    widened: Widened = AS_THEY_ARE,
+) -> Changed:
+    """Set columns of the rows for which a condition is true; see `Changing.update` and `delete_rows`."""
+
+    def attempt(at: Attempt) -> Changed:
+        check_movable(at.manifest)
+        assigned = Assignments.of(at.manifest.schema, values, table.aliased)
+        needed = [*assigned.expressions, *map(quoted, assigned.partly)]
+        frame = _where(table, at.manifest, condition, needed, widened)
+        changed = _new_values(table, frame, assigned)
+        names = tuple(field.name for field in assigned.fields)
+        action = Action("update", names, tuple(range(len(names))))
+        work = ChangeRows(at.pinned(), (action,), at.operation)
+        packed = few_partitions(changed, at.manifest, functions_of(table.spark))
+        with step(table.spark, "find and write rows"):
+            answers = at.run(lambda: gather_changes(packed, work, whole_row_bytes(at.manifest)))
+        return at.change_rows(answers, assigned.field_ids)
+
+    with operation(table.spark, "update", table.path):
+        return run_attempts(table.dataset(), attempt, reruns)
+
+
+def _where(
+    table: TableBase,
+    manifest: Manifest,
+    condition: Expression | None,
+    values: list[Expression],
+    widened: Widened,
+) -> DataFrame:
+    """Return the rows for which a condition is true, with what it and the values need."""
+    functions = functions_of(table.spark)
+    named = values if condition is None else [condition, *values]
+    with analysed("the subqueries"):
+        frame = widened.table(read_needed(table, manifest, named))
+    if condition is None:
+        return frame
+    names = [field.name for field in manifest.schema.fields]
+    with analysed(f"the condition {text_of(condition)!r}", names):
+        matching = frame.where(as_column(functions, condition))
+        assert matching.schema  # Spark Connect analyses only when it is asked for something
+    return matching
+
+
+def _new_values(table: TableBase, frame: DataFrame, assigned: Assignments) -> DataFrame:
+    """Return action, address and new values of the rows of a frame."""
+    functions = functions_of(table.spark)
+    with analysed("the new values", [field.name for field in assigned.schema.fields]):
+        raw = [as_column(functions, expression) for expression in assigned.expressions]
+        types = types_of(frame, raw)
+    ansi = is_ansi(table.spark)
+    values = assigned.columns(
+        functions,
+        raw,
+        types,
+        ansi,
+        lambda name: functions.col(quoted(name)),
+        assigned.referenced(types),
+    )
+    head = [
+        functions.lit(0).cast("int").alias("action"),
+        functions.col(quoted(ROW_ADDRESS)).alias("address"),
+    ]
+    with analysed("the new values"):
+        result = frame.select(*head, *[value.alias(f"v{i}") for i, value in enumerate(values)])
+        assert result.schema
+    return result

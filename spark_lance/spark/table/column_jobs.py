@@ -1,0 +1,322 @@
+"""Distributed changes of columns: Spark computes the missing values, and one commit adds all files.
+
+    round    the newest version is looked at. Of its fragments, those are computed for which there is no file,
+             or one that no longer fits, and all files are committed. If other writers were in the way, the
+             next round begins: it computes the fragments that they brought or changed.
+
+Every finished fragment is recorded in the table at once (see `table.columns.finished`). So a job with a name
+can be resumed, also by another process. A job without a name leaves no files behind if it fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyroaring import BitMap
+from pyspark.errors import PySparkException
+
+from spark_lance.errors import (
+    CommitError,
+    IncompatibleConflictError,
+    LanceError,
+    UnsupportedFormatError,
+)
+from spark_lance.file.base.schema import Field
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.spark.failures import from_tasks
+from spark_lance.spark.progress import operation, step
+from spark_lance.spark.table.base import TableBase
+from spark_lance.spark.table.column_sources import Source, fields_among, over_fragments
+from spark_lance.table.columns.alter import Cast, alter_columns
+from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
+from spark_lance.table.columns.finished import Finished, JobRecords
+from spark_lance.table.columns.work import ColumnWork, Others
+from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
+from spark_lance.table.commits.commit_options import commit_options
+from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.retry_operation import retry_operation
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.format.upkeep import only_logged
+from spark_lance.table.operations.data_replacement import place_file
+from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.schema.changes import Alteration, add_fields
+from spark_lance.table.writing.column_files import delete_column_files
+
+__all__ = ["ColumnJob", "Outcome", "cast_columns"]
+
+logger = logging.getLogger(__name__)
+
+# A job may take hours, so it is the number of rounds that ends it.
+_ROUNDS = RetryPolicy(attempts=20, total_seconds=math.inf)
+
+_Files = dict[int, Finished]
+
+
+@dataclass
+class Outcome:
+    """The result of a change of columns.
+
+    Attributes:
+        version: the version with the change.
+        fragments: the fragments that have new files.
+        rows: the rows that were given a value.
+        reused: the files that were there from an earlier run of the job.
+        bytes_written: bytes of all these files.
+    """
+
+    version: int
+    fragments: int = 0
+    rows: int = 0
+    reused: int = 0
+    bytes_written: int = 0
+
+
+@dataclass
+class ColumnJob:
+    """One distributed change of columns.
+
+    Args:
+        table: the table.
+        source: gives the values.
+        others: what becomes of rows without a value.
+        resume: the name under which the job can be taken up again; None for a job that cannot.
+    """
+
+    table: TableBase
+    source: Source
+    others: Others
+    resume: str | None = None
+    _found: set[str] = field(default_factory=set, init=False)
+    _used: _Files = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._start = self.table.dataset()
+        self._files = ColumnFiles(self._start.table)
+
+    def add(self, schema: pa.Schema) -> Outcome:
+        """Add columns.
+
+        Raises:
+            SchemaError: a column exists already, or the values do not fit.
+            OptionError: a job of this name was begun with another request.
+            CommitError: other writers were in the way; see its subclasses.
+            UnsupportedFormatError: the table uses what is not written here.
+        """
+
+        def attempt(version: Manifest) -> Manifest:
+            refuse_mem_wal(version)
+            whole, added = add_fields(version, schema)
+            files = self._compute(version, added)
+            fragments = []
+            for fragment in version.fragments:
+                longer = table_pb2.DataFragment()
+                longer.CopyFrom(fragment)
+                if (file := files[fragment.id].data_file) is not None:
+                    longer.files.add().CopyFrom(file)
+                fragments.append(longer)
+            return commit_files(self._start.snapshot.at(version), whole, fragments, SYSTEM_ENV)
+
+        types = ", ".join(f"{column.name} {column.type}" for column in schema)
+        return self._run(f"add {types}: {self.source.describe()}", attempt)
+
+    def update(self, names: Sequence[str]) -> Outcome:
+        """Give columns new values in place; no version is made if no row gets any.
+
+        Raises:
+            SchemaError: a column does not exist, or the values do not fit.
+            OptionError, CommitError, UnsupportedFormatError: as for `add`.
+        """
+        pb = transaction_pb2.Transaction
+
+        def attempt(version: Manifest) -> Manifest:
+            fields = version.schema.select(names).fields
+            if any(part.kind == "blob" for top in fields for part in top.walk()):
+                raise UnsupportedFormatError("blobs are not updated in place", version.path)
+            files = self._compute(version, fields)
+            operation = pb.Update(update_mode=pb.Update.REWRITE_COLUMNS)
+            for fragment in version.fragments:
+                done = files[fragment.id]
+                if (file := done.data_file) is None or done.offsets is None:
+                    continue
+                updated = operation.updated_fragments.add()
+                updated.CopyFrom(fragment)
+                place_file(updated, file)
+                operation.fields_modified[:] = file.fields
+                operation.updated_fragment_offset_bitmaps[fragment.id] = done.offsets
+            if not operation.updated_fragments:
+                return version
+            return commit_operation(self._start.table, operation, read_version=version.version)
+
+        return self._run(f"update {', '.join(names)}: {self.source.describe()}", attempt)
+
+    def _discard(self) -> None:
+        """Delete what a job has left that failed, unless it is to be resumed."""
+        if self.resume is None:
+            clean_up(self._records, set())
+
+    def _run(self, request: str, attempt: Callable[[Manifest], Manifest]) -> Outcome:
+        store, root = self._start.store, self._start.root
+        self._records = JobRecords(TableRef(store, root), self.resume or f"auto-{uuid.uuid4().hex}", request)
+        if self.resume is not None:
+            for done in self._records.load():
+                self._files.keep(done)
+                self._found.update(_paths([done]))
+        message = self.table.writeOptions.commit_message
+        options = nullcontext() if message is None else commit_options(message=message)
+        running = operation(self.table.spark, "change of columns", self.table.path)
+        with running, discarding(self._discard, PySparkException), options:
+            version = retry_operation(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
+        files = [done for done in self._used.values() if done.file is not None]
+        # Files of an earlier run stay: that run may have committed them.
+        with only_logged(f"version {version.version} was committed, but unused files stay behind"):
+            clean_up(self._records, _paths(files) | self._found)
+        return Outcome(
+            version.version,
+            len(files),
+            sum(done.values for done in files),
+            len(_paths(files) & self._found),
+            sum(file.file_size_bytes for done in files if (file := done.data_file) is not None),
+        )
+
+    def _compute(self, version: Manifest, fields: tuple[Field, ...]) -> _Files:
+        """Return what is finished of all fragments of a version; compute what is missing."""
+        if not version.file_version.writable:
+            raise UnsupportedFormatError(
+                f"files of version {version.file_version.text} are not written here", version.path
+            )
+        self._check_moves(version)
+        store, root = self._start.store, self._start.root
+        sources = fields_among(version, self.source.columns(version))
+        if self.others is Others.KEPT:
+            sources = tuple({top.id: top for top in (*sources, *fields)}.values())
+        bases = self._start.snapshot.at(version).bases
+        ids = tuple(part.id for top in fields for part in top.walk())
+        files: _Files = {}
+        missing: dict[int, table_pb2.DataFragment] = {}
+        for fragment in version.fragments:
+            done = self._files.found(fragment, ids, sources, bases)
+            if done is None:
+                missing[fragment.id] = fragment
+            else:
+                files[fragment.id] = done
+        if missing:
+            work = ColumnWork(
+                TableRef(store, root),
+                self._records,
+                fields,
+                sources,
+                self.others,
+                version.file_version,
+                bases,
+                version.uses_stable_row_ids,
+                {number: fragment.SerializeToString() for number, fragment in missing.items()},
+                frozenset(files),
+            )
+            with step(self.table.spark, f"write {len(missing)} fragments"), from_tasks():
+                answers = self.source.run(version, list(missing), work)
+            for done in (*answers, *self._silent(missing, answers, work)):
+                self._account(missing, done, files, bases)
+                self._files.keep(done)
+                files[done.fragment] = done
+        self._used = files
+        return files
+
+    def _check_moves(self, version: Manifest) -> None:
+        """Refuse a version in which rows may have moved since their addresses were read."""
+        if version.version == self._start.version or self.source.finds_moved(version):
+            return
+        before = {
+            fragment.id: fragment.deletion_file.num_deleted_rows
+            for fragment in self._start.manifest.fragments
+        }
+        now = {fragment.id: fragment.deletion_file.num_deleted_rows for fragment in version.fragments}
+        gone = any(now.get(number, -1) != deleted for number, deleted in before.items())
+        if gone and now.keys() - before.keys():
+            raise IncompatibleConflictError(
+                "other writers have moved rows, for which the data has values by their old addresses: read "
+                "the addresses of the new version"
+            )
+
+    def _silent(
+        self, missing: dict[int, table_pb2.DataFragment], answers: Sequence[Finished], work: ColumnWork
+    ) -> list[Finished]:
+        """Return what becomes of the fragments for which no value came."""
+        store, root = self._start.store, self._start.root
+        reported = {done.fragment for done in answers}
+        out = []
+        for number, fragment in missing.items():
+            if number in reported:
+                continue
+            if self.others is Others.FORBIDDEN:
+                # Right only if all its rows are deleted, which the work checks.
+                out.append(work.finish(number, ()))
+                continue
+            rows = fragment.physical_rows or None
+            deleted = read_deletions(store, root, fragment, rows, work.bases)
+            out.append(Finished.of(fragment, work.sources, work.ids, None, deleted, offsets=BitMap()))
+        return out
+
+    def _account(
+        self, missing: dict[int, table_pb2.DataFragment], done: Finished, files: _Files, bases: Bases
+    ) -> None:
+        """Check that each fragment is there once, and that every row was counted."""
+        if done.fragment not in missing or done.fragment in files:
+            raise CommitError(
+                f"fragment {done.fragment} was written twice, so nothing was committed; its rows did not "
+                "come to one task"
+            )
+        if self.others is Others.FORBIDDEN:
+            store, root = self._start.store, self._start.root
+            fragment = missing[done.fragment]
+            rows = physical_rows(store, root, fragment, bases) - fragment.deletion_file.num_deleted_rows
+            if done.values != rows:
+                raise CommitError(
+                    f"{done.values} values were computed for the {rows} rows of fragment {done.fragment}, so "
+                    "nothing was committed; this is a bug"
+                )
+
+
+def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
+    """Alter columns; Spark tasks rewrite the columns whose type changes.
+
+    Raises:
+        SchemaError, CommitError, UnsupportedFormatError: see `alter_columns` of the table layer.
+    """
+    dataset = table.dataset()
+    records = JobRecords(dataset.table, f"auto-{uuid.uuid4().hex}", "cast")
+
+    def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
+        with step(table.spark, f"write {len(fragments)} fragments"), from_tasks():
+            return over_fragments(table.spark, fragments, cast.recorded(records))
+
+    running = operation(table.spark, "change of columns", table.path)
+    with running, discarding(lambda: clean_up(records, set()), PySparkException):
+        committed = alter_columns(dataset.snapshot, alterations, execute=execute)
+    used = {file.path for fragment in committed.fragments for file in fragment.files}
+    with only_logged(f"version {committed.version} was committed, but unused files stay behind"):
+        clean_up(records, used)
+
+
+def clean_up(records: JobRecords, used: set[str]) -> None:
+    """Delete the files of a job that are not in use, and its records."""
+    try:
+        unused = sorted(set(records.written()) - used)
+        files = [table_pb2.DataFile(path=path) for path in unused]
+        delete_column_files(records.table, files)
+        records.clear()
+    except (LanceError, OSError) as error:
+        logger.warning("files of a job are left to clean-up: %s", error)
+
+
+def _paths(files: Sequence[Finished]) -> set[str]:
+    return {file.path for done in files if (file := done.data_file) is not None}

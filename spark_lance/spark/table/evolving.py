@@ -1,0 +1,467 @@
+"""Changing the columns of a table by Spark jobs: one new file per fragment, and nothing else rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyspark.sql.types as st
+from pyspark.sql import DataFrame
+
+from spark_lance.datasets.columns import read_alteration, sample_row
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.errors import OptionError, SchemaError
+from spark_lance.spark.options.column_options import VECTOR_SIZE
+from spark_lance.spark.schema.blobs import holds_descriptions
+from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
+from spark_lance.spark.schema.precise_types import PRECISE_TYPE, check_widened
+from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.schema.string_types import STRING_TYPE
+from spark_lance.spark.schema.types import field_type
+from spark_lance.spark.table.base import TableBase
+from spark_lance.spark.table.column_jobs import ColumnJob, Outcome, cast_columns
+from spark_lance.spark.table.column_references import Expression
+from spark_lance.spark.table.column_sources import Expressions, Function, Joined
+from spark_lance.spark.table.expressions import (
+    analysed,
+    functions_of,
+    is_ansi,
+    quoted,
+    stored,
+    types_of,
+)
+from spark_lance.table.columns.alter import unset_primary_key
+from spark_lance.table.columns.new_columns import BatchUDF, function
+from spark_lance.table.columns.work import Others
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.reading.system_columns import system_names
+from spark_lance.table.schema.changes import Alteration
+from spark_lance.table.schema.keys import check_droppable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["TableColumns"]
+
+BATCH_ROWS = 8192
+_METRICS = (
+    "version bigint, num_fragments bigint, num_rows bigint, num_files_written bigint, "
+    "num_files_reused bigint, bytes_written bigint"
+)
+
+Batches = Callable[[pa.RecordBatch], Any]
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """Adding, updating, altering and dropping columns."""
+
+    table: TableBase
+
+    def add(
+        self,
+        columns: Mapping[str, Expression] | DataFrame | Batches | pa.Schema | pa.Field | st.StructType,
+        *,
+        on: str | Sequence[str] | Mapping[str, str] | None = None,
+        inputs: Sequence[str] | None = None,
+        schema: pa.Schema | st.StructType | str | None = None,
+        batchSize: int = BATCH_ROWS,
+        vectorSizes: Mapping[str, int] | None = None,
+        resume: str | None = None,
+    ) -> DataFrame:
+        """Add columns: one new data file per fragment; the existing files stay as they are.
+
+        Only the input columns of the new values are read. Rows that others append meanwhile get their values,
+        too (null if the values come from a DataFrame by row address). Rows that others delete are gone, and
+        rows that others rewrite are computed again.
+
+        Args:
+            columns: where the values come from:
+
+                - a dict from names to expressions, SQL or Columns, such as {"km": "distance * 1.609"}.
+                  Spark computes them row by row;
+                - a DataFrame, whose columns besides the keys (see `on`) are joined: rows without a match
+                  get null;
+                - a function from RecordBatch to RecordBatch (or Table, or pandas DataFrame) of as many rows,
+                  such as an embedding model. It runs in the tasks, so it must be picklable;
+                - a schema, pyarrow's or Spark's: columns that are null everywhere. Nothing is written.
+            on: for a DataFrame: the key columns, by one name or several, or a dict from the table's columns
+                to the DataFrame's. `_rowid` and `_rowaddr` will do.
+            inputs: for a function: the columns that it gets to see; all by default.
+            schema: for a function: what it gives, as pyarrow or Spark schema or as text such as
+                "v array<float>"; without it, it is called with one row to see.
+            batchSize: for a function: the most rows that it gets at once.
+            vectorSizes: lengths of array columns that are to be stored as vectors (fixed-size lists).
+            resume: a name for the job. If it fails, a call with the same name and request takes the fragments
+                that are finished. It is up to the caller that a function gives the same as before.
+
+        Returns:
+            One row: `version`, `num_fragments`, `num_rows` that got a value, `num_files_written`,
+            `num_files_reused` and `bytes_written`.
+
+        Raises:
+            SchemaError: a column exists already, or values do not fit it, or a function gives another number
+                of rows than it gets.
+            ExpressionError: an expression cannot be understood, or looks at more than one row.
+            MergeError: several rows of the DataFrame match one row.
+            OptionError: arguments that do not go together, or a job of this name that does something else.
+            CommitError: other writers were in the way; see its subclasses.
+            UnsupportedFormatError: the table uses what is not written here.
+        """
+        sizes = {name.lower(): {VECTOR_SIZE: size} for name, size in (vectorSizes or {}).items()}
+        if schema is None:
+            schema = getattr(columns, "output_schema", None)  # of batch_udf
+        self._check(columns, on=on, inputs=inputs, schema=schema)
+        nulls = _null_columns(columns, sizes)
+        if nulls is not None:
+            self._check_case(nulls.names)
+            dataset = self.table.dataset().add_columns(nulls)
+            return self._metrics(Outcome(dataset.version))
+        if isinstance(columns, DataFrame):
+            joined = self._joined(columns, on)
+            self._check_case(joined.values)
+            kinds = [columns.schema[name] for name in joined.values.values()]
+            target = _new_fields(kinds, list(joined.values), sizes)
+            return self._metrics(ColumnJob(self.table, joined, Others.NULL, resume).add(target))
+        if isinstance(columns, Mapping):
+            self._check_case(columns)
+            source = Expressions(self.table, columns)
+            frame = source.frame(*_all_of(self.table.dataset()))
+            kinds = [field for field in frame.schema if field.name in columns]
+            target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
+            return self._metrics(ColumnJob(self.table, source, Others.FORBIDDEN, resume).add(target))
+        function, target = self._function(cast("Batches", columns), inputs, schema, batchSize, sizes)
+        self._check_case(target.names)
+        return self._metrics(ColumnJob(self.table, function, Others.FORBIDDEN, resume).add(target))
+
+    def _check_case(self, names: Iterable[str], renamed: Collection[str] = ()) -> None:
+        """Refuse new columns that Spark could not tell from others of the table.
+
+        Raises:
+            SchemaError: a name is that of another column but for the case.
+        """
+        if self.table.spark.conf.get("spark.sql.caseSensitive") == "true":
+            return
+        there = [
+            field.name for field in self.table.dataset().lance_schema.fields if field.name not in renamed
+        ]
+        for name in names:
+            alike = [other for other in there if other.lower() == name.lower() and other != name]
+            if alike:
+                raise SchemaError(
+                    f"column {name!r} and column {alike[0]!r} differ in case alone, so Spark could select "
+                    "neither: choose another name, or set spark.sql.caseSensitive"
+                )
+            there.append(name)
+
+    def update(
+        self,
+        columns: Mapping[str, Expression] | DataFrame | Batches,
+        *,
+        where: Expression | None = None,
+        on: str | Sequence[str] | Mapping[str, str] | None = None,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        batchSize: int = BATCH_ROWS,
+        resume: str | None = None,
+    ) -> DataFrame:
+        """Give columns new values in place: rows stay where they are, other columns are not touched.
+
+        The columns are rewritten in each fragment that has a row to change; `update` is less work if
+        these rows are few. Indices on the columns no longer cover these fragments until they are optimized.
+        Rows that others append meanwhile keep their values.
+
+        Args:
+            columns: where the values come from, as for `addColumns`: a dict from the names of columns to
+                expressions; a DataFrame, whose columns are named as the table's; a function.
+            where: for expressions and functions: the rows that change, as SQL or a Column; all by default.
+            on: for a DataFrame: see `addColumns`. Rows without a match keep their values.
+            inputs: for a function: the columns that it gets to see; all by default.
+            outputs: for a function: the columns that it gives; by default those of `inputs`.
+            batchSize, resume: see `addColumns`.
+
+        Returns:
+            One row, see `addColumns`.
+
+        Raises:
+            SchemaError: a column does not exist, or values do not fit it.
+            ExpressionError, MergeError, OptionError, CommitError, UnsupportedFormatError: see `addColumns`.
+        """
+        self._check(columns, on=on, inputs=inputs, outputs=outputs, where=where)
+        dataset = self.table.dataset()
+        table = dataset.manifest.schema
+        if isinstance(columns, DataFrame):
+            joined = self._joined(columns, on)
+            renamed = {find_column(table, name).name: theirs for name, theirs in joined.values.items()}
+            functions = functions_of(self.table.spark)
+            ansi = is_ansi(self.table.spark)
+            fitted = columns.select(
+                *[functions.col(quoted(theirs)) for theirs in joined.on.values()],
+                *[
+                    stored(
+                        functions,
+                        functions.col(quoted(theirs)),
+                        columns.schema[theirs].dataType,
+                        field_type(table.field(name).read_field()),
+                        name,
+                        ansi,
+                    ).alias(name)
+                    for name, theirs in renamed.items()
+                ],
+            )
+            source = Joined(self.table, fitted, joined.on, {name: name for name in renamed})
+            return self._metrics(ColumnJob(self.table, source, Others.KEPT, resume).update(list(renamed)))
+        if isinstance(columns, Mapping):
+            values = {find_column(table, name).name: value for name, value in columns.items()}
+            expressions = Expressions(self.table, values, where, self._stored)
+            expressions.frame(*_all_of(dataset))
+            return self._metrics(ColumnJob(self.table, expressions, Others.KEPT, resume).update(list(values)))
+        seen = self._inputs(dataset, inputs)
+        targets = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
+        target = pa.schema([table.field(name).arrow_field() for name in targets])
+        computation = function(BatchUDF(columns, target), seen, lambda: sample_row(dataset.snapshot, seen))
+        computed = Function(self.table, seen, computation.compute, targets, _rows(batchSize), where)
+        return self._metrics(ColumnJob(self.table, computed, Others.KEPT, resume).update(targets))
+
+    def drop(self, *columns: str) -> None:
+        """Drop columns, or fields of structs ("a.b"). Only the schema changes, no file is rewritten.
+
+        The values stay in older versions, and in files that hold other columns too until these are compacted.
+
+        Raises:
+            SchemaError: a column does not exist, none would be left, or one is a part of the primary key (see
+                `unsetPrimaryKey`).
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        dataset = self.table.dataset()
+        check_droppable(dataset.lance_schema, columns)
+        dataset.drop_columns(columns)
+
+    def unsetPrimaryKey(self) -> None:
+        """Declare no primary key any more. The columns stay NOT NULL, and older versions keep the key.
+
+        Raises:
+            SchemaError: the table declares no key.
+            UnsupportedFormatError: writers log rows by that key (MemWAL).
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        unset_primary_key(self.table.dataset().snapshot)
+
+    def rename(self, existing: str, new: str) -> None:
+        """Rename a column, or a field of a struct ("a.b", which becomes "a.c" if `new` is "c").
+
+        Raises:
+            SchemaError: it does not exist, or the name is taken.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        self.renameAll({existing: new})
+
+    def renameAll(self, names: Mapping[str, str]) -> None:
+        """Rename several columns at once; keys are present names, see `renameColumn`."""
+        tops = {path: name for path, name in names.items() if "." not in path}
+        self._check_case(tops.values(), tops)
+        cast_columns(self.table, [Alteration(path, name=name) for path, name in names.items()])
+
+    def alter(
+        self,
+        name: str,
+        *,
+        type: st.DataType | pa.DataType | str | None = None,
+        nullable: bool | None = None,
+        comment: str | None = None,
+    ) -> None:
+        """Change what a column is; several changes are versions of their own, in the order of the arguments.
+
+        Args:
+            name: the column, "a.b" for a field b of a struct a, "l.item" for the items of a list.
+            type: its new type, of the same family (integers, floating-point numbers, texts, lists, ...), as
+                Spark type, as text such as "bigint", or as pyarrow type. The column is written anew, by one
+                task per fragment; other columns are not touched.
+            nullable: whether it may be null from now on; False needs a look at all its values.
+            comment: its new comment; an empty one takes it away.
+
+        Raises:
+            SchemaError: it does not exist, there are nulls, or values that the new type cannot hold; an index
+                is on a column to be cast.
+            OptionError: there is nothing to change.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        if type is None and nullable is None and comment is None:
+            raise OptionError("give a type, nullable or a comment")
+        if type is not None:
+            field = self._new_field(type)
+            check_widened(name, self.table.dataset().lance_schema.find(name)[-1], field)
+            cast_columns(self.table, [Alteration(name, data_type=field.type)])
+            self._declare_type(name, field.metadata or {})
+        if nullable is not None:
+            cast_columns(self.table, [Alteration(name, nullable=nullable)])
+        if comment is not None:
+            self.table.dataset().update_field_metadata({name: {"comment": comment or None}})
+
+    def alterAll(self, *alterations: Mapping[str, Any]) -> None:
+        """Alter several columns in one version, by dicts with the keys of `LanceDataset.alter_columns`.
+
+        Raises:
+            OptionError: a dict has other keys, or none of the last three.
+            SchemaError, CommitError: see `alterColumn`.
+        """
+        cast_columns(self.table, [read_alteration(alteration) for alteration in alterations])
+
+    def _new_field(self, kind: st.DataType | pa.DataType | str) -> pa.Field:
+        """Return the field that a column gets with a type."""
+        if isinstance(kind, pa.DataType):
+            return pa.field("x", kind)
+        if isinstance(kind, str):
+            with analysed(f"the type {kind!r}"):
+                column = self.table.spark.createDataFrame([], f"x {kind}").schema["x"]
+        else:
+            column = st.StructField("x", kind)
+        return new_field(column, {})
+
+    def _declare_type(self, name: str, metadata: Mapping[bytes, bytes]) -> None:
+        """Keep the declared type of a column: CHAR(n), VARCHAR(n), a collation, TIME(p) or an interval."""
+        dataset = self.table.dataset()
+        field = dataset.lance_schema.find(name)[-1]
+        texts = {key: metadata.get(key.encode()) for key in (STRING_TYPE, PRECISE_TYPE)}
+        declarations = {key: None if text is None else text.decode() for key, text in texts.items()}
+        changes = {key: text for key, text in declarations.items() if field.metadata.get(key) != text}
+        if changes:
+            dataset.update_field_metadata({name: changes})
+
+    def _check(self, columns: Any, **arguments: Any) -> None:
+        """Refuse arguments that say nothing about this kind of source."""
+        kind, fitting = _kind(columns)
+        extra = sorted(name for name, value in arguments.items() if value is not None and name not in fitting)
+        if extra:
+            raise OptionError(f"{', '.join(extra)} cannot be given with {kind}")
+        if kind == "a DataFrame" and arguments.get("on") is None:
+            raise OptionError("a DataFrame needs `on`: the columns with the keys")
+        if isinstance(columns, Mapping) and not columns:
+            raise OptionError("there are no columns")
+
+    def _joined(self, frame: DataFrame, on: str | Sequence[str] | Mapping[str, str] | None) -> Joined:
+        """Return the join of a DataFrame's columns by keys."""
+        if isinstance(on, str):
+            on = [on]
+        if not isinstance(on, Mapping):
+            on = {name: name for name in on or ()}
+        table = self.table.dataset().manifest.schema
+        system = system_names(field.name for field in table.fields)
+        names = frame.columns
+        by_lower = {name.lower(): name for name in names}
+        keys = {}
+        for mine, theirs in on.items():
+            if theirs.lower() not in by_lower:
+                raise SchemaError(f"there is no column {theirs!r} in the data; it has {', '.join(names)}")
+            column = mine if mine in system else find_column(table, mine).name
+            keys[column] = by_lower[theirs.lower()]
+        values = {name: name for name in names if name not in keys.values()}
+        if not keys or not values:
+            raise SchemaError("the data needs columns with keys and columns besides them")
+        if len({name.lower() for name in names}) < len(names):
+            raise SchemaError(f"the data has several columns of one name: {', '.join(names)}")
+        return Joined(self.table, frame, keys, values)
+
+    def _function(
+        self,
+        call: Batches,
+        inputs: Sequence[str] | None,
+        schema: pa.Schema | st.StructType | str | None,
+        batch_size: int,
+        sizes: ColumnSettings,
+    ) -> tuple[Function, pa.Schema]:
+        """Return a function as the source of new columns, and their schema."""
+        dataset = self.table.dataset()
+        seen = self._inputs(dataset, inputs)
+        if isinstance(schema, str):
+            schema = self.table.spark.createDataFrame([], schema).schema
+        if isinstance(schema, st.StructType):
+            schema = _new_fields(list(schema), schema.names, sizes)
+        if schema is not None:
+            call = BatchUDF(call, schema)
+        computation = function(call, seen, lambda: sample_row(dataset.snapshot, seen))
+        computed = Function(
+            self.table, seen, computation.compute, tuple(computation.schema.names), _rows(batch_size)
+        )
+        return computed, computation.schema
+
+    def _inputs(self, dataset: LanceDataset, inputs: Sequence[str] | None) -> tuple[str, ...]:
+        table = dataset.manifest.schema
+        if inputs is None:
+            return tuple(field.name for field in table.fields)
+        system = system_names(field.name for field in table.fields)
+        names = [name if name in system else find_column(table, name).name for name in inputs]
+        if not names:
+            raise OptionError("a function needs at least one column to look at")
+        return tuple(dict.fromkeys(names))
+
+    def _stored(self, frame: DataFrame, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+        """Return values in the types of the table's columns of these names."""
+        table = self.table.dataset().manifest.schema
+        functions, ansi = functions_of(self.table.spark), is_ansi(self.table.spark)
+        kinds = types_of(frame, list(columns.values()))
+        return {
+            name: stored(functions, column, kind, field_type(table.field(name).read_field()), name, ansi)
+            for (name, column), kind in zip(columns.items(), kinds, strict=True)
+        }
+
+    def _metrics(self, outcome: Outcome) -> DataFrame:
+        row = (
+            outcome.version,
+            outcome.fragments,
+            outcome.rows,
+            outcome.fragments - outcome.reused,
+            outcome.reused,
+            outcome.bytes_written,
+        )
+        return self.table.spark.createDataFrame([row], _METRICS)
+
+
+def _kind(columns: Any) -> tuple[str, tuple[str, ...]]:
+    """Return what a source is called, and the arguments that go with it."""
+    if isinstance(columns, DataFrame):
+        return "a DataFrame", ("on",)
+    if isinstance(columns, Mapping):
+        return "expressions", ("where",)
+    if isinstance(columns, (pa.Schema, pa.Field, st.StructType)):
+        return "a schema", ()
+    if callable(columns):
+        return "a function", ("inputs", "outputs", "schema", "where")
+    raise OptionError(f"columns cannot be made of {type(columns).__name__}")
+
+
+def _null_columns(columns: Any, sizes: ColumnSettings) -> pa.Schema | None:
+    """Return the schema of columns that are null everywhere; None if a source has values."""
+    if isinstance(columns, st.StructType):
+        return _new_fields(list(columns), columns.names, sizes)
+    if isinstance(columns, pa.Field):
+        return pa.schema([columns])
+    return columns if isinstance(columns, pa.Schema) else None
+
+
+def _new_fields(kinds: Sequence[st.StructField], names: Sequence[str], sizes: ColumnSettings) -> pa.Schema:
+    """Return the Arrow schema of new columns with values of Spark types.
+
+    Raises:
+        SchemaError: Lance has no type for one, or one cannot be stored as vectors, or describes blobs.
+    """
+    if blobs := [name for kind, name in zip(kinds, names, strict=True) if holds_descriptions(kind.dataType)]:
+        raise SchemaError(
+            f"column {blobs[0]!r} would hold descriptions of blobs: read them with blob_handling=all_binary, "
+            "or add a blob column by a schema and merge the values into it"
+        )
+    fields = [new_field(kind, sizes).with_name(name) for kind, name in zip(kinds, names, strict=True)]
+    return pa.schema(fields)
+
+
+def _all_of(dataset: LanceDataset) -> tuple[Manifest, list[int]]:
+    """Return a version and the ids of its fragments."""
+    return dataset.manifest, [fragment.id for fragment in dataset.manifest.fragments]
+
+
+def _rows(batch_size: int) -> int:
+    if batch_size < 1:
+        raise OptionError("batchSize must be at least 1")
+    return batch_size

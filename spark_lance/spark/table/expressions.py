@@ -1,0 +1,222 @@
+"""Expressions of users, fitted to DataFrames: errors before any job runs, and values in the types of columns.
+
+Values are assigned to columns by Spark's rules of store assignment (ANSI): a number fits every type of
+numbers, a date every type of times, everything simple fits a string; text does not fit a number. A value that
+the column's type cannot hold is an error, never null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pyspark.sql.types as st
+from pyspark.errors import AnalysisException
+
+from spark_lance.errors import ExpressionError, SchemaError
+from spark_lance.spark.schema.precise_types import is_widening
+from spark_lance.spark.table.column_references import Expression, Resolved
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["QUOTING", "analysed", "as_column", "functions_of", "is_ansi", "quoted", "stored", "types_of"]
+
+
+# The hint for plain strings in place of expressions.
+QUOTING = """Values are SQL: write a text in quotes, {"name": "'hello'"}, or use lit("hello")"""
+
+
+def functions_of(spark: SparkSession) -> Any:
+    """Return the module of Spark's functions that belongs to a session: the classic one or Connect's."""
+    connect = type(spark).__module__.startswith("pyspark.sql.connect")
+    return import_module("pyspark.sql.connect.functions" if connect else "pyspark.sql.functions")
+
+
+def quoted(*names: str) -> str:
+    """Return the name of a column, or of a field inside one, as SQL."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+@contextmanager
+def analysed(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
+    """Turn Spark's complaints about an expression into ours.
+
+    Args:
+        what: the expression, for the message.
+        columns: the columns there are, if Spark knows only some of them.
+
+    Raises:
+        ExpressionError: Spark cannot parse or resolve what the block gives it.
+    """
+    try:
+        yield
+    except AnalysisException as error:
+        reason = str(error).strip().splitlines()[0]
+        available = ", ".join(columns)
+        hint = (
+            f" (the table has the columns {available}). {QUOTING}"
+            if available and "UNRESOLVED" in reason
+            else ""
+        )
+        raise ExpressionError(f"{what}: {reason}{hint}") from error
+
+
+def as_column(functions: Any, expression: Expression) -> Column:
+    """Return an expression as a Column; SQL text is parsed."""
+    if isinstance(expression, Resolved):
+        return expression.column
+    column: Column = functions.expr(expression) if isinstance(expression, str) else expression
+    return column
+
+
+def types_of(frame: DataFrame, columns: Sequence[Column]) -> list[st.DataType]:
+    """Return the types of expressions over a DataFrame; Spark analyses them, no job runs."""
+    if not columns:
+        return []
+    schema = frame.select(*[column.alias(f"e{place}") for place, column in enumerate(columns)]).schema
+    return [field.dataType for field in schema.fields]
+
+
+def is_ansi(spark: SparkSession) -> bool:
+    """Whether casts of the session fail where a value does not fit."""
+    return str(spark.conf.get("spark.sql.ansi.enabled", "true")).lower() == "true"
+
+
+def stored(
+    functions: Any, value: Column, actual: st.DataType, target: st.DataType, place: str, ansi: bool
+) -> Column:
+    """Return a value in the type of its column.
+
+    Args:
+        functions: see `functions_of`.
+        value: the value, of the type `actual`.
+        actual: its type.
+        target: the column's type.
+        place: the column, for messages.
+        ansi: see `is_ansi`.
+
+    Raises:
+        SchemaError: values of the type do not fit the column.
+    """
+    if _same(actual, target):
+        return value
+    if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
+        return _stored_struct(functions, value, actual, target, place, ansi)
+    if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType) and _has_struct(target):
+        inner, element = actual.elementType, target.elementType
+        item = f"{place}.element"
+        result: Column = functions.transform(
+            value, lambda each: stored(functions, each, inner, element, item, ansi)
+        )
+        return result
+    if isinstance(actual, st.MapType) and isinstance(target, st.MapType) and _has_struct(target):
+        return _stored_map(functions, value, actual, target, place, ansi)
+    if not _assignable(actual, target):
+        raise SchemaError(
+            f"column {place} is {target.simpleString()}; values of type {actual.simpleString()} do not fit it"
+            " (a cast may help)"
+        )
+    if ansi or isinstance(actual, st.NullType) or isinstance(target, st.StringType):
+        return value.cast(target)
+    if _has_items(target):
+        raise SchemaError(
+            f"column {place} is {target.simpleString()}, not {actual.simpleString()}: cast the values, or set"
+            " spark.sql.ansi.enabled, so that values that do not fit are found"
+        )
+    tried = value.try_cast(target)
+    message = f"a value for column {place} does not fit its type {target.simpleString()}"
+    checked: Column = (
+        functions.when(value.isNull(), functions.lit(None).cast(target))
+        .when(tried.isNotNull(), tried)
+        .otherwise(functions.raise_error(functions.lit(message)))
+    )
+    return checked
+
+
+def _stored_map(
+    functions: Any, value: Column, actual: st.MapType, target: st.MapType, place: str, ansi: bool
+) -> Column:
+    """Return a map with each key and each value in the type of the column."""
+
+    def entry(each: Column) -> Column:
+        key = stored(functions, each["key"], actual.keyType, target.keyType, f"{place}.key", ansi)
+        item = stored(functions, each["value"], actual.valueType, target.valueType, f"{place}.value", ansi)
+        result: Column = functions.struct(key.alias("key"), item.alias("value"))
+        return result
+
+    whole: Column = functions.map_from_entries(functions.transform(functions.map_entries(value), entry))
+    return whole
+
+
+def _stored_struct(
+    functions: Any, value: Column, actual: st.StructType, target: st.StructType, place: str, ansi: bool
+) -> Column:
+    """Return a struct field by field, found by name."""
+    own = {name.lower(): name for name in actual.names}
+    extra = sorted(set(own) - {name.lower() for name in target.names})
+    missing = [field.name for field in target if field.name.lower() not in own]
+    if extra or missing:
+        raise SchemaError(
+            f"column {place} is {target.simpleString()}, and the values are {actual.simpleString()}: the "
+            "fields differ"
+        )
+    parts = [
+        stored(
+            functions,
+            value.getField(own[field.name.lower()]),
+            actual[own[field.name.lower()]].dataType,
+            field.dataType,
+            f"{place}.{field.name}",
+            ansi,
+        ).alias(field.name)
+        for field in target
+    ]
+    whole: Column = functions.when(value.isNotNull(), functions.struct(*parts))
+    return whole
+
+
+def _same(actual: st.DataType, target: st.DataType) -> bool:
+    """Whether the types are equal but for nullability, which is checked when rows are written."""
+    if isinstance(actual, st.StringType) and isinstance(target, st.StringType):
+        return True
+    if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
+        return actual.names == target.names and all(
+            _same(mine.dataType, other.dataType) for mine, other in zip(actual, target, strict=True)
+        )
+    if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType):
+        return _same(actual.elementType, target.elementType)
+    if isinstance(actual, st.MapType) and isinstance(target, st.MapType):
+        return _same(actual.keyType, target.keyType) and _same(actual.valueType, target.valueType)
+    return actual == target
+
+
+def _has_items(kind: st.DataType) -> bool:
+    return isinstance(kind, (st.ArrayType, st.MapType, st.StructType))
+
+
+def _has_struct(kind: st.DataType) -> bool:
+    if isinstance(kind, st.ArrayType):
+        return _has_struct(kind.elementType)
+    if isinstance(kind, st.MapType):
+        return _has_struct(kind.keyType) or _has_struct(kind.valueType)
+    return isinstance(kind, st.StructType)
+
+
+def _assignable(actual: st.DataType, target: st.DataType) -> bool:
+    """Whether Spark's ANSI store assignment takes values of a type for another."""
+    if _same(actual, target) or isinstance(actual, st.NullType):
+        return True
+    if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType):
+        return _assignable(actual.elementType, target.elementType)
+    if isinstance(actual, st.MapType) and isinstance(target, st.MapType):
+        return _assignable(actual.keyType, target.keyType) and _assignable(actual.valueType, target.valueType)
+    times = (st.DateType, st.TimestampType, st.TimestampNTZType)
+    return (
+        (isinstance(actual, st.NumericType) and isinstance(target, st.NumericType))
+        or (isinstance(actual, st.AtomicType) and isinstance(target, st.StringType))
+        or (isinstance(actual, times) and isinstance(target, times))
+        or is_widening(actual, target)
+    )

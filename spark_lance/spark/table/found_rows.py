@@ -1,0 +1,94 @@
+"""The rows that a search finds: their addresses and what was measured, and then their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as st
+
+from spark_lance.datasets.searching import DISTANCE, SCORE
+from spark_lance.spark.failures import one_line
+from spark_lance.spark.options.projection import Projection
+from spark_lance.spark.schema.blobs import taken_with_sources
+from spark_lance.spark.schema.convert import BatchConverter
+from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
+from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.reading.snapshot import SnapshotRef
+from spark_lance.table.reading.take import take_addresses
+
+__all__ = ["FOUND", "SCORED", "Mapper", "as_given", "fetch_rows", "shown_columns", "with_measured"]
+
+# Rows that are fetched at once.
+_FETCH = 4096
+
+
+def _measured(name: str) -> st.StructType:
+    """Return the schema of rows by address with what was measured of them."""
+    return st.StructType(
+        [st.StructField("_address", st.LongType(), False), st.StructField(name, st.FloatType(), False)]
+    )
+
+
+FOUND, SCORED = _measured(DISTANCE), _measured(SCORE)
+
+
+def shown_columns(manifest: Manifest, columns: Sequence[str] | None, *measures: str) -> st.StructType:
+    """Return the Spark schema of the table's columns in a result, less those that a search hides."""
+    names = [field.name for field in manifest.schema.fields] if columns is None else columns
+    stored = tuple(name for name in names if name not in measures)
+    return spark_schema_of(manifest.schema, Projection(stored))
+
+
+def with_measured(
+    schema: st.StructType, before: tuple[st.StructField, ...], name: str = DISTANCE
+) -> st.StructType:
+    """Return the schema of what `fetch_rows` makes: what comes along, the table's columns, a measure."""
+    return st.StructType([*before, *schema.fields, _measured(name).fields[1]])
+
+
+Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def fetch_rows(
+    table: SnapshotRef,
+    schema: st.StructType,
+    before: tuple[st.StructField, ...],
+    measure: str = DISTANCE,
+) -> Mapper:
+    """Return what puts the columns of rows of a version in the place of their addresses."""
+
+    def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_line():
+            snapshot = table.load()
+            names, _ = resolve_projection(snapshot.schema, schema)
+            scan = snapshot.scan(names)
+            convert: BatchConverter | None = None
+            target = arrow_schema(with_measured(schema, before, measure))
+            for batch in batches:
+                for start in range(0, batch.num_rows, _FETCH):
+                    part = batch.slice(start, _FETCH)
+                    addresses = part["_address"].to_numpy().view(np.uint64)
+                    done = 0
+                    # Without columns there are no batches, but rows.
+                    taken = take_addresses(scan, addresses)
+                    taken = taken_with_sources(taken, addresses, schema, snapshot.manifest, scan.bases)
+                    convert = convert or BatchConverter.plan(taken.schema, arrow_schema(schema))
+                    for rows in taken.to_batches() or [None]:
+                        these = part if rows is None else part.slice(done, rows.num_rows)
+                        values = [] if rows is None else convert(rows).columns
+                        along = [these[field.name] for field in before]
+                        columns = [*along, *values, these[measure]]
+                        yield pa.RecordBatch.from_arrays(columns, schema=as_given(target, along))
+                        done += len(these)
+
+    return fetch
+
+
+def as_given(schema: pa.Schema, along: Sequence[pa.Array]) -> pa.Schema:
+    """Return a schema whose first columns have the types in which Spark gave them, as of the time zone."""
+    for place, values in enumerate(along):
+        schema = schema.set(place, schema.field(place).with_type(values.type))
+    return schema

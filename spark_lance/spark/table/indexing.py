@@ -1,0 +1,365 @@
+"""Indices built by Spark jobs.
+
+A vector index is trained by one task on a sample, which leaves what it found as a segment without rows:
+centroids are too large to travel with every task. Then tasks code the rows of some fragments each and write
+them as segments; small segments are put together by further tasks, since every segment costs each search. The
+commit names the finished segments. A job that fails leaves files that no version names, which clean-up
+removes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyroaring import BitMap
+from pyspark.errors import PySparkException
+
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.index import known_indices
+from spark_lance.datasets.spelling import snake_options
+from spark_lance.errors import IndexNotFoundError
+from spark_lance.index.base.columns import leaf_field
+from spark_lance.index.base.commit import commit_segments, delete_segments, new_segment
+from spark_lance.index.base.entries import Segment, check_name, index_directory
+from spark_lance.index.scalar.create import build_segment, indexed_field
+from spark_lance.index.scalar.kinds import scalar_kind
+from spark_lance.index.vector.build import (
+    IndexParams,
+    TrainedModel,
+    merge_segments,
+    reopen,
+    train,
+    vector_type,
+    write_rows,
+)
+from spark_lance.index.vector.create import (
+    check_dimension,
+    count_vectors,
+    entry_of,
+    open_segment,
+    recipe_with,
+    sample_vectors,
+    segment_rows,
+)
+from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
+from spark_lance.proto import table_pb2
+from spark_lance.spark.jobs import spread
+from spark_lance.spark.progress import operation, step
+from spark_lance.spark.table.base import TableBase
+from spark_lance.table.commits.discard import discarding
+from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["TableIndexes"]
+
+# Rows that one task codes, and rows of a segment, about.
+_TASK_ROWS = 1 << 18
+_SEGMENT_ROWS = 1 << 24
+_RESULT = "fragments_indexed bigint, index_name string"
+_INDICES = (
+    "name string, type string, columns array<string>, segments bigint, fragments array<bigint>, "
+    "rows_indexed bigint, rows_not_indexed bigint, size_bytes bigint"
+)
+
+
+@dataclass(frozen=True)
+class TableIndexes:
+    """Indexes of vectors, values and words."""
+
+    table: TableBase
+
+    def create(
+        self,
+        column: str,
+        indexType: str = "IVF_PQ",
+        name: str | None = None,
+        metric: str = "l2",
+        *,
+        numPartitions: int | None = None,
+        numSubVectors: int | None = None,
+        numBits: int | None = None,
+        replace: bool = True,
+        numSegments: int | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Build an index over a column of vectors.
+
+        Args:
+            column: a fixed-size list of float16, float32 or float64, or of uint8 for hamming.
+            indexType: IVF_FLAT, IVF_PQ, IVF_SQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_SQ or IVF_HNSW_PQ.
+            name: of the index, `{column}_idx` by default.
+            metric: l2, cosine, dot or hamming.
+            numPartitions: by default one per 4,096 rows, with HNSW one per million.
+            numSubVectors: of PQ; a 16th of the dimension by default.
+            numBits: of PQ, 8 or 4; of RQ, 1 to 9.
+            replace: whether an index of the name may be replaced.
+            numSegments: pieces of the index, each with some of the fragments; by default one per 16 million
+                rows. A search looks into each.
+            options: `sampleRate`, `maxIters`, `rotationType`, `m`, `efConstruction`, `maxLevel`, as for
+                `LanceDataset.create_index`.
+
+        Returns:
+            One row: `fragments_indexed`, `index_name`.
+
+        Raises:
+            SchemaError: the column does not exist, or cannot be indexed so.
+            OptionError: an option is wrong, or the name is taken.
+            CommitError: the commit failed; see its subclasses.
+        """
+        table = self.table.dataset()
+        recipe = recipe_with(indexType, metric, numPartitions, numSubVectors, numBits, snake_options(options))
+        field = leaf_field(table.manifest.schema, column)
+        dim, _ = vector_type(field.arrow_type(), recipe.metric)
+        check_dimension(recipe, dim)
+        name = name or f"{column}_idx"
+        check_name(table.manifest, name, field.id, replace)
+        rows = table.count_rows()
+        work = _Work(table.snapshot.ref(), column, name)
+        parts = _groups(table, max(_TASK_ROWS, -(-rows // _most_tasks(self.table.spark))))
+        segments = numSegments or -(-rows // _SEGMENT_ROWS)
+        has_graph = INDEX_TYPES[recipe.kind][1]
+        if has_graph and numSegments is None:
+            segments = len(parts)
+        with operation(self.table.spark, f"index {name}", self.table.path):
+            with step(self.table.spark, "train"):
+                (trained,) = spread(self.table.spark, [(work, recipe, rows)], _train)
+            plan = (work, recipe, trained)
+            indices = [trained]
+            with discarding(lambda: _delete(table.snapshot, indices), PySparkException):
+                with step(self.table.spark, f"code {rows} rows"):
+                    written = spread(self.table.spark, [(*plan, part) for part in parts], _code)
+                indices += written
+                if len(written) > segments:
+                    bundles = [written[i::segments] for i in range(segments)]
+                    with step(self.table.spark, f"put {len(written)} segments together"):
+                        written = spread(self.table.spark, [(*plan, bundle) for bundle in bundles], _merge)
+                    indices += written
+                result = self._commit(table, name, written)
+            _delete(table.snapshot, set(indices) - set(written))
+        return result
+
+    def createScalar(
+        self,
+        column: str,
+        indexType: str = "BTREE",
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        numSegments: int | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Build an index over the values of a column, which scans with filters use.
+
+        Args:
+            column: a column, or with dots a field in a struct column.
+            indexType: BTREE (values with an order), BITMAP (few different values), LABEL_LIST (lists),
+                NGRAM (parts of text), ZONEMAP (values in the order of rows), BLOOMFILTER (looking for single
+                values), JSON (values in documents), RTREE (geometries) or INVERTED (words of texts and of
+                lists of texts, for `textSearch`).
+            name: of the index, `{column}_idx` by default.
+            replace: whether an index of the name may be replaced.
+            numSegments: pieces of the index; by default one per 16 million rows.
+            options: of INVERTED: `baseTokenizer` ("simple", "whitespace", "raw", "ngram" or a model such as
+                "jieba/default"), `language` ("English"), `maxTokenLength` (40), `lowerCase` (True),
+                `stem` and `removeStopWords` (True, but for runs of letters),
+                `asciiFolding` (True), `customStopWords`, `withPosition` (False; other engines look for
+                phrases only in an index with positions).
+
+        Returns:
+            One row: `fragments_indexed`, `index_name`.
+
+        Raises:
+            SchemaError: the column does not exist, or cannot be indexed so.
+            OptionError: there is no such kind or option, or the name is taken.
+            CommitError: the commit failed; see its subclasses.
+        """
+        table = self.table.dataset()
+        kind = scalar_kind(indexType)
+        options = snake_options(options)
+        kind.check(options)
+        field = indexed_field(table.manifest.schema, column, kind)
+        name = name or f"{column}_idx"
+        check_name(table.manifest, name, field.id, replace)
+        rows = table.count_rows()
+        groups = _groups(table, -(-rows // numSegments) if numSegments else _SEGMENT_ROWS)
+        work = _Work(table.snapshot.ref(), column, name)
+        with operation(self.table.spark, f"index {name}", self.table.path):
+            with step(self.table.spark, f"index {rows} rows"):
+                written = spread(
+                    self.table.spark, [(work, kind.name, group, options) for group in groups], _build
+                )
+            return self._commit(table, name, written)
+
+    def optimize(self, name: str | None = None, merge: int | None = None) -> DataFrame:
+        """Index the rows that indices do not cover yet, in one task per index.
+
+        Args:
+            name: of one index; all that are known here by default.
+            merge: how many of the newest segments of an index become one with the new rows. 0 adds a segment;
+                by default all are merged.
+
+        Returns:
+            `indices()`, afterwards.
+
+        Raises:
+            IndexNotFoundError: there is no such index, or it is of a kind that is not built here.
+        """
+        table = self.table.dataset()
+        names = known_indices(table.manifest)
+        if name is not None and name not in names:
+            raise IndexNotFoundError(f"there is no index {name!r} that can be extended here")
+        with operation(self.table.spark, "extension of the indices", self.table.path):
+            for one in names if name is None else [name]:
+                with step(self.table.spark, f"index new rows in {one}"):
+                    table.optimize.optimize_indices(num_indices_to_merge=merge, index_names=[one])
+                table = self.table.dataset()
+        return self.list()
+
+    def drop(self, name: str) -> None:
+        """Take an index out of the table; its files stay for older versions.
+
+        Raises:
+            IndexNotFoundError: there is no such index.
+        """
+        self.table.dataset().drop_index(name)
+
+    def list(self) -> DataFrame:
+        """Return one row per index: `name`, `type`, `columns`, and how much of the table it covers."""
+        table = self.table.dataset()
+        rows = table.count_rows()
+        records = []
+        for index in table.describe_indices():
+            covered = sorted({f for s in index.segments for f in s.fragment_ids or ()})
+            indexed = index.num_rows_indexed
+            records.append(
+                (
+                    index.name,
+                    index.index_type,
+                    list(index.field_names),
+                    len(index.segments),
+                    covered,
+                    indexed,
+                    None if indexed is None else rows - indexed,
+                    index.total_size_bytes,
+                )
+            )
+        return self.table.spark.createDataFrame(records, _INDICES)
+
+    def _commit(self, table: LanceDataset, name: str, written: Sequence[bytes]) -> DataFrame:
+        entries = [table_pb2.IndexMetadata.FromString(data) for data in written]
+        removed = [entry for entry in table.manifest.indices if entry.name == name]
+        commit_segments(table.snapshot, entries, removed)
+        covered = BitMap().union(*(covered_fragments(entry) or BitMap() for entry in entries))
+        return self.table.spark.createDataFrame([(len(covered), name)], _RESULT)
+
+
+def _most_tasks(spark: Any) -> int:
+    """Return how many tasks are worth starting; a session of Spark Connect does not tell its cores."""
+    context = getattr(spark, "_sc", None)
+    return 4 * context.defaultParallelism if context is not None else 64
+
+
+def _groups(table: LanceDataset, rows: int) -> list[tuple[int, ...]]:
+    """Return the ids of the fragments in groups of about the same number of rows."""
+    groups: list[list[int]] = []
+    room = 0
+    for fragment in table.manifest.fragments:
+        if room <= 0:
+            groups.append([])
+            room = rows
+        groups[-1].append(fragment.id)
+        room -= fragment.physical_rows
+    return [tuple(group) for group in groups]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The version and column that tasks work on."""
+
+    table: SnapshotRef
+    column: str
+    name: str
+
+
+def _train(task: tuple[_Work, IndexParams, int]) -> bytes:
+    """Write what training finds as a segment without rows, and return its entry."""
+    work, recipe, rows = task
+    table = work.table.load()
+    rows = count_vectors(table, work.column, rows)
+    size = recipe.sample_size(rows)
+    sample = sample_vectors(table, work.column, size)
+    trained = train(recipe, sample, rows)
+    with new_segment(table.table) as segment:
+        directory = index_directory(table.root, segment)
+        files = write_rows(trained, table.store, directory, (), table.manifest.file_version)
+    field = leaf_field(table.manifest.schema, work.column).id
+    return entry_of(
+        trained, work.name, segment, field, work.table.version, BitMap(), files
+    ).SerializeToString()
+
+
+def _trained(table: Snapshot, recipe: IndexParams, written: bytes) -> TrainedModel:
+    """Return what training found."""
+    return reopen(open_segment(_segment(table, written)), recipe)
+
+
+def _segment(table: Snapshot, written: bytes) -> Segment:
+    entry = table_pb2.IndexMetadata.FromString(written)
+    covered = covered_fragments(entry) or BitMap()
+    return Segment(entry, covered, table.store, index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid)))
+
+
+def _code(task: tuple[_Work, IndexParams, bytes, tuple[int, ...]]) -> bytes:
+    """Write a segment of some fragments, and return its entry."""
+    work, recipe, training, numbers = task
+    table = work.table.load()
+    trained = _trained(table, recipe, training)
+    manifest = table.manifest
+    fragments = [fragment for fragment in manifest.fragments if fragment.id in set(numbers)]
+    rows = segment_rows(table, work.column, fragments)
+    with new_segment(table.table) as segment:
+        directory = index_directory(table.root, segment)
+        files = write_rows(trained, table.store, directory, rows, manifest.file_version)
+    field = leaf_field(manifest.schema, work.column).id
+    entry = entry_of(trained, work.name, segment, field, work.table.version, BitMap(numbers), files)
+    return entry.SerializeToString()
+
+
+def _merge(task: tuple[_Work, IndexParams, bytes, Sequence[bytes]]) -> bytes:
+    """Write one segment with the rows of several, and return its entry."""
+    work, recipe, training, written = task
+    if len(written) == 1:
+        return written[0]
+    table = work.table.load()
+    trained = _trained(table, recipe, training)
+    segments = [_segment(table, data) for data in written]
+    covered = BitMap().union(*(segment.covered for segment in segments))
+    opened = [open_segment(segment) for segment in segments]
+    parts = [all_partitions(part) for part in opened]
+    with new_segment(table.table) as segment:
+        directory = index_directory(table.root, segment)
+        files = merge_segments(trained, table.store, directory, parts, table.manifest.file_version)
+    field = int(segments[0].entry.fields[0])
+    merged = entry_of(trained, work.name, segment, field, work.table.version, covered, files)
+    return merged.SerializeToString()
+
+
+def _delete(table: Snapshot, written: Iterable[bytes]) -> None:
+    """Delete the files of segments that are not part of the index."""
+    delete_segments(table.table, map(table_pb2.IndexMetadata.FromString, written))
+
+
+def _build(task: tuple[_Work, str, tuple[int, ...], Mapping[str, Any]]) -> bytes:
+    """Write a segment of a scalar index over some fragments, and return its entry."""
+    work, kind, numbers, options = task
+    table = work.table.load()
+    fragments = [fragment for fragment in table.manifest.fragments if fragment.id in set(numbers)]
+    index = scalar_kind(kind)
+    entry = build_segment(table, work.column, index, work.name, fragments, options)
+    return entry.SerializeToString()

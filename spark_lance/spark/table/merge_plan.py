@@ -1,0 +1,430 @@
+"""A merge as one Spark job: a join that returns the action for each row to change, and its new values.
+
+`Sides` is the join; `merge_clauses` computes the values of each clause.
+
+Source and table are joined once, so the source is evaluated once per attempt. Its rows are written as they
+were read, even if another evaluation would return others. Only the columns of the table that the condition
+and the clauses use are read, with the rows' addresses. The kind of join follows from the clauses:
+
+    matched                        inner
+    not matched (insert)           left anti: what the table has does not matter
+    matched, insert                left outer
+    not matched by source          the table left anti the source
+    matched, not by source         right outer
+    insert, not by source          full outer
+
+If only rows of the table with a key of the source matter, the keys become a condition of the read (`rows`,
+see `merge_pruning`). An outer join of a large table with a small source would still sort all rows that are
+read. So the rows with a key are picked first, with the keys in the memory of every task (`narrow`). Both
+cases evaluate the source twice, so the source must return the same rows each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyspark.sql.types as st
+
+from spark_lance.errors import ExpressionError
+from spark_lance.file.base.schema import Field
+from spark_lance.spark.table.column_references import Expression, needed_columns, text_of
+from spark_lance.spark.table.expressions import (
+    analysed,
+    as_column,
+    functions_of,
+    is_ansi,
+    quoted,
+    types_of,
+)
+from spark_lance.spark.table.merge_clauses import MATCHED, MISSING, NEW, Clause, Clauses
+from spark_lance.spark.table.merge_keys import equal_columns
+from spark_lance.spark.table.merge_pruning import KeyPair, SourceKeys, key_pairs
+from spark_lance.spark.table.reading import AS_THEY_ARE, Widened, few_partitions, read_needed
+from spark_lance.spark.table.row_tasks import Action
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from spark_lance.spark.table.base import TableBase
+
+__all__ = [
+    "ADDRESS",
+    "MATCHED",
+    "MISSING",
+    "NEW",
+    "OLD",
+    "Clause",
+    "MergePlan",
+    "Sides",
+]
+
+# Columns that the join carries in addition to the columns of table and source.
+ADDRESS = "__lance_address"
+# The old values of columns that are set in part.
+OLD = "__lance_old_"
+_PRESENT = "__lance_source"
+_EARLY = "__lance_early_"
+_KEY = "__lance_key_"
+
+
+class Sides:
+    """Source and table of a merge, ready to be joined.
+
+    Args:
+        table: the table.
+        manifest: the version.
+        source: the rows to merge.
+        condition: when a row of the source and one of the table match.
+        clauses: what is done.
+        narrow: pick the rows of the table that have a key of the source before they are joined.
+        rows: what the rows of the table have in common that matter.
+        widened: adds columns that expressions name beside those of the table.
+
+    Raises:
+        ExpressionError: source and table cannot be read so.
+    """
+
+    def __init__(
+        self,
+        table: TableBase,
+        manifest: Manifest,
+        source: DataFrame,
+        condition: Expression,
+        clauses: Clauses,
+        narrow: bool,
+        rows: SourceKeys | None,
+        widened: Widened = AS_THEY_ARE,
+    ) -> None:
+        self._table, self._manifest, self._condition = table, manifest, condition
+        self._clauses, self._rows, self._widened = clauses, rows, widened
+        self._functions: Any = functions_of(table.spark)
+        # Expressions that are computed before the join, for a name in them means two columns after it.
+        self._early: dict[str, list[Column]] = {NEW: [], MISSING: []}
+        self._own_source = source
+        self._target = self._read()
+        self._source = self._marked()
+        if narrow and self.can_narrow():
+            self._target = self._narrowed()
+
+    @property
+    def sees_target(self) -> bool:
+        """Whether rows of the table come out of the join."""
+        return self._how != "new"
+
+    def _read(self) -> DataFrame:
+        """Return the table's side: needed columns, addresses, old values of columns that are set in part."""
+        F = self._functions
+        expressions: list[Expression] = [self._condition]
+        partly: list[str] = []
+        for clause, assigned in zip(self._clauses.ordered, self._clauses.assigned, strict=True):
+            expressions += [] if clause.condition is None else [clause.condition]
+            expressions += [] if clause.values is None else clause.values.values()
+            partly += [] if assigned is None else assigned.partly
+        named = needed_columns([ROW_ADDRESS], expressions, self._table.aliased)
+        pairs = self.deciding_pairs()
+        only = (
+            self._rows.condition if pairs and self._rows is not None and self._rows.pairs == pairs else None
+        )
+        needed = [*expressions, *map(quoted, partly)]
+        frame = self._widened.table(read_needed(self._table, self._manifest, needed, only))
+        old = [F.col(quoted(name)).alias(f"{OLD}{name}") for name in dict.fromkeys(partly)]
+        frame = frame.select("*", F.col(ROW_ADDRESS).alias(ADDRESS), *old)
+        return frame if named else frame.drop(ROW_ADDRESS)
+
+    def _marked(self) -> DataFrame:
+        """Return the source's side: with a mark, and the columns that clauses for "all" take."""
+        with analysed("the source"):
+            side = self._own_source.select(
+                "*", self._functions.lit(True).alias(_PRESENT), *self._clauses.copied
+            )
+            assert side.schema
+        return side
+
+    def can_narrow(self) -> bool:
+        """See `MergePlan`."""
+        return self._how in ("new", "left_outer") and bool(self.equal)
+
+    def deciding_pairs(self) -> list[KeyPair]:
+        """See `MergePlan.pairs`."""
+        if self._how not in ("inner", "new", "left_outer"):
+            return []
+        return key_pairs(self._manifest.schema, self._own_source.schema, self.equal)
+
+    @cached_property
+    def equal(self) -> list[tuple[str, str]]:
+        """The pairs of a column of the table and one of the source that the condition says are equal."""
+        names = [top.name for top in self._manifest.schema.fields]
+        return equal_columns(self._condition, self._table.aliased, names, self._clauses.source_names)
+
+    def _narrowed(self) -> DataFrame:
+        """Return the rows of the table that have a key of the source."""
+        F = self._functions
+        pairs = self.equal
+        keys = self._own_source.select(
+            *[F.col(quoted(theirs)).alias(f"{_KEY}{i}") for i, (_, theirs) in enumerate(pairs)]
+        )
+        equal = [F.col(quoted(mine)) == F.col(f"{_KEY}{i}") for i, (mine, _) in enumerate(pairs)]
+        return self._target.join(F.broadcast(keys), equal, "left_semi")
+
+    def applies(self, clause: Clause) -> Column:
+        """Return whether a joined row is one that a clause is about."""
+        F = self._functions
+        there: Column = F.lit(True)
+        if self._how in ("inner", "new", "missing"):
+            return there
+        if clause.rows == NEW:
+            there = F.col(ADDRESS).isNull()
+        elif clause.rows == MISSING:
+            there = F.col(_PRESENT).isNull()
+        else:
+            there = F.col(ADDRESS).isNotNull() & F.col(_PRESENT).isNotNull()
+        return there
+
+    @cached_property
+    def _how(self) -> str:
+        kinds = self._clauses.rows
+        if kinds == {MATCHED}:
+            return "inner"
+        if len(kinds) == 1:
+            return "new" if kinds == {NEW} else "missing"
+        return {
+            frozenset({MATCHED, NEW}): "left_outer",
+            frozenset({MATCHED, MISSING}): "right_outer",
+        }.get(kinds, "full_outer")
+
+    def joined(self) -> DataFrame:
+        """Return the joined rows; `resolved` has been asked for all expressions before."""
+        F = self._functions
+        how = self._how
+        side = self._source
+        if self._early[NEW]:
+            side = side.select("*", *self._early[NEW])
+        target = self._target
+        if self._early[MISSING]:
+            target = target.select("*", *self._early[MISSING])
+        with analysed(f"the merge condition {text_of(self._condition)!r}"):
+            on = as_column(F, self._condition)
+            if how == "missing":
+                joined = target.join(side, on, "left_anti")
+            elif how == "new":
+                joined = side.join(target, on, "left_anti")
+            else:
+                joined = self._widened.pairs(side.join(target, on, how))
+            assert joined.schema
+        return joined
+
+    @cached_property
+    def _pairs(self) -> DataFrame:
+        with analysed(f"the merge condition {text_of(self._condition)!r}"):
+            joined = self._source.join(self._target, as_column(self._functions, self._condition), "inner")
+            pairs = self._widened.pairs(joined)
+            assert pairs.schema
+        return pairs
+
+    def _seen(self, rows: str) -> DataFrame:
+        """Return what expressions of a clause may name."""
+        return {NEW: self._source, MISSING: self._target}[rows] if rows != MATCHED else self._pairs
+
+    def resolved(self, clause: Clause, expressions: Sequence[Expression]) -> list[Column]:
+        """Return expressions as Columns that the join resolves.
+
+        Raises:
+            ExpressionError: one names what the clause cannot see.
+        """
+        if not expressions:
+            return []
+        F = self._functions
+        columns = []
+        for expression in expressions:
+            with analysed(f"{clause.name}, {text_of(expression)!r}"):
+                columns.append(as_column(F, expression))
+        own = self._seen(clause.rows)
+        if not _resolves(own, columns):
+            for column, expression in zip(columns, expressions, strict=True):
+                with analysed(f"{clause.name}, {text_of(expression)!r}"):
+                    types_of(own, [column])
+        if clause.rows == MATCHED or self._how in ("new", "missing"):
+            return columns
+        pairs = self._pairs
+        if _resolves(pairs, columns):
+            return columns
+        return [
+            column if _resolves(pairs, [column]) else self._computed_early(clause.rows, column)
+            for column in columns
+        ]
+
+    def _computed_early(self, rows: str, column: Column) -> Column:
+        """Let an expression with a name that both sides have be computed before the join, on its own side."""
+        name = f"{_EARLY}{rows.replace(' ', '_')}_{len(self._early[rows])}"
+        self._early[rows].append(column.alias(name))
+        result: Column = self._functions.col(name)
+        return result
+
+
+def _resolves(frame: DataFrame, columns: Sequence[Column]) -> bool:
+    """Whether Spark can resolve expressions over a DataFrame."""
+    try:
+        with analysed("an expression"):
+            types_of(frame, columns)
+    except ExpressionError:
+        return False
+    return True
+
+
+# The number of the clause that applies to a row.
+_ACTION = "__lance_action"
+# Action and address.
+_WITHOUT_VALUES = 2
+
+
+@dataclass
+class MergePlan:
+    """A merge fitted to a version.
+
+    Attributes:
+        frame: action, address and new values of the rows to change.
+        actions: what the numbers of actions mean.
+        field_ids: the fields that get values.
+        key: the columns of the table that are equal in source and table; None if that is not known.
+        pairs: the keys that tell which rows of the table matter; none if all do.
+        can_narrow: whether rows of the table without a key of the source do not matter, and a join of that
+            kind would sort the table.
+    """
+
+    frame: DataFrame
+    actions: tuple[Action, ...]
+    field_ids: list[int]
+    key: tuple[Field, ...] | None
+    pairs: Sequence[KeyPair]
+    can_narrow: bool
+
+    @classmethod
+    def of(
+        cls,
+        table: TableBase,
+        manifest: Manifest,
+        source: DataFrame,
+        condition: Expression,
+        clauses: Sequence[Clause],
+        evolving: bool = False,
+        narrow: bool = False,
+        rows: SourceKeys | None = None,
+        widened: Widened = AS_THEY_ARE,
+    ) -> MergePlan:
+        """Fit a merge to a version. Spark analyses it; no job runs.
+
+        Args:
+            table: the table.
+            manifest: the version.
+            source: the rows to merge.
+            condition: when a row of the source and one of the table match.
+            clauses: what to do, in order.
+            evolving: whether columns that the source lacks are left alone, and not an error.
+            narrow: pick the rows of the table that have a key of the source before they are joined.
+            rows: what the rows of the table have in common that matter; only for the plan's keys.
+            widened: adds columns that expressions name beside those of the table.
+
+        Raises:
+            ExpressionError: an expression does not fit table and source.
+            SchemaError: a column does not exist, is missing in the source, or cannot hold such values.
+        """
+        functions = functions_of(table.spark)
+        with analysed("the source"):
+            names = list(source.columns)
+        fitted = Clauses.of(clauses, manifest.schema, table.aliased, names, evolving, functions)
+        sides = Sides(table, manifest, source, condition, fitted, narrow, rows, widened)
+        chosen, values = _chosen(sides, fitted, clauses, functions)
+        frame, actions = _with_values(
+            chosen, fitted, values, functions, is_ansi(table.spark), sides.sees_target
+        )
+        if sides.sees_target and len(frame.columns) > _WITHOUT_VALUES:
+            frame = few_partitions(frame, manifest, functions)
+            frame = frame.sortWithinPartitions("action", "address")
+        key = fitted.inserted_key(sides.equal, source.schema)
+        ids = sorted(fitted.field_ids)
+        return cls(frame, actions, ids, key, sides.deciding_pairs(), sides.can_narrow())
+
+
+def _chosen(
+    sides: Sides, fitted: Clauses, clauses: Sequence[Clause], functions: Any
+) -> tuple[DataFrame, list[list[Column]]]:
+    """Return the joined rows that a clause applies to, and what each fitted clause sets.
+
+    The first clause of the user's order, `clauses`, that applies to a row is the one that counts.
+    """
+    F = functions
+    conditions: list[list[Column]] = []
+    values: list[list[Column]] = []
+    for clause, assigned in zip(fitted.ordered, fitted.assigned, strict=True):
+        conditions.append(sides.resolved(clause, [] if clause.condition is None else [clause.condition]))
+        values.append(sides.resolved(clause, [] if assigned is None else assigned.expressions))
+    joined = sides.joined()
+    action: Any = F
+    for clause in clauses:
+        number = next(i for i, other in enumerate(fitted.ordered) if other is clause)
+        applies = sides.applies(clause)
+        for condition in conditions[number]:
+            applies = applies & condition
+        action = action.when(applies, F.lit(number))
+    with analysed("the conditions of the clauses"):
+        chosen = joined.withColumn(_ACTION, action).where(F.col(_ACTION).isNotNull())
+        assert chosen.schema
+    return chosen, values
+
+
+def _with_values(
+    chosen: DataFrame,
+    clauses: Clauses,
+    values: Sequence[Sequence[Column]],
+    functions: Any,
+    ansi: bool,
+    sees_target: bool,
+) -> tuple[DataFrame, tuple[Action, ...]]:
+    """Return action, address and a value column for each column that any clause sets."""
+    F = functions
+    set_anywhere = {name for a in clauses.assigned if a is not None for name in a.targets}
+    fields = [top for top in clauses.schema.fields if top.name in set_anywhere]
+    cases: dict[str, Any] = {}
+    actions = []
+    every = iter(_types(chosen, values))
+    frame_names = [[next(every) for _ in each] for each in values]
+    referenced: set[str] = set()
+    for assigned, types in zip(clauses.assigned, frame_names, strict=True):
+        referenced |= set() if assigned is None else assigned.referenced(types)
+    for number, (clause, assigned) in enumerate(zip(clauses.ordered, clauses.assigned, strict=True)):
+        if assigned is None:
+            actions.append(Action("delete"))
+            continue
+        columns = assigned.columns(
+            F,
+            values[number],
+            frame_names[number],
+            ansi,
+            lambda name: F.col(quoted(f"{OLD}{name}")),
+            referenced,
+        )
+        for top, column in zip(assigned.fields, columns, strict=True):
+            case = cases.get(top.name)
+            cases[top.name] = (F if case is None else case).when(F.col(_ACTION) == number, column)
+        names = tuple(top.name for top in assigned.fields)
+        places = tuple(next(i for i, top in enumerate(fields) if top.name == name) for name in names)
+        actions.append(Action(clause.kind, names, places))
+    with analysed("the new values"):
+        address = F.col(ADDRESS) if sees_target else F.lit(None).cast("long")
+        frame = chosen.select(
+            F.col(_ACTION).alias("action"),
+            address.alias("address"),
+            *[cases[top.name].alias(f"v{i}") for i, top in enumerate(fields)],
+        )
+        assert frame.schema
+    return frame, tuple(actions)
+
+
+def _types(chosen: DataFrame, values: Sequence[Sequence[Column]]) -> list[st.DataType]:
+    with analysed("the new values"):
+        return types_of(chosen, [value for each in values for value in each])

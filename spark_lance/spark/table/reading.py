@@ -1,0 +1,79 @@
+"""Reading a version of a table for a change of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_lance.spark.table.base import TableBase
+from spark_lance.spark.table.column_references import Expression, columns_option, needed_columns
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["AS_THEY_ARE", "Widened", "few_partitions", "read_needed"]
+
+# From this many fragments or rows on, changed rows are brought together before they are written: every task
+# of a large scan may find some, and each would write a small file.
+_MANY_FRAGMENTS = 64
+_MANY_ROWS = 1 << 25
+_FRAGMENT = "__lance_fragment"
+
+
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    """Return a frame without further columns."""
+    return frame
+
+
+@dataclass(frozen=True)
+class Widened:
+    """Functions that add columns to frames, for expressions that use more than the stored columns.
+
+    Attributes:
+        table: adds the columns that a row of the table determines.
+        pairs: adds the columns that only a joined pair of a table row and a source row determines.
+    """
+
+    table: Callable[[DataFrame], DataFrame] = _as_it_is
+    pairs: Callable[[DataFrame], DataFrame] = _as_it_is
+
+
+AS_THEY_ARE = Widened()
+
+
+def read_needed(
+    table: TableBase, manifest: Manifest, expressions: list[Expression], condition: str | None = None
+) -> DataFrame:
+    """Return a version's row addresses with the columns that expressions need, under the table's alias.
+
+    Args:
+        table: the table.
+        manifest: the version.
+        expressions: what the caller computes.
+        condition: in the words of the read option `filter`; only rows that meet it.
+    """
+    existing = [field.name for field in manifest.schema.fields]
+    system = [name for name in SYSTEM_COLUMNS if name not in existing]
+    names = needed_columns([*existing, *system], expressions, table.aliased)
+    if len(names) == len(existing) + len(system):
+        names = existing
+    columns = list(dict.fromkeys([*names, ROW_ADDRESS]))
+    only = {} if condition is None else {"filter": condition}
+    frame = table.read(version=manifest.version, columns=columns_option(columns), **only)
+    return frame if table.aliased is None else frame.alias(table.aliased)
+
+
+def few_partitions(frame: DataFrame, manifest: Manifest, functions: Any) -> DataFrame:
+    """Bring rows of one fragment together, in as many partitions as their bytes call for, if there are many.
+
+    The frame has the columns of `ChangeRows`, `action` and `address` first.
+    """
+    rows = sum(fragment.physical_rows for fragment in manifest.fragments)
+    if len(manifest.fragments) < _MANY_FRAGMENTS and rows < _MANY_ROWS:
+        return frame
+    number = functions.shiftright(functions.col("address"), 32)
+    gathered = frame.withColumn(_FRAGMENT, number).hint("rebalance", functions.col(_FRAGMENT))
+    return gathered.sortWithinPartitions("action", "address").drop(_FRAGMENT)

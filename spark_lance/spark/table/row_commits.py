@@ -1,0 +1,295 @@
+"""The driver's part of row-level changes: combine the answers of the tasks, and commit them once.
+
+In one attempt a version is pinned, a Spark job finds rows in it and writes new ones, and one transaction
+commits everything. The commit merges concurrent changes of other writers to other rows. On a conflict, the
+attempt's files are deleted and the next attempt starts from the newest version.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.errors import CardinalityError, CommitError, LanceError, OptionError
+from spark_lance.io.retry import RetryPolicy
+from spark_lance.io.store import Store, join
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.spark.table.row_tasks import TaskAnswer
+from spark_lance.table.commits.commit import SYSTEM_ENV
+from spark_lance.table.commits.commit_rows import commit_row_changes
+from spark_lance.table.commits.retry_operation import retry_operation
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.format.addresses import address_of
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.paths import DATA_DIR
+from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.operations.delete import delete_message
+from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
+from spark_lance.table.rows.key_filter import KeyFilter, key_filter
+from spark_lance.table.rows.row_rewrites import commit_moves
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["RETRIES", "RETRY_TIMEOUT", "Attempt", "Changed", "may_repeat", "policy", "run_attempts"]
+
+logger = logging.getLogger(__name__)
+
+RETRIES = 10
+RETRY_TIMEOUT = timedelta(minutes=30)
+_METRICS = (
+    "num_affected_rows long, num_updated_rows long, num_deleted_rows long, num_inserted_rows long, "
+    "bytes_written long, version long"
+)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The result of an operation.
+
+    Attributes:
+        version: the version of the table with the result; the current one if nothing changed.
+        updated, deleted, inserted: rows.
+        bytes_written: data files and deletion files together.
+    """
+
+    version: int
+    updated: int = 0
+    deleted: int = 0
+    inserted: int = 0
+    bytes_written: int = 0
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return the numbers as a DataFrame of one row, with Delta's names."""
+        affected = self.updated + self.deleted + self.inserted
+        row = (affected, self.updated, self.deleted, self.inserted, self.bytes_written, self.version)
+        return spark.createDataFrame([row], _METRICS)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of an operation on one version.
+
+    Attributes:
+        base: the table at that version.
+        operation: 16 hexadecimal digits that are in the names of all data files that it writes.
+    """
+
+    base: LanceDataset
+    operation: str
+
+    @property
+    def store(self) -> Store:
+        """Where the table is."""
+        return self.base.store
+
+    @property
+    def root(self) -> str:
+        """The table's root path."""
+        return self.base.root
+
+    @property
+    def manifest(self) -> Manifest:
+        """The version."""
+        return self.base.manifest
+
+    def pinned(self) -> SnapshotRef:
+        """Return the version as something for tasks."""
+        return self.base.snapshot.ref()
+
+    def run(self, job: Callable[[], list[TaskAnswer]]) -> list[TaskAnswer]:
+        """Run a Spark job; if it fails, delete the data files that its tasks wrote."""
+        try:
+            return job()
+        except BaseException:
+            self.delete_files()
+            raise
+
+    def delete_files(self) -> None:
+        """Delete all data files of this attempt, which was not committed."""
+        folder = join(self.root, DATA_DIR)
+        try:
+            objects = self.store.list_to_delete(folder, self.root)
+            self.store.delete_many([f.path for f in objects if self.operation in f.name], self.root)
+        except (LanceError, OSError) as error:
+            logger.warning("files of a failed change of %s stay behind: %s", self.root, error)
+
+    def delete_rows(self, answers: Sequence[TaskAnswer], condition: str) -> Changed:
+        """Commit a Delete of the rows that tasks found.
+
+        Raises:
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        rows = _united(answers, repeated=True)
+        deleted = rows.num_rows
+        return self._delete(RowChanges(self.base.snapshot, rows), condition, deleted)
+
+    def delete_all(self, changes: RowChanges) -> Changed:
+        """Commit a Delete of all rows; errors as `delete_rows`."""
+        return self._delete(changes, "true", changes.rows.num_rows)
+
+    def _delete(self, changes: RowChanges, condition: str, deleted: int) -> Changed:
+        if not changes.rows:
+            return Changed(self.manifest.version)
+        committed = commit_row_changes(
+            changes, lambda outcome: delete_message(outcome.updated, outcome.removed, condition)
+        )
+        return Changed(committed.version, deleted=deleted, bytes_written=_kept_bytes(changes))
+
+    def change_rows(
+        self,
+        answers: Sequence[TaskAnswer],
+        field_ids: Iterable[int],
+        key_ids: Sequence[int] | None = None,
+        *,
+        inserts: bool = False,
+        repeated: bool = False,
+    ) -> Changed:
+        """Commit an Update with the rows that tasks moved, inserted and deleted.
+
+        Args:
+            answers: of the tasks.
+            field_ids: the fields whose values changed.
+            key_ids: the fields whose inserted values the tasks noted; None if they could not.
+            inserts: whether the operation inserts rows whose keys the table lacks.
+            repeated: whether a row may have been found several times.
+
+        Raises:
+            MergeError: several rows of a source would change one row.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        added = [table_pb2.DataFragment.FromString(data) for answer in answers for data in answer.fragments]
+        counts = {kind: sum(a.counts[kind] for a in answers) for kind in ("update", "insert", "delete")}
+        try:
+            rows = _united(answers, repeated)
+            _check_counts(added, counts)
+        except LanceError:
+            self.delete_files()
+            raise
+        if not rows and not added:
+            return Changed(self.manifest.version)
+        changes = RowChanges(self.base.snapshot, rows)
+        committed = commit_moves(
+            changes,
+            added,
+            field_ids,
+            SYSTEM_ENV,
+            _inserted_keys(self.manifest, answers, key_ids) if inserts else None,
+        )
+        written = sum(int(file.file_size_bytes) for fragment in added for file in fragment.files)
+        deleted = rows.num_rows - counts["update"]
+        return Changed(
+            committed.version,
+            counts["update"],
+            deleted,
+            counts["insert"],
+            written + _kept_bytes(changes),
+        )
+
+
+def policy(conflictRetries: int, retryTimeout: timedelta) -> RetryPolicy:
+    """Return how often an operation is run again because of other writers.
+
+    Raises:
+        OptionError: a negative number or time.
+    """
+    if conflictRetries < 0 or retryTimeout < timedelta(0):
+        raise OptionError("conflictRetries and retryTimeout cannot be negative")
+    return RetryPolicy(attempts=conflictRetries + 1, total_seconds=retryTimeout.total_seconds())
+
+
+def run_attempts(table: LanceDataset, attempt: Callable[[Attempt], Changed], reruns: RetryPolicy) -> Changed:
+    """Run an operation on a version, and again on the newest one after each conflict.
+
+    Raises:
+        RetryableConflictError: other writers were in the way each time.
+        UnsupportedFormatError: the table needs a feature that is not written here.
+    """
+
+    def once(at: Snapshot) -> Changed:
+        return attempt(Attempt(table.at(at.manifest), secrets.token_hex(8)))
+
+    return retry_operation(table.snapshot, once, reruns)
+
+
+def may_repeat(answers: Sequence[TaskAnswer]) -> bool:
+    """Whether two inserted rows may have the same primary key: hashes are equal, or a task counted none."""
+    hashes = np.concatenate(
+        [np.empty(0, np.uint64), *(np.frombuffer(a.inserted, np.uint64) for a in answers)]
+    )
+    return any(answer.uncounted for answer in answers) or len(np.unique(hashes)) < len(hashes)
+
+
+def _united(answers: Sequence[TaskAnswer], repeated: bool) -> RowSet:
+    """Return the rows of all tasks together.
+
+    Raises:
+        MergeError: a row is named twice, by one task or by two.
+    """
+    rows: dict[int, BitMap] = {}
+    for answer in answers:
+        if answer.doubled is not None:
+            raise _several(answer.doubled)
+        for number, data in answer.rows.items():
+            more = BitMap.deserialize(data)
+            existing = rows.get(number)
+            if existing is None:
+                rows[number] = more
+                continue
+            if not repeated and (both := existing & more):
+                raise _several(address_of(number, both.min()))
+            existing |= more
+    return RowSet(dict(sorted(rows.items())))
+
+
+def _several(address: int) -> CardinalityError:
+    return CardinalityError(
+        "several rows of the source match one row of the table, which may be changed once at most: the row "
+        f"with _rowaddr = {address}. Make the source's keys unique, or the clauses' conditions exclusive"
+    )
+
+
+def _check_counts(added: Sequence[table_pb2.DataFragment], counts: dict[str, int]) -> None:
+    """Compare the rows that tasks moved and inserted with those in the files that they wrote."""
+    stored = sum(fragment.physical_rows for fragment in added)
+    if stored != counts["update"] + counts["insert"]:
+        raise CommitError(
+            f"tasks changed {counts['update']} rows and inserted {counts['insert']}, but stored {stored}, so "
+            "nothing was committed; this is a bug"
+        )
+
+
+def _inserted_keys(
+    manifest: Manifest, answers: Sequence[TaskAnswer], key_ids: Sequence[int] | None
+) -> KeyFilter:
+    """Return the filter of the keys of inserted rows.
+
+    Where the keys are not known it cannot be compared with any other, so that every concurrent insert is a
+    conflict. (Lance table format, update, KeyExistenceFilter.)
+    """
+    if key_ids is None:
+        whole = transaction_pb2.Transaction.KeyExistenceFilter()
+        bloom = whole.bloom
+        bloom.bitmap, bloom.num_bits, bloom.number_of_items, bloom.probability = b"\xff" * 32, 256, 1, 1.0
+        return whole
+    filters = [answer.keys for answer in answers if answer.keys is not None]
+    types = {field.id: field.arrow_type() for field in manifest.schema.fields}
+    filter = key_filter(key_ids, [pa.chunked_array([], types[number]) for number in key_ids])
+    if filters:
+        bits = reduce(np.bitwise_or, [np.frombuffer(keys, np.uint8) for keys in filters])
+        filter.bloom.bitmap = bits.tobytes()
+    return filter
+
+
+def _kept_bytes(changes: RowChanges) -> int:
+    return sum(changes.written.values())

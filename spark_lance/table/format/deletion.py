@@ -1,0 +1,149 @@
+"""Deletion files: which physical rows of a fragment are gone.
+
+    {fragment}-{read_version}-{id}.arrow   Arrow IPC file: one record batch, one column `row_id`, uint32, not
+                                           nullable, in any order; buffers plain or compressed
+    {fragment}-{read_version}-{id}.bin     32-bit Roaring bitmap in its portable form
+
+Both hold offsets over the fragment's physical rows, counted from 0. The file is cumulative: it replaces the
+one of the version before. Either kind may hold any number of rows; written are arrow files up to 5000 rows
+and bitmaps beyond, and what is a bitmap once remains one. The manifest says how many rows a file holds; 0 is
+from old writers and means that it is not recorded.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.base.limits import check_arrow_file
+from spark_lance.io.store import Store
+from spark_lance.proto import table_pb2
+from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.bitmaps import parse_offsets
+from spark_lance.table.format.table_ref import TableRef
+
+__all__ = ["MAX_ARROW_ROWS", "keep_mask", "pack_deletions", "read_deletions"]
+
+UInt32Array = npt.NDArray[np.uint32]
+
+MAX_ARROW_ROWS = 5000
+_MAX_U32 = 2**32 - 1
+_COLUMN = pa.field("row_id", pa.uint32(), nullable=False)
+
+
+def read_deletions(
+    store: Store,
+    root: str,
+    fragment: table_pb2.DataFragment,
+    physical_rows: int | None = None,
+    bases: Bases | None = None,
+) -> UInt32Array:
+    """Return the offsets of a fragment's deleted rows: uint32, ascending, each once.
+
+    Args:
+        store: where the table is.
+        root: the table's root path.
+        fragment: the fragment; without a deletion file the answer is empty.
+        physical_rows: the fragment's rows if the manifest does not tell.
+        bases: the version's base paths; without them the file must be under the root.
+
+    Raises:
+        FormatError: the file is missing, damaged, or does not fit the fragment.
+        UnsupportedFormatError: the file is of an unknown type, or has more rows than `MAX_OFFSETS`.
+    """
+    if not fragment.HasField("deletion_file"):
+        return np.empty(0, np.uint32)
+    deletion = fragment.deletion_file
+    rows = fragment.physical_rows or physical_rows or 0
+    store, path = (bases or Bases(TableRef(store, root))).deletion_file(fragment.id, deletion)
+    try:
+        data = store.read(path)
+    except FileNotFoundError:
+        raise FormatError("the deletion file is missing", path=path) from None
+    try:
+        if deletion.file_type == table_pb2.DeletionFile.ARROW_ARRAY:
+            raw = _parse_arrow(data)
+            offsets = np.unique(raw)
+            counts = {len(raw), len(offsets)}  # writers may repeat offsets, and count them either way
+        elif deletion.file_type == table_pb2.DeletionFile.BITMAP:
+            offsets = parse_offsets(data, rows, "deletions")
+            counts = {len(offsets)}
+        else:
+            raise UnsupportedFormatError(f"deletion file type {deletion.file_type}")
+        if len(offsets) and int(offsets[-1]) >= rows:
+            raise FormatError(f"deleted row {int(offsets[-1])} in a fragment of {rows} rows")
+        if deletion.num_deleted_rows and deletion.num_deleted_rows not in counts:
+            raise FormatError(f"{len(offsets)} deleted rows, and {deletion.num_deleted_rows} in the manifest")
+    except (FormatError, UnsupportedFormatError) as error:
+        raise error.at(path=path) from error
+    return offsets
+
+
+def pack_deletions(
+    fragment: table_pb2.DataFragment, offsets: UInt32Array, *, version: int, bitmap: bool = False
+) -> tuple[table_pb2.DeletionFile, bytes]:
+    """Return the entry of a new deletion file, and its bytes; the fragment's old file stays for old versions.
+
+    Args:
+        fragment: the fragment as it is in `version`.
+        offsets: all of its deleted rows, those of its present file included: ascending, each once.
+        version: the version that the deletion is computed from.
+        bitmap: make a bitmap even of few rows.
+    """
+    kinds = table_pb2.DeletionFile
+    was_bitmap = fragment.HasField("deletion_file") and fragment.deletion_file.file_type == kinds.BITMAP
+    as_bitmap = bitmap or was_bitmap or len(offsets) > MAX_ARROW_ROWS
+    entry = table_pb2.DeletionFile(
+        file_type=kinds.BITMAP if as_bitmap else kinds.ARROW_ARRAY,
+        read_version=version,
+        id=secrets.randbits(64),
+        num_deleted_rows=len(offsets),
+    )
+    return entry, BitMap(offsets).serialize() if as_bitmap else _pack_arrow(offsets)
+
+
+def keep_mask(deleted: UInt32Array, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    """Return, for the physical rows [start, stop), which are not deleted.
+
+    Args:
+        deleted: ascending offsets, as `read_deletions` gives them.
+        start: first row.
+        stop: row after the last.
+    """
+    keep = np.ones(stop - start, np.bool_)
+    # Bounds of the array's own type: others would make searchsorted copy the whole array.
+    first, last = np.searchsorted(deleted, np.array([start, min(stop, _MAX_U32)], np.uint32))
+    keep[deleted[first:last].astype(np.int64) - start] = False
+    return keep
+
+
+def _pack_arrow(offsets: UInt32Array) -> bytes:
+    schema = pa.schema([_COLUMN])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(offsets, pa.uint32())], schema=schema))
+    return bytes(sink.getvalue())
+
+
+def _parse_arrow(data: bytes) -> UInt32Array:
+    check_arrow_file(data)
+    try:
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            if reader.num_record_batches != 1:
+                raise FormatError(f"a deletion file has one record batch, not {reader.num_record_batches}")
+            batch = reader.get_batch(0)
+        batch.validate()
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise FormatError(f"undecodable deletion file: {error}") from error
+    if len(batch.schema) != 1 or not batch.schema.field(0).equals(_COLUMN):
+        raise FormatError(f"a deletion file has the column {_COLUMN}, not {batch.schema.to_string()}")
+    column = batch.column(0)
+    if column.null_count:
+        raise FormatError("a deletion file holds nulls")
+    offsets: UInt32Array = column.to_numpy()
+    return offsets

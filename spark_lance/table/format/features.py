@@ -1,0 +1,236 @@
+"""Feature flags: what a manifest demands of its readers and of writers of the next version.
+
+A manifest has two 64-bit words. An unknown or unsupported bit in the reader word forbids reading; one in
+the writer word forbids writing only. Both words are computed from the content at every commit, except for
+the sticky flags, which once set stay set. (Lance table format, feature flags.)
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.proto import table_pb2
+from spark_lance.table.format.fragment_facts import FragmentFacts
+
+__all__ = [
+    "FEATURES",
+    "RETIRED_V2_MARK",
+    "SPILLED_LINEAGE",
+    "STABLE_ROW_IDS",
+    "STICKY",
+    "Feature",
+    "FlagWords",
+    "check_readable",
+    "check_writable",
+    "feature_names",
+    "recompute",
+]
+
+DELETION_FILES = 1
+STABLE_ROW_IDS = 2
+RETIRED_V2_MARK = 4
+TABLE_CONFIG = 8
+BASE_PATHS = 16
+DATA_OVERLAYS = 64
+COVERING_INDICES = 128
+MIXED_FILE_VERSIONS = 256
+FRAGMENT_REUSE_HISTORY = 1024
+SPILLED_LINEAGE = 2048
+MANAGED_BLOBS = 16384
+FIELD_ID_MARK = 32768
+WRITE_SEEDS = 65536
+
+_LEGACY = "0.1"
+
+# Optional part of a fragment -> the flag for it.
+_PART_FLAGS = {
+    "deletion_file": DELETION_FILES,
+    "overlays": DATA_OVERLAYS,
+    "column_row_ids": SPILLED_LINEAGE,
+    "column_last_updated_at_versions": SPILLED_LINEAGE,
+    "column_created_at_versions": SPILLED_LINEAGE,
+}
+
+STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_HISTORY | MANAGED_BLOBS
+
+
+class FlagWords(enum.Enum):
+    """Which of the two words a flag may stand in."""
+
+    ANY = "any"
+    BOTH = "both or neither"
+    WRITER = "the writer word only"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One flag: its bit value, its name in messages, and whether this release reads and writes it."""
+
+    bit: int
+    name: str
+    reads: bool
+    writes: bool
+    words: FlagWords = FlagWords.ANY
+
+
+FEATURES = (
+    Feature(DELETION_FILES, "deletion files", reads=True, writes=True),
+    Feature(STABLE_ROW_IDS, "stable row ids", reads=True, writes=True),
+    Feature(RETIRED_V2_MARK, "the retired v2-format marker", reads=True, writes=True),
+    Feature(TABLE_CONFIG, "table config", reads=True, writes=True),
+    Feature(BASE_PATHS, "base paths (shallow clones and branches)", reads=True, writes=True),
+    Feature(32, "inline transactions only", reads=True, writes=True),
+    Feature(DATA_OVERLAYS, "data overlays", reads=False, writes=False),
+    Feature(COVERING_INDICES, "covering indices", reads=True, writes=True),
+    Feature(MIXED_FILE_VERSIONS, "mixed data file versions", reads=True, writes=True, words=FlagWords.BOTH),
+    Feature(512, "fragment trees", reads=False, writes=False),
+    Feature(FRAGMENT_REUSE_HISTORY, "fragment reuse history", reads=True, writes=True, words=FlagWords.BOTH),
+    Feature(SPILLED_LINEAGE, "row lineage in data files", reads=True, writes=True),
+    Feature(MANAGED_BLOBS, "managed blobs", reads=False, writes=False, words=FlagWords.BOTH),
+    Feature(FIELD_ID_MARK, "never reused field ids", reads=True, writes=True, words=FlagWords.WRITER),
+    Feature(WRITE_SEEDS, "zone write seeds", reads=False, writes=False, words=FlagWords.BOTH),
+)
+
+
+def check_readable(message: table_pb2.Manifest, path: str, facts: FragmentFacts | None = None) -> None:
+    """Refuse a manifest that this release must not read.
+
+    Args:
+        facts: of its fragments, if they are known.
+
+    Raises:
+        UnsupportedFormatError: a flag of the reader word, or content without its flag, is not supported.
+        FormatError: the flags contradict each other or the content.
+    """
+    reader = message.reader_feature_flags
+    unsupported = _names(reader, [f for f in FEATURES if f.reads])
+    if unsupported:
+        raise UnsupportedFormatError(f"reading this table needs {', '.join(unsupported)}", path=path)
+    _check_words(message, path)
+    facts = facts or FragmentFacts.of(message.fragments)
+    if reader & STABLE_ROW_IDS and not facts.has_row_ids:
+        raise FormatError("a table with stable row ids has a fragment without them", path=path)
+    # Lance 0.16 called tables 0.1 whatever files it wrote; readers go by the files.
+    is_foreign = _is_foreign(message, facts)
+    if not reader & MIXED_FILE_VERSIONS and message.data_format.version != _LEGACY and is_foreign:
+        raise FormatError(
+            f"a data file is not of the table's version {message.data_format.version}, "
+            "and the flag for mixed versions is not set",
+            path=path,
+        )
+
+
+def check_writable(message: table_pb2.Manifest, path: str, facts: FragmentFacts | None = None) -> None:
+    """Refuse a manifest, readable as it is, on which this release must not build the next version.
+
+    Args:
+        facts: of its fragments, if they are known.
+
+    Raises:
+        UnsupportedFormatError: a flag of either word is not supported for writing.
+    """
+    flags = message.reader_feature_flags | message.writer_feature_flags
+    unsupported = _names(flags, [f for f in FEATURES if f.writes])
+    if _is_legacy(message, facts):
+        unsupported.append("legacy (0.1) data files, which are only read; write to another location")
+    if unsupported:
+        raise UnsupportedFormatError(f"writing to this table needs {', '.join(unsupported)}", path=path)
+
+
+def recompute(message: table_pb2.Manifest, index_section: bytes, facts: FragmentFacts | None = None) -> None:
+    """Set both words of a new manifest from its content; sticky flags stay as they are.
+
+    Args:
+        message: the manifest about to be written; changed in place.
+        index_section: the serialized IndexSection that goes with it, empty if there is none.
+        facts: of its fragments, if they are known.
+    """
+    facts = facts or FragmentFacts.of(message.fragments)
+    both = message.reader_feature_flags & (STICKY | STABLE_ROW_IDS)
+    for name in facts.parts & _PART_FLAGS.keys():
+        both |= _PART_FLAGS[name]
+    if message.base_paths:
+        both |= BASE_PATHS
+    if _is_foreign(message, facts):
+        both |= MIXED_FILE_VERSIONS
+    if _has_covering_index(index_section):
+        both |= COVERING_INDICES
+    writer = both
+    if message.config:
+        writer |= TABLE_CONFIG
+    if message.HasField("max_allocated_field_id"):
+        writer |= FIELD_ID_MARK
+    message.reader_feature_flags = both
+    message.writer_feature_flags = writer
+
+
+def feature_names(flags: int) -> tuple[str, ...]:
+    """Return the names of the flags that are set in a word; of those that are not known, the number."""
+    names = {feature.bit: feature.name for feature in FEATURES}
+    bits = (1 << place for place in range(flags.bit_length()) if flags >> place & 1)
+    return tuple(names.get(bit, f"flag {bit}") for bit in bits)
+
+
+def _names(flags: int, supported: list[Feature]) -> list[str]:
+    """Return the names of the set flags that are not among the supported ones."""
+    names = {feature.bit: feature.name for feature in FEATURES}
+    for feature in supported:
+        flags &= ~feature.bit
+    bits = [1 << i for i in range(flags.bit_length()) if flags >> i & 1]
+    return [f"{names[bit]} (flag {bit})" if bit in names else f"unknown feature flag {bit}" for bit in bits]
+
+
+def _check_words(message: table_pb2.Manifest, path: str) -> None:
+    for feature in FEATURES:
+        in_reader = bool(message.reader_feature_flags & feature.bit)
+        in_writer = bool(message.writer_feature_flags & feature.bit)
+        halved = feature.words is FlagWords.BOTH and in_reader != in_writer
+        misplaced = feature.words is FlagWords.WRITER and in_reader
+        if halved or misplaced:
+            raise FormatError(
+                f"corrupt feature flags: {feature.name} ({feature.bit}) must be in {feature.words.value}",
+                path=path,
+            )
+    marked = bool(message.writer_feature_flags & FIELD_ID_MARK)
+    if marked != message.HasField("max_allocated_field_id"):
+        raise FormatError(
+            f"corrupt feature flags: flag {FIELD_ID_MARK} and max_allocated_field_id must come together",
+            path=path,
+        )
+
+
+def _is_foreign(message: table_pb2.Manifest, facts: FragmentFacts) -> bool:
+    """Whether a data file has another version than the one the manifest names; False if it names none."""
+    expected = message.data_format.version
+    if not expected:
+        return False
+    return any(_version_text(major, minor) != expected for major, minor in facts.versions)
+
+
+def _version_text(major: int, minor: int) -> str:
+    # Version 2.0 has been numbered both 2.0 and, in footers, 0.3; legacy files are 0.2 and lower.
+    if (major, minor) <= (0, 2):
+        return _LEGACY
+    return "2.0" if (major, minor) == (0, 3) else f"{major}.{minor}"
+
+
+def _is_legacy(message: table_pb2.Manifest, facts: FragmentFacts | None) -> bool:
+    """Whether a table that may be read holds legacy files, or would get them."""
+    if message.data_format.version == _LEGACY:
+        return True
+    if message.data_format.version and not message.reader_feature_flags & MIXED_FILE_VERSIONS:
+        return False
+    facts = facts or FragmentFacts.of(message.fragments)
+    return any(_version_text(major, minor) == _LEGACY for major, minor in facts.versions)
+
+
+def _has_covering_index(index_section: bytes) -> bool:
+    try:
+        section = table_pb2.IndexSection.FromString(index_section)
+    except DecodeError as error:
+        raise FormatError(f"the index section cannot be decoded: {error}") from error
+    return any(index.covering_fields for index in section.indices)

@@ -1,0 +1,232 @@
+"""A set of rows of a table, by fragment: what an index finds, a scan reads, or an operation deletes.
+
+Its stored form, which scalar indices have in their files, is a Roaring bitmap for each fragment:
+
+    u32 number of fragments
+    per fragment, by ascending id:  u32 fragment id, u32 size, a portable 32-bit Roaring bitmap of that size
+
+A row's number is a row address, the fragment id in its upper and the physical offset in its lower half.
+Tables with stable row ids have ids cut in the same way. Size 0 means every row of the fragment.
+Numbers are little-endian. (Lance index format, row address tree map. The 64-bit Roaring format is another.)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from spark_lance.errors import FormatError
+from spark_lance.table.format.addresses import (
+    Addresses,
+    Offsets,
+    fragments_of,
+    offsets_of,
+    row_addresses,
+    runs_by_fragment,
+)
+
+__all__ = ["RowSet"]
+
+_COUNT = struct.Struct("<I")
+_ENTRY = struct.Struct("<II")
+
+
+class RowSet(Mapping[int, BitMap | None]):
+    """Rows by fragment: fragment id -> physical offsets, or None for every row of the fragment.
+
+    `|`, `&` and `-` return new sets. A set never changes, and nobody may change its bitmaps.
+
+    Args:
+        rows: the offsets by fragment.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Mapping[int, BitMap | None] | None = None) -> None:
+        self._rows: dict[int, BitMap | None] = {} if rows is None else dict(rows)
+
+    @classmethod
+    def from_addresses(cls, addresses: Addresses) -> RowSet:
+        """Return the rows of some addresses, in any order; fragments are ascending."""
+        ordered = np.sort(addresses)
+        offsets = offsets_of(ordered)
+        return cls({fragment: BitMap(offsets[run]) for fragment, run in runs_by_fragment(ordered)})
+
+    @classmethod
+    def from_offsets(cls, rows: Mapping[int, npt.NDArray[Any]]) -> RowSet:
+        """Return rows given as arrays of offsets by fragment, in the order of the mapping."""
+        return cls({fragment: BitMap(offsets.astype(np.uint32)) for fragment, offsets in rows.items()})
+
+    @classmethod
+    def whole(cls, fragments: Iterable[int]) -> RowSet:
+        """Return every row of some fragments."""
+        return cls(dict.fromkeys(fragments))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> RowSet:
+        """Return a stored set.
+
+        Raises:
+            FormatError: the bytes are damaged.
+        """
+        view = memoryview(data)
+        rows: dict[int, BitMap | None] = {}
+        try:
+            (count,) = _COUNT.unpack_from(view)
+            position = _COUNT.size
+            for _ in range(count):
+                fragment, size = _ENTRY.unpack_from(view, position)
+                position += _ENTRY.size
+                if position + size > len(view):
+                    raise FormatError(f"a set of rows ends before fragment {fragment} does")
+                rows[fragment] = BitMap.deserialize(bytes(view[position : position + size])) if size else None
+                position += size
+        except (struct.error, ValueError, IndexError) as error:
+            raise FormatError(f"undecodable set of rows: {error}") from error
+        return cls(rows)
+
+    def to_bytes(self) -> bytes:
+        """Return the stored form."""
+        parts = [_COUNT.pack(len(self._rows))]
+        for fragment in sorted(self._rows):
+            offsets = self._rows[fragment]
+            data = b"" if offsets is None else offsets.serialize()
+            parts += [_ENTRY.pack(fragment, len(data)), data]
+        return b"".join(parts)
+
+    def __getitem__(self, fragment: int) -> BitMap | None:
+        return self._rows[fragment]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        """Return the number of fragments; some may have no rows."""
+        return len(self._rows)
+
+    def __contains__(self, fragment: object) -> bool:
+        return fragment in self._rows
+
+    def items(self) -> ItemsView[int, BitMap | None]:
+        """Return fragments and their rows."""
+        return self._rows.items()
+
+    def __repr__(self) -> str:
+        sizes = {
+            fragment: "all" if rows is None else len(rows) for fragment, rows in list(self._rows.items())[:5]
+        }
+        return f"RowSet({len(self)} fragments, such as {sizes})"
+
+    def __or__(self, other: RowSet) -> RowSet:
+        """Return the rows of either set."""
+        if not (self._rows and other._rows):
+            return other if other._rows else self
+        result = dict(self._rows)
+        for fragment, rows in other._rows.items():
+            mine = result.get(fragment, rows)
+            if fragment in result:
+                result[fragment] = None if mine is None or rows is None else mine | rows
+            else:
+                result[fragment] = rows
+        return RowSet(result)
+
+    def __and__(self, other: RowSet) -> RowSet:
+        """Return the rows of both sets."""
+        result: dict[int, BitMap | None] = {}
+        for fragment in self._rows:
+            if fragment in other._rows:
+                a, b = self._rows[fragment], other._rows[fragment]
+                result[fragment] = b if a is None else a if b is None else a & b
+        return RowSet(result)
+
+    def __sub__(self, other: RowSet) -> RowSet:
+        """Return the rows of this set that are not in the other.
+
+        Raises:
+            ValueError: this set has every row of a fragment, and the other some; see `with_sizes`.
+        """
+        result: dict[int, BitMap | None] = {}
+        for fragment, rows in self._rows.items():
+            removed = other._rows.get(fragment, BitMap())
+            if removed is None:
+                continue
+            if rows is None and removed:
+                raise ValueError(f"the number of rows of fragment {fragment} is not known")
+            result[fragment] = rows if rows is None else rows - removed
+        return RowSet(result)
+
+    def with_sizes(self, sizes: Mapping[int, int]) -> RowSet:
+        """Return the same rows, without fragments as a whole.
+
+        Args:
+            sizes: fragment id -> its physical rows, for the fragments that are here as a whole.
+        """
+        return RowSet(
+            {
+                fragment: BitMap(range(sizes[fragment])) if rows is None else rows
+                for fragment, rows in self._rows.items()
+            }
+        )
+
+    def only(self, fragments: Iterable[int]) -> RowSet:
+        """Return the rows of some fragments, in the order of these."""
+        return RowSet({fragment: self._rows[fragment] for fragment in fragments if fragment in self._rows})
+
+    @property
+    def bitmaps(self) -> dict[int, BitMap]:
+        """The rows of fragments that are not here as a whole."""
+        return {fragment: rows for fragment, rows in self._rows.items() if rows is not None}
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows.
+
+        Raises:
+            ValueError: it has every row of a fragment.
+        """
+        return sum(len(self._bitmap(fragment)) for fragment in self._rows)
+
+    def offsets(self, fragment: int) -> Offsets:
+        """Return the rows of a fragment, ascending.
+
+        Raises:
+            ValueError: these are every row of the fragment.
+        """
+        return np.asarray(self._bitmap(fragment).to_array(), np.uint32)
+
+    def by_offsets(self) -> dict[int, Offsets]:
+        """Return the rows as arrays of offsets by fragment; see `offsets`."""
+        return {fragment: self.offsets(fragment) for fragment in self._rows}
+
+    def addresses(self) -> Addresses:
+        """Return the addresses of the rows, in the order of the fragments.
+
+        Raises:
+            ValueError: it has every row of a fragment.
+        """
+        parts = [row_addresses(fragment, self.offsets(fragment)) for fragment in self._rows]
+        return np.concatenate([np.empty(0, np.uint64), *parts])
+
+    def mask(self, addresses: Addresses) -> npt.NDArray[np.bool_]:
+        """Return which addresses are in the set."""
+        result = np.zeros(len(addresses), np.bool_)
+        homes, offsets = fragments_of(addresses), offsets_of(addresses)
+        for fragment in np.unique(homes).tolist():
+            rows = self._rows.get(fragment, BitMap())
+            mine = np.flatnonzero(homes == fragment)
+            if rows is None:
+                result[mine] = True
+            elif rows:
+                result[mine] = np.isin(offsets[mine], np.array(rows & BitMap(offsets[mine]), np.uint32))
+        return result
+
+    def _bitmap(self, fragment: int) -> BitMap:
+        rows = self._rows[fragment]
+        if rows is None:
+            raise ValueError(f"the number of rows of fragment {fragment} is not known")
+        return rows
