@@ -178,7 +178,9 @@ public final class LanceStatements {
       CaseInsensitiveStringMap options = ((UnresolvedRelation) node).options();
       boolean reads = false;
       for (Iterator names = changeFeed.iterator(); names.hasNext(); ) {
-        reads = reads || isTrue(options.get(names.next()));
+        // Every name is taken: a condition that skips next() would never end.
+        boolean isSet = isTrue(options.get(names.next()));
+        reads = reads || isSet;
       }
       return reads;
     }
