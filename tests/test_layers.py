@@ -62,7 +62,7 @@ ROOMS = {
         "rows",
         "inserts",
     ),
-    "index": ("core", "base", "vector", "text", "scalar", "remap", "pruners"),
+    "index": ("base", "vector", "text", "scalar", "core"),
     "spark": (
         "core",
         "options",

@@ -8,8 +8,8 @@ table may be made by somebody else, so such a name must not lead out of the dire
     uri         a location that counts from nowhere: s3://bucket/t, /lake/t, ../t (base paths, external blobs)
 
 Refused are empty names and parts, '.' and '..' (percent-encoded, too), absolute paths, schemes ("file:",
-"C:"), chains ("zip::s3:"), backslashes and control characters. `table/format/bases.py` decides which locations
-a reader may follow.
+"C:"), chains ("zip::s3:"), backslashes and control characters. `table/format/bases.py` decides which
+locations a reader may follow.
 
 `check_message` checks all names inside a protobuf message, and the numbers that are used as ids, versions and
 sizes; `_FIELDS` lists the fields.
