@@ -40,7 +40,7 @@ COLUMNS = {
 
 
 def lower(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    for module in ("v2_0.variable", "v2_1.blocks", "v2_1.read.page"):
+    for module in ("v2_0.variable", "v2_1.base.blocks", "v2_1.read.page"):
         monkeypatch.setattr(f"spark_lance.file.{module}._INT32_MAX", limit)
 
 

@@ -44,7 +44,7 @@ def test_what_is_no_session_is_refused(spark: SparkSession, table: LanceTable) -
         (lambda: LanceTable.forPath(nothing, table.path), "LanceTable.forPath(spark, path)"),
         (lambda: LanceTable.forPath(path, cast("str", spark)), "LanceTable.forPath(spark, path)"),
         (lambda: LanceTable.isLanceTable(path, cast("str", spark)), "LanceTable.forPath(spark, path)"),
-        (lambda: LanceTable.create(nothing), "LanceTable.create(spark)"),
+        (lambda: LanceTable.create(path), "LanceTable.create(spark)"),
         (lambda: LanceTable.createOrReplace(path), "LanceTable.createOrReplace(spark)"),
     ):
         assert f"write {usage} with" in message(call, OptionTypeError)

@@ -178,7 +178,8 @@ def test_other_settings_stay_free(run: Run) -> None:
 
 
 def test_a_location_stays(run: Run) -> None:
-    run("CREATE OR REPLACE TABLE s (id INT)")
+    run("DROP TABLE IF EXISTS s")
+    run("CREATE TABLE s (id INT)")
     with pytest.raises(PySparkException, match="SET LOCATION cannot move a Lance table"):
         run("ALTER TABLE s SET LOCATION '/tmp/elsewhere'")
 
@@ -461,12 +462,8 @@ HINTS = (
     ),
     (
         "CREATE TABLE h2 (a INT, b INT) PARTITIONED BY (a)",
-        "cluster the rows by CALL system.sort or system.zorder",
-        (
-            "CREATE TABLE h2 (a INT, b INT)",
-            "CALL lance.system.sort('h2', 'a')",
-            "CALL lance.system.zorder('h2', 'a, b')",
-        ),
+        "write CLUSTER BY (columns)",
+        ("CREATE TABLE h2 (a INT, b INT) CLUSTER BY (a)", "OPTIMIZE h2 FULL"),
     ),
     (
         "SHOW PARTITIONS h",

@@ -55,7 +55,7 @@ class Changes(DatasetBase):
         self.value = self.value.delete(
             predicate, conflict_retries=conflict_retries, retry_timeout=retry_timeout
         )
-        before = load_version(self.table, self.version - 1)
+        before = load_version(self.value.table, self.version - 1)
         rows = self.value.at(before).count_rows() - self.value.count_rows()
         return {"num_deleted_rows": rows}
 

@@ -114,26 +114,38 @@ class LanceTable(TableBase):
             spark: the session, classic or of Spark Connect; the active one by default.
             options: as for `forPath`; also `enable_stable_row_ids` and `data_storage_version`.
         """
-        return TableBuilder(_session(spark), "create", cls, option_texts(options))
+        return TableBuilder(_session(spark, "LanceTable.create(spark)"), "create", cls, option_texts(options))
 
     @classmethod
     def createIfNotExists(
         cls, spark: SparkSession | None = None, **options: object
     ) -> TableBuilder[LanceTable]:
         """Begin to make an empty table, or to take the one that is there as it is; see `create`."""
-        return TableBuilder(_session(spark), "create_if_not_exists", cls, option_texts(options))
+        return TableBuilder(
+            _session(spark, "LanceTable.createIfNotExists(spark)"),
+            "create_if_not_exists",
+            cls,
+            option_texts(options),
+        )
 
     @classmethod
     def replace(cls, spark: SparkSession | None = None, **options: object) -> TableBuilder[LanceTable]:
         """Begin to replace the columns and rows of a table by other columns and no rows; see `create`."""
-        return TableBuilder(_session(spark), "replace", cls, option_texts(options))
+        return TableBuilder(
+            _session(spark, "LanceTable.replace(spark)"), "replace", cls, option_texts(options)
+        )
 
     @classmethod
     def createOrReplace(
         cls, spark: SparkSession | None = None, **options: object
     ) -> TableBuilder[LanceTable]:
         """Begin to make an empty table, whether or not there is one; see `create` and `replace`."""
-        return TableBuilder(_session(spark), "create_or_replace", cls, option_texts(options))
+        return TableBuilder(
+            _session(spark, "LanceTable.createOrReplace(spark)"),
+            "create_or_replace",
+            cls,
+            option_texts(options),
+        )
 
     def toDF(self, version: Reference | None = None) -> DataFrame:
         """Return the rows of a version as a DataFrame, under the table's alias if it has one.
@@ -723,10 +735,11 @@ class LanceTable(TableBase):
         return collect_wal(self.dataset().snapshot, older_than=age, dry_run=dryRun)
 
 
-def _session(spark: SparkSession | None) -> SparkSession:
+def _session(spark: SparkSession | None, usage: str) -> SparkSession:
     if spark is not None:
+        check_session(spark, usage)
         return spark
     active = SparkSession.getActiveSession()
     if active is None:
-        raise OptionError("there is no active Spark session: write LanceTable.create(spark)")
+        raise OptionError(f"there is no active Spark session: write {usage}")
     return active

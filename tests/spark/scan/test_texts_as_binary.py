@@ -86,7 +86,10 @@ def test_a_view_has_the_option(spark: Any, path: str) -> None:
 @pytest.mark.parametrize("other", ["table", "fresh", "readChangeFeed", "full_text_query"])
 def test_other_reads_refuse_it(other: str) -> None:
     value = {"table": "files", "full_text_query": "word"}.get(other, "true")
-    with pytest.raises(OptionError, match=f"'text_as' cannot be combined with option '{other}'"):
+    problem = (
+        "'text_as' is for rows" if other == "table" else f"'text_as' cannot be combined with option '{other}'"
+    )
+    with pytest.raises(OptionError, match=problem):
         read_options({"path": "p", "text_as": "binary", other: value})
     with pytest.raises(OptionError, match="text_as"):
         read_options({"path": "p", "text_as": "bytes"})

@@ -110,7 +110,7 @@ public final class ShimCheck implements Callable {
 
   private static void callers() {
     check(!Callers.isSavingByPath() && !Callers.isWriter() && !Callers.isCatalogApi(), "nobody writes");
-    check(!Callers.namesDefaultFormat() && !Callers.isShowTableExtended(), "nobody creates or shows a table");
+    check(!Callers.isPipeline() && !Callers.namesDefaultFormat() && !Callers.isShowTableExtended(), "nobody creates or shows a table");
     check(!Callers.isResolvingRelations() && !Callers.isSchemaEvolution() && !Callers.isMicroBatch(), "nobody analyzes");
   }
 

@@ -27,7 +27,7 @@ BLOB = {"lance-encoding:blob": "true"}
 
 def referenced(dataset: Any) -> pa.Table:
     """The rows of a dataset with references in place of blobs."""
-    scan = dataset._scan(None)
+    scan = dataset.plan_scan(None)
     parts = []
     for task in scan.tasks():
         file_of = data_files(task.message, scan.bases)
