@@ -78,7 +78,7 @@ def place_of(
         return Place(os.fspath(target), TableRef(*open_store(target, storage_options, commit_lock)))
     if hasattr(target, "store") and hasattr(target, "root"):
         if storage_options is None and commit_lock is None:
-            return Place(target.uri, target.table)
+            return Place(target.uri, TableRef(target.store, target.root))
         store, _ = open_store(target.uri, storage_options or target.store.storage_options, commit_lock)
         return Place(target.uri, TableRef(store, target.root))
     raise OptionTypeError(f"a table is given by its URI or as a LanceDataset, not as {type(target).__name__}")
