@@ -58,7 +58,8 @@ OPENED = (
 )
 # Units that are used only where Spark has a class.
 NEEDED = {
-    "org.lance.spark.catalog.LanceEvolving": "org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution"
+    f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution"
+    for name in ("LanceEvolving", "LanceMergeTarget")
 }
 
 
