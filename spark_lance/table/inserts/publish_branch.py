@@ -9,6 +9,10 @@ dropped on their own. The state of the other line decides the commit:
 
 The first way goes through a detached version that is restored, so readers see all changes at once.
 
+A publication lands once. Its commit is an idempotent write of the branch (`idempotent_writes`). The number is
+the version of the branch that both lines last shared. So of two publishers that start from there one lands, and
+the record outlives a clean-up of its version.
+
 The new version's transaction says what it brought, and the branch's metadata where to find that. The content
 is the same only until the other line has rows of its own. From then on only appended rows can be published.
 
@@ -23,11 +27,18 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_lance.errors import FormatError, IncompatibleConflictError, OptionError, VersionNotFoundError
+from spark_lance.errors import (
+    AlreadyCommittedError,
+    FormatError,
+    IncompatibleConflictError,
+    OptionError,
+    VersionNotFoundError,
+)
 from spark_lance.io.store import Store, join
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest, pack_manifest
@@ -120,6 +131,11 @@ class _Lines:
             return None
         return _Common(_number(parts[1]), number, is_same=parts[2] == "same")
 
+    def once(self, common: _Common) -> IdempotentWrite:
+        """Return the pair by which a publication from this state lands once."""
+        identity = Branches(self.store, self.main).identity(self.branch)
+        return IdempotentWrite(f"{PUBLISHED}:{identity}", common.source)
+
     def properties(self, head: Manifest, same: bool) -> dict[str, str]:
         """Return the properties of the transaction that publishes a version of the branch."""
         identity = Branches(self.store, self.main).identity(self.branch)
@@ -163,7 +179,8 @@ def publish_branch(store: Store, main: str, branch: str, target: str = MAIN) -> 
     Raises:
         BranchNotFoundError: there is no such branch.
         OptionError: the branch did not begin on the target.
-        IncompatibleConflictError: the target has changed meanwhile, and the branch did more than append.
+        IncompatibleConflictError: the target has changed meanwhile, and the branch did more than append; or
+            a clean-up has deleted the version that says how much of the branch was published.
         RetryableConflictError: another writer changes the target now.
         CommitError: the commit failed; see its other subclasses.
         UnsupportedFormatError: the table needs a feature that is not written here.
@@ -172,19 +189,31 @@ def publish_branch(store: Store, main: str, branch: str, target: str = MAIN) -> 
         Branches(store, main).get(target)
     lines = _Lines(store, main, branch, target)
     head = load_latest(TableRef(store, lines.source_root))
+    check_writable(head.message, head.path)
     latest = load_latest(TableRef(store, lines.target_root))
     common = lines.common(latest)
-    check_writable(head.message, head.path)
-    if head.version == common.source:
-        return Published(latest.version, latest.version)
-    replaces = common.is_same and latest.version == common.target
-    after = _replaced(lines, head, latest) if replaces else _appended(lines, head, common)
-    lines.remember(after.version)
-    logger.info("published branch %s of %s as version %d of %s", branch, main, after.version, target)
-    return Published(latest.version, after.version)
+    while head.version > common.source:
+        replaces = common.is_same and latest.version == common.target
+        try:
+            after = _replaced(lines, head, latest, common) if replaces else _appended(lines, head, common)
+        except AlreadyCommittedError as error:
+            start = common.source
+            latest = load_latest(TableRef(store, lines.target_root))
+            common = lines.common(latest)
+            if common.source > start:
+                continue  # Another publisher was first: what is left is published from where it ended.
+            raise IncompatibleConflictError(
+                f"branch {branch!r} was published after its version {start}, as version {error.version} of "
+                f"{target}, which a clean-up has deleted. It said how far: compare the rows of both lines, and "
+                f"append with INSERT INTO those that {target} lacks"
+            ) from error
+        lines.remember(after.version)
+        logger.info("published branch %s of %s as version %d of %s", branch, main, after.version, target)
+        return Published(latest.version, after.version)
+    return Published(latest.version, latest.version)
 
 
-def _replaced(lines: _Lines, head: Manifest, latest: Manifest) -> Manifest:
+def _replaced(lines: _Lines, head: Manifest, latest: Manifest, common: _Common) -> Manifest:
     """Commit the content of the branch as the version after `latest`."""
     store, root = lines.store, lines.target_root
     _copy_own_files(lines, head)
@@ -217,6 +246,7 @@ def _replaced(lines: _Lines, head: Manifest, latest: Manifest) -> Manifest:
             read_version=latest.version,
             properties=lines.properties(head, same=True),
             strict=True,
+            once=lines.once(common),
         )
     finally:
         store.delete(path, root)
@@ -272,6 +302,7 @@ def _appended(lines: _Lines, head: Manifest, common: _Common) -> Manifest:
         append,
         read_version=common.target,
         properties=lines.properties(head, same=False),
+        once=lines.once(common),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import spark_lance
 from spark_lance.errors import IncompatibleConflictError, OptionError
+from spark_lance.table.inserts import publish_branch as publish_branch_module
 from spark_lance.table.inserts.publish_branch import Published, publish_branch
 from spark_lance.table.maintenance.verify import verify
 from spark_lance.table.versions.branches import Branches
@@ -82,6 +84,42 @@ def test_a_publication_that_was_not_noted_is_not_repeated(lines: tuple[Path, str
     Branches(dataset.store, dataset.main_root).replace_metadata("audit", {})
     publish(main)
     assert ids(main) == [1, 2, 3, 4, 10]
+
+
+def test_a_publication_that_was_cleaned_up_is_not_repeated(lines: tuple[Path, str]) -> None:
+    main, audit = lines
+    append(audit, 4)
+    append(main, 10)
+    version = publish(main).after
+    append(main, 11)
+    dataset = spark_lance.dataset(main)
+    Branches(dataset.store, dataset.main_root).replace_metadata("audit", {})
+    dataset.cleanup_old_versions(versions=[version])
+    append(audit, 5)
+    with pytest.raises(
+        IncompatibleConflictError, match=f"as version {version} of main, which a clean-up has"
+    ):
+        publish(main)
+    assert ids(main) == [1, 2, 3, 4, 10, 11]
+
+
+def test_two_publishers_bring_each_row_once(lines: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    main, audit = lines
+    append(audit, 4)
+    append(main, 10)
+    copy = publish_branch_module._copy_own_files
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(publish_branch_module, "_copy_own_files", copy)
+        publish(main)
+        append(audit, 5)
+        copy(*arguments)
+
+    monkeypatch.setattr(publish_branch_module, "_copy_own_files", overtaken)
+    publish(main)
+    assert ids(main) == [1, 2, 3, 4, 10]
+    publish(main)
+    assert ids(main) == [1, 2, 3, 4, 5, 10]
 
 
 def test_a_branch_of_a_branch_is_published_to_it(lines: tuple[Path, str]) -> None:
