@@ -170,13 +170,14 @@ def _remove_orphan_files(question: Question, table: LanceTable, a: Mapping[str, 
             f"location {a['location']!r} is not in the table's folder, {table.path}: leave out location"
         )
     # A version that does not exist: only files that no version names go.
-    doomed = dataset.cleanup_old_versions(versions=[0], dry_run=True)
-    files = [file.path for file in doomed.files if file.unverified]
+    stats = dataset.cleanup_old_versions(versions=[0], dry_run=True)
+    orphans = [file.path for file in stats.files if file.unverified]
+    files = orphans
     if a["older_than"] is not None or a["location"] is not None:
         limit = None if a["older_than"] is None else _moment(a["older_than"])
         place = None if a["location"] is None else _place(dataset, str(a["location"]))
-        files = [path for path in files if _is_meant(dataset, path, limit, place)]
-        if not a["dry_run"] and files != [file.path for file in doomed.files if file.unverified]:
+        files = _selected(dataset, orphans, limit, place)
+        if not a["dry_run"] and files != orphans:
             raise OptionError(
                 "some orphan files are younger than older_than, or outside of location, and would go as "
                 "well: leave out older_than and location, or add dry_run => true"
@@ -196,15 +197,18 @@ def _is_below(dataset: LanceDataset, location: str) -> bool:
     return place == dataset.root or place.startswith(f"{dataset.root}/")
 
 
-def _is_meant(dataset: LanceDataset, path: str, limit: datetime | None, place: str | None) -> bool:
-    if place is not None and not path.startswith(f"{place}/"):
-        return False
+def _selected(
+    dataset: LanceDataset, paths: Sequence[str], limit: datetime | None, place: str | None
+) -> list[str]:
+    """Return the files below a folder that are older than a moment, in their order."""
+    inside = [path for path in paths if place is None or path.startswith(f"{place}/")]
     if limit is None:
-        return True
-    folder = path.rpartition("/")[0]
-    ages = {entry.path: entry.modified for entry in dataset.store.list_objects(folder)}
-    modified = ages.get(path)
-    return modified is not None and modified < limit
+        return inside
+    ages = {}
+    for folder in {path.rpartition("/")[0] for path in inside}:
+        ages.update({entry.path: entry.modified for entry in dataset.store.list_objects(folder)})
+    moments = {path: ages.get(path) for path in inside}
+    return [path for path, modified in moments.items() if modified is not None and modified < limit]
 
 
 _REWRITE_OPTIONS = {

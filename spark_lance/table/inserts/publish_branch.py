@@ -10,8 +10,8 @@ dropped on their own. The state of the other line decides the commit:
 The first way goes through a detached version that is restored, so readers see all changes at once.
 
 A publication lands once. Its commit is an idempotent write of the branch (`idempotent_writes`). The number is
-the version of the branch that both lines last shared. So of two publishers that start from there one lands, and
-the record outlives a clean-up of its version.
+the version of the branch that both lines last shared. So of two publishers that start from there one lands,
+and the record outlives a clean-up of its version.
 
 The new version's transaction says what it brought, and the branch's metadata where to find that. The content
 is the same only until the other line has rows of its own. From then on only appended rows can be published.
@@ -204,8 +204,8 @@ def publish_branch(store: Store, main: str, branch: str, target: str = MAIN) -> 
                 continue  # Another publisher was first: what is left is published from where it ended.
             raise IncompatibleConflictError(
                 f"branch {branch!r} was published after its version {start}, as version {error.version} of "
-                f"{target}, which a clean-up has deleted. It said how far: compare the rows of both lines, and "
-                f"append with INSERT INTO those that {target} lacks"
+                f"{target}, which a clean-up has deleted. It said how far: compare the rows of both lines, "
+                f"and append with INSERT INTO those that {target} lacks"
             ) from error
         lines.remember(after.version)
         logger.info("published branch %s of %s as version %d of %s", branch, main, after.version, target)

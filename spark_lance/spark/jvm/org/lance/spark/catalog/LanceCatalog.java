@@ -28,6 +28,7 @@ import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
@@ -368,24 +369,18 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
       TableChange.DeleteColumn delete = (TableChange.DeleteColumn) change;
       column(told, "drop_column", delete.fieldNames());
       told.put(Protocol.IF_EXISTS, delete.ifExists());
-    } else if (change.getClass().getSimpleName().equals("ClusterBy")) {
-      // Not in every release.
+    } else if (change instanceof TableChange.ClusterBy) {
       told.put(Protocol.KIND, "cluster_by");
-      told.put(Protocol.COLUMNS, clustered(change));
+      told.put(Protocol.COLUMNS, texts(((TableChange.ClusterBy) change).clusteringColumns()));
     } else {
       told.put(Protocol.KIND, change.getClass().getSimpleName());
     }
   }
 
-  private static List clustered(TableChange change) {
+  private static List texts(NamedReference[] columns) {
     List names = new ArrayList();
-    try {
-      Object[] columns = (Object[]) change.getClass().getMethod("clusteringColumns").invoke(change);
-      for (int i = 0; i < columns.length; i++) {
-        names.add(columns[i].toString());
-      }
-    } catch (ReflectiveOperationException problem) {
-      throw new IllegalStateException(problem);
+    for (NamedReference column : columns) {
+      names.add(column.toString());
     }
     return names;
   }
