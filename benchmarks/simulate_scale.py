@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 import spark_lance
-from spark_lance.index.vector.ivf import Ivf
+from spark_lance.index.vector.base.ivf import Ivf
 
 KINDS = {"IVF_PQ": {"num_sub_vectors": 8}, "IVF_PQ 16": {"num_sub_vectors": 16}, "IVF_RQ": {"num_bits": 5}}
 # Bytes of a row that searches hold in memory, besides one for each code: its id, and what is added to its

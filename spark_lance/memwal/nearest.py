@@ -17,8 +17,8 @@ from spark_lance.arrow.arrays import pick_rows
 from spark_lance.expressions.predicate import Condition
 from spark_lance.index.base.columns import column_values, top_column
 from spark_lance.index.base.search_rows import contains
+from spark_lance.index.vector.base.metrics import exact_distances
 from spark_lance.index.vector.kinds import is_multi
-from spark_lance.index.vector.metrics import exact_distances
 from spark_lance.index.vector.multi import flat_vectors, row_distances
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch

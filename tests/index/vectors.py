@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.index.vector.metrics import Metric, exact_distances
+from spark_lance.index.vector.base.metrics import Metric, exact_distances
 
 __all__ = ["clustered", "exact_neighbours", "pylance_neighbours", "table_of", "write_pylance"]
 

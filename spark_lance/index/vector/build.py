@@ -21,10 +21,10 @@ import pyarrow as pa
 from spark_lance.arrow.arrays import numpy_type, one_array
 from spark_lance.errors import ColumnTypeError, IndexKindError, OptionError
 from spark_lance.file.base.version import FileVersion
+from spark_lance.index.vector.base.ivf import Ivf, prepared
+from spark_lance.index.vector.base.metrics import Metric, Vectors, metric_named
 from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
-from spark_lance.index.vector.ivf import Ivf, prepared
 from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind
-from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Quantizer
 from spark_lance.index.vector.storage import (

@@ -26,6 +26,7 @@ from spark_lance.index.base.entries import (
     segments_of,
 )
 from spark_lance.index.base.resolve import RowResolver
+from spark_lance.index.vector.base.metrics import Vectors, metric_named
 from spark_lance.index.vector.build import (
     IndexParams,
     TrainedModel,
@@ -38,7 +39,6 @@ from spark_lance.index.vector.build import (
 )
 from spark_lance.index.vector.graph import GraphParams
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST, is_multi, vector_kind
-from spark_lance.index.vector.metrics import Vectors, metric_named
 from spark_lance.index.vector.multi import flat_vectors
 from spark_lance.index.vector.quantizers.product import PQ_BITS, check_sub_vectors
 from spark_lance.index.vector.storage import (

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.file.threads import spare_threads
-from spark_lance.index.vector.kmeans import Turned, assign, nearest, train_kmeans
+from spark_lance.index.vector.base.kmeans import Turned, assign, nearest, train_kmeans
 from spark_lance.index.vector.quantizers.base import Matrix, PreparedQuery, Scorer
 
 __all__ = ["Graph", "GraphParams", "Level", "build_graph", "search_graph"]

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.arrow.numpy_types import Ints
+from spark_lance.index.vector.base.metrics import Metric, Vectors, distances, exact_distances
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.kinds import is_multi
-from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
 from spark_lance.index.vector.top_k import TopK, smallest
 
 __all__ = ["best_rows", "flat_vectors", "row_distances"]

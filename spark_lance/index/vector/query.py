@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.index.vector.base.metrics import Metric, Vectors, metric_named
 from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind
-from spark_lance.index.vector.metrics import Metric, Vectors, metric_named
 
 __all__ = ["VectorQuery"]
 

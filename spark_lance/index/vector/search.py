@@ -40,11 +40,11 @@ from spark_lance.index.base.search_rows import (
     covered_by,
     unindexed,
 )
+from spark_lance.index.vector.base.metrics import Metric, Vectors, distances, exact_distances
 from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.create import open_segment
 from spark_lance.index.vector.graph import Graph, search_graph
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST, is_multi
-from spark_lance.index.vector.metrics import Metric, Vectors, distances, exact_distances
 from spark_lance.index.vector.multi import best_rows, flat_vectors, row_distances
 from spark_lance.index.vector.quantizers.base import PreparedQuery, Queries, Scorer, estimate_each
 from spark_lance.index.vector.query import VectorQuery

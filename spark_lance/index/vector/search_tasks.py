@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.expressions.predicate import compile_predicate
-from spark_lance.index.vector.metrics import Vectors
+from spark_lance.index.vector.base.metrics import Vectors
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import SearchTask, VectorSearch
 from spark_lance.index.vector.top_k import TopK

@@ -42,9 +42,9 @@ import pyarrow as pa
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
+from spark_lance.index.vector.base.ivf import Ivf, pack_tensor, partition_ranges, unpack_tensor
+from spark_lance.index.vector.base.metrics import METRICS, Metric, Vectors
 from spark_lance.index.vector.graph import Graph, GraphParams, Level
-from spark_lance.index.vector.ivf import Ivf, pack_tensor, partition_ranges, unpack_tensor
-from spark_lance.index.vector.metrics import METRICS, Metric, Vectors
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Codes, Quantizer
 from spark_lance.io.store import Store

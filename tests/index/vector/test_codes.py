@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, OptionError
-from spark_lance.index.vector.ivf import Ivf, pack_tensor, unpack_tensor
-from spark_lance.index.vector.metrics import Metric, distances, exact_distances
+from spark_lance.index.vector.base.ivf import Ivf, pack_tensor, unpack_tensor
+from spark_lance.index.vector.base.metrics import Metric, distances, exact_distances
 from spark_lance.index.vector.quantizers import base
 from spark_lance.index.vector.quantizers.base import Codes, Quantizer
 from spark_lance.index.vector.quantizers.flat import Flat

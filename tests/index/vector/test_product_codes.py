@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from spark_lance.index.vector.ivf import Ivf
-from spark_lance.index.vector.metrics import Metric
+from spark_lance.index.vector.base.ivf import Ivf
+from spark_lance.index.vector.base.metrics import Metric
 from spark_lance.index.vector.quantizers import product, quantized_points
 from spark_lance.index.vector.quantizers.base import PreparedQuery, Scorer, estimate_each
 from spark_lance.index.vector.quantizers.product import Codebook, ProductCodes, ProductQuantizer

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from spark_lance import dataset
+from spark_lance.index.vector.base.metrics import Metric
 from spark_lance.index.vector.build import IndexParams
 from spark_lance.index.vector.create import create_vector_index, extend_vector_index, open_segment
 from spark_lance.index.vector.graph import GraphParams
-from spark_lance.index.vector.metrics import Metric
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from tests.index.vectors import (

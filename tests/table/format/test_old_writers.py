@@ -20,7 +20,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.scalar.pruner import ScalarPruner
-from spark_lance.index.vector.ivf import pack_tensor
+from spark_lance.index.vector.base.ivf import pack_tensor
 from spark_lance.index.vector.quantizers.product import ProductQuantizer
 from spark_lance.proto import table_pb2
 from spark_lance.table.reading.system_columns import nameable

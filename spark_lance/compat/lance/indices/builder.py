@@ -19,6 +19,8 @@ from spark_lance.index.base.columns import leaf_field
 from spark_lance.index.base.commit import commit_segments, new_segment
 from spark_lance.index.base.entries import check_name, index_directory
 from spark_lance.index.base.files import IndexFileWriter
+from spark_lance.index.vector.base.ivf import Ivf
+from spark_lance.index.vector.base.metrics import metric_named
 from spark_lance.index.vector.build import (
     IndexParams,
     TrainedModel,
@@ -27,8 +29,6 @@ from spark_lance.index.vector.build import (
     vector_type,
 )
 from spark_lance.index.vector.create import entry_of, recipe_with, sample_vectors, segment_rows
-from spark_lance.index.vector.ivf import Ivf
-from spark_lance.index.vector.metrics import metric_named
 from spark_lance.index.vector.quantizers.product import ProductQuantizer
 from spark_lance.index.vector.storage import Partition
 from spark_lance.io.store import join, open_store

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.index.vector.ivf import Ivf
-from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.base.ivf import Ivf
+from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.quantized_points import Matrix, QuantizedPoints, squares
 
 __all__ = [

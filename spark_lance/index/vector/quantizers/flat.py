@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import FormatError
-from spark_lance.index.vector.ivf import Ivf
-from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.base.ivf import Ivf
+from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
     Codes,
     Matrix,

@@ -35,9 +35,9 @@ import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
 from spark_lance.errors import FormatError, OptionError
-from spark_lance.index.vector.ivf import Ivf, pack_tensor, unpack_tensor
-from spark_lance.index.vector.kmeans import assign, train_kmeans
-from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.base.ivf import Ivf, pack_tensor, unpack_tensor
+from spark_lance.index.vector.base.kmeans import assign, train_kmeans
+from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
     Codes,
     Matrix,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.index.vector.metrics import Vectors
+from spark_lance.index.vector.base.metrics import Vectors
 
 __all__ = ["Matrix", "NarrowCodes", "QuantizedPoints", "squares"]
 

@@ -71,8 +71,8 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
-from spark_lance.index.vector.ivf import Ivf, pack_tensor, unpack_tensor
-from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.base.ivf import Ivf, pack_tensor, unpack_tensor
+from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
     Codes,
     Matrix,

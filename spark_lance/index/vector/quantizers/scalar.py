@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.errors import FormatError
-from spark_lance.index.vector.ivf import Ivf
-from spark_lance.index.vector.metrics import Metric, Vectors
+from spark_lance.index.vector.base.ivf import Ivf
+from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
     Codes,
     Matrix,

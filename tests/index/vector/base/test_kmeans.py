@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_lance.index.vector.kmeans import Turned, assign, nearest, train_kmeans
+from spark_lance.index.vector.base.kmeans import Turned, assign, nearest, train_kmeans
 from tests.index.vectors import clustered
 
 

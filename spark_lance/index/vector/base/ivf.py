@@ -19,8 +19,8 @@ import numpy as np
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
-from spark_lance.index.vector.kmeans import Turned, assign, nearest, train_kmeans
-from spark_lance.index.vector.metrics import METRICS, Floats, Metric, Vectors, distances, unit
+from spark_lance.index.vector.base.kmeans import Turned, assign, nearest, train_kmeans
+from spark_lance.index.vector.base.metrics import METRICS, Floats, Metric, Vectors, distances, unit
 from spark_lance.proto import index_pb2
 
 __all__ = ["Ivf", "pack_tensor", "partition_ranges", "prepared", "unpack_tensor"]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.arrow.numpy_types import Ints
-from spark_lance.index.vector.metrics import Floats, unit
+from spark_lance.index.vector.base.metrics import Floats, unit
 
 __all__ = ["Turned", "assign", "nearest", "train_kmeans"]
 

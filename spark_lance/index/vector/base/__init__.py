@@ -1,0 +1,1 @@
+"""Partitions, k-means and distances: quantizers and searches rest on them."""
