@@ -132,7 +132,7 @@ class _Lines:
         return _Common(_number(parts[1]), number, is_same=parts[2] == "same")
 
     def once(self, common: _Common) -> IdempotentWrite:
-        """Return the pair by which a publication from this state lands once."""
+        """Return the job and number that let a publication from this state land once."""
         identity = Branches(self.store, self.main).identity(self.branch)
         return IdempotentWrite(f"{PUBLISHED}:{identity}", common.source)
 
