@@ -51,9 +51,9 @@ def test_a_lease_is_renewed(table: spark_lance.LanceDataset, monkeypatch: pytest
     file = stage(table, "job")
     with Lease(TableRef(table.store, table.uri), "job", at_once=False):
         deadline = time.monotonic() + 30
-        while not list(file.parent.glob("*.lease")) and time.monotonic() < deadline:
+        while not list(file.parent.glob("[!.]*.lease")) and time.monotonic() < deadline:
             time.sleep(0.01)
-        (lease,) = file.parent.glob("*.lease")
+        (lease,) = file.parent.glob("[!.]*.lease")
         os.utime(lease, (0, 0))
         while lease.stat().st_mtime == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
