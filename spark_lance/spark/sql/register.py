@@ -16,7 +16,7 @@ from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.start import NOT_TAKEN, Wish
 from spark_lance.spark.sql.functions import functions
 from spark_lance.spark.sql.late import LateBridge
-from spark_lance.spark.sql.units import compiled_units, unit_names
+from spark_lance.spark.sql.units import CHOICES, compiled_units, unit_names
 
 __all__ = ["PLANS_IN_DRIVER", "catalog_wish", "take_save_modes", "tell_of_missing"]
 
@@ -53,6 +53,7 @@ def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
         "defaults": {PLANS_IN_DRIVER: "true", _HIDDEN_OPTIONS: _HIDDEN_NAMES},
         "sources": str(java_classes.FOLDER),
         "units": unit_names(),
+        "choices": CHOICES,
         "compiledUnits": str(compiled_units(jvm_view(spark))),
         "functions": functions(),
         "options": java_option_names(),

@@ -13,7 +13,16 @@ from typing import Any
 from spark_lance.spark.session import java_classes
 from spark_lance.spark.session.start import PUBLISHED
 
-__all__ = ["compiled_units", "unit_names"]
+__all__ = ["CHOICES", "compiled_units", "unit_names"]
+
+_CATALOG, _SPARK = "org.lance.spark.catalog", "org.apache.spark.sql.connector.catalog"
+# Name of a class -> the units that it may extend, best first, each with an interface of Spark that it needs.
+CHOICES = {
+    f"{_CATALOG}.LanceCatalog": [
+        [f"{_CATALOG}.LanceViewCatalog", f"{_SPARK}.RelationCatalog"],
+        [f"{_CATALOG}.LanceTableCatalog", f"{_SPARK}.TableCatalog"],
+    ]
+}
 
 
 def unit_names() -> list[str]:
@@ -31,4 +40,5 @@ def compiled_units(jvm: Any) -> Path:
     content = hashlib.sha256()
     for name in unit_names():
         content.update(java_classes.source(name).encode() + b"\0")
+    content.update(repr(CHOICES).encode())
     return java_classes.cache_folder(jvm) / f"units-{content.hexdigest()[:16]}"

@@ -19,7 +19,7 @@ public final class LanceEvolving extends LanceTable implements SupportsSchemaEvo
 
   public boolean supportsColumnChange(TableChange.ColumnChange change) {
     Map question = question(Protocol.SUPPORTS_CHANGE);
-    question.put(Protocol.CHANGE, LanceCatalog.described((TableChange) change));
+    question.put(Protocol.CHANGE, LanceTableCatalog.described((TableChange) change));
     return ((Boolean) Bridge.ask(question, null)).booleanValue();
   }
 }

@@ -22,7 +22,7 @@ public final class LanceMergeTarget extends LanceTable implements SupportsSchema
 
   public boolean supportsColumnChange(TableChange.ColumnChange change) {
     Map question = question(Protocol.SUPPORTS_CHANGE);
-    question.put(Protocol.CHANGE, LanceCatalog.described((TableChange) change));
+    question.put(Protocol.CHANGE, LanceTableCatalog.described((TableChange) change));
     return ((Boolean) org.lance.spark.load.Bridge.ask(question, null)).booleanValue();
   }
 

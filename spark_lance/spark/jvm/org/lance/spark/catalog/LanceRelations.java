@@ -110,7 +110,7 @@ public final class LanceRelations {
     CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
     String first = (String) name.apply(0);
     boolean named = name.size() > 1 && catalogs.isCatalogRegistered(first);
-    return (named ? catalogs.catalog(first) : catalogs.currentCatalog()) instanceof LanceCatalog;
+    return (named ? catalogs.catalog(first) : catalogs.currentCatalog()) instanceof LanceTableCatalog;
   }
 
   private static boolean isLance(UnresolvedRelation named) {

@@ -35,7 +35,7 @@ public final class LanceSaveModes {
   // The catalog of the session that has tables by path, and no others.
   public static String catalog() {
     SQLConf conf = (SQLConf) SQLConf$.MODULE$.get();
-    conf.setConfString("spark.sql.catalog." + Bridge.PATHS, LanceCatalog.class.getName());
+    conf.setConfString("spark.sql.catalog." + Bridge.PATHS, Bridge.CATALOG);
     return Bridge.PATHS;
   }
 

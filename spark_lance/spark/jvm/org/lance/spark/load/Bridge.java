@@ -32,6 +32,9 @@ import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
 public final class Bridge {
+  // The class of catalogs in settings: LanceViewCatalog or LanceTableCatalog under one name (LanceUnits).
+  public static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
+
   // The catalog of writes by path.
   public static final String PATHS = "lance_paths";
 

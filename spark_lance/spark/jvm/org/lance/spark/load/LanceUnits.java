@@ -14,6 +14,7 @@ import java.io.File;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.StringReader;
 import java.net.URL;
 import java.net.URLConnection;
 import java.net.URLStreamHandler;
@@ -39,6 +40,8 @@ import org.codehaus.commons.compiler.util.resource.ResourceFinder;
 import org.codehaus.janino.ClassLoaderIClassLoader;
 import org.codehaus.janino.Descriptor;
 import org.codehaus.janino.JavaSourceIClassLoader;
+import org.codehaus.janino.Parser;
+import org.codehaus.janino.Scanner;
 import org.codehaus.janino.UnitCompiler;
 import org.codehaus.janino.util.ClassFile;
 import org.slf4j.LoggerFactory;
@@ -61,6 +64,8 @@ public final class LanceUnits extends URLStreamHandler {
   // The root of their sources, and the names of their top-level classes, with packages.
   private final File sources;
   private final Set units;
+  // Name of a class -> units that it may extend, best first, each with an interface of Spark that it needs.
+  private final Map choices;
   // Path of a class file -> its bytes.
   private final Map classes = new HashMap();
   private final Set tried = new HashSet();
@@ -71,7 +76,9 @@ public final class LanceUnits extends URLStreamHandler {
     this.loader = loader;
     this.folder = new File((String) wish.get("compiledUnits"));
     this.sources = new File((String) wish.get("sources"));
+    this.choices = (Map) wish.get("choices");
     this.units = new HashSet((List) wish.get("units"));
+    this.units.addAll(choices.keySet());
   }
 
   /** Lets the classes be found and their questions be answered, and tells a session of the settings that lead there. */
@@ -174,17 +181,23 @@ public final class LanceUnits extends URLStreamHandler {
     int inner = name.indexOf('$');
     String unit = inner < 0 ? name : name.substring(0, inner);
     synchronized (classes) {
-      if (units.contains(unit) && tried.add(unit)) {
-        try {
-          provide(unit);
-        } catch (Throwable problem) {
-          String reason = String.valueOf(problem.getMessage()).split("\n")[0];
-          LoggerFactory.getLogger("spark_lance")
-              .warn(unit.substring(unit.lastIndexOf('.') + 1) + " does not fit this release of Spark, so what it does is missing: " + reason);
-        }
-      }
+      tryUnit(unit);
       return (byte[]) classes.get(path);
     }
+  }
+
+  // Whether a unit is there, compiled at its first use.
+  private boolean tryUnit(String unit) {
+    if (units.contains(unit) && tried.add(unit)) {
+      try {
+        provide(unit);
+      } catch (Throwable problem) {
+        String reason = String.valueOf(problem.getMessage()).split("\n")[0];
+        LoggerFactory.getLogger("spark_lance")
+            .warn(unit.substring(unit.lastIndexOf('.') + 1) + " does not fit this release of Spark, so what it does is missing: " + reason);
+      }
+    }
+    return classes.containsKey(unit.replace('.', '/') + ".class");
   }
 
   private void provide(String unit) throws Exception {
@@ -213,22 +226,55 @@ public final class LanceUnits extends URLStreamHandler {
       types.setSourceVersion(8);
       types.setTargetVersion(8);
     }
+    if (choices.containsKey(unit)) {
+      return compileChoice(unit);
+    }
     if (types.loadIClass(Descriptor.fromClassName(unit)) == null) {
       throw new ClassNotFoundException(unit);
     }
-    Map<String, byte[]> codes = new HashMap();
     for (Object one : types.getUnitCompilers()) {
       UnitCompiler compiler = (UnitCompiler) one;
       if (compiler.findClass(unit) != null) {
-        List<ClassFile> files = new ArrayList();
-        compiler.compileUnit(true, true, false, files);
-        for (Object file : files) {
-          codes.put(((ClassFile) file).getThisClassName(), ((ClassFile) file).toByteArray());
-        }
-        return codes;
+        return codes(compiler);
       }
     }
     throw new ClassNotFoundException(unit);
+  }
+
+  // A class without a body of its own, which extends the first of its choices that this release of Spark can have.
+  private Map<String, byte[]> compileChoice(String unit) throws CompileException {
+    int end = unit.lastIndexOf('.');
+    String text = "package " + unit.substring(0, end) + "; public final class " + unit.substring(end + 1) + " extends "
+        + choose((List) choices.get(unit)) + " {}";
+    try {
+      Parser parser = new Parser(new Scanner(unit, new StringReader(text)));
+      return codes(new UnitCompiler(parser.parseAbstractCompilationUnit(), types));
+    } catch (IOException impossible) {
+      throw new IllegalStateException(impossible);
+    }
+  }
+
+  // The first of some units whose interface Spark has, and that compiles. Pairs of a unit and an interface.
+  private String choose(List candidates) {
+    String chosen = null;
+    for (Object each : candidates) {
+      String unit = (String) ((List) each).get(0);
+      String needed = (String) ((List) each).get(1);
+      if (chosen == null && loader.getResource(needed.replace('.', '/') + ".class") != null) {
+        chosen = tryUnit(unit) ? unit : null;
+      }
+    }
+    return chosen;
+  }
+
+  private static Map<String, byte[]> codes(UnitCompiler compiler) throws CompileException {
+    Map<String, byte[]> codes = new HashMap();
+    List<ClassFile> files = new ArrayList();
+    compiler.compileUnit(true, true, false, files);
+    for (Object file : files) {
+      codes.put(((ClassFile) file).getThisClassName(), ((ClassFile) file).toByteArray());
+    }
+    return codes;
   }
 
   /** All classes but units. Loading a unit in a compilation would compile it, and wait for the lock of its name. */

@@ -53,7 +53,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
-import org.lance.spark.catalog.LanceCatalog;
+import org.lance.spark.catalog.LanceTableCatalog;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
@@ -140,16 +140,16 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     boolean isPath = table.startsWith("/") || table.contains("://");
     List parts = isPath ? new ArrayList(Collections.singletonList(table)) : parts(session, table);
     CatalogPlugin first = parts.size() > 1 ? catalog(catalogs, (String) parts.get(0)) : null;
-    if (first instanceof LanceCatalog) {
-      return ((LanceCatalog) first).question(Protocol.SEARCH, texts(parts.subList(1, parts.size())));
+    if (first instanceof LanceTableCatalog) {
+      return ((LanceTableCatalog) first).question(Protocol.SEARCH, texts(parts.subList(1, parts.size())));
     }
-    if (!(current instanceof LanceCatalog)) {
-      return ((LanceCatalog) catalogs.catalog(catalog)).question(Protocol.SEARCH, texts(parts));
+    if (!(current instanceof LanceTableCatalog)) {
+      return ((LanceTableCatalog) catalogs.catalog(catalog)).question(Protocol.SEARCH, texts(parts));
     }
     if (!isPath && parts.size() == 1) {
       parts.addAll(0, Arrays.asList((Object[]) catalogs.currentNamespace()));
     }
-    return ((LanceCatalog) current).question(Protocol.SEARCH, texts(parts));
+    return ((LanceTableCatalog) current).question(Protocol.SEARCH, texts(parts));
   }
 
   private List parts(SessionState session, String table) {

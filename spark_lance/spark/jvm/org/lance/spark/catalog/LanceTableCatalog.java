@@ -39,7 +39,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
 
-public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
+public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   // What stands before a name that need not be there, and that Spark looks up nevertheless.
   private static final Pattern UNCACHED =
       Pattern.compile("UNCACHE\\s+TABLE\\s+IF\\s+EXISTS\\s+$", Pattern.CASE_INSENSITIVE);
