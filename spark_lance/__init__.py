@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from spark_lance.datasets.scanner import LanceScanner
     from spark_lance.datasets.transaction import Transaction
     from spark_lance.io.retry import RetryPolicy
+    from spark_lance.spark.driver.builder import session_builder
     from spark_lance.spark.enable import enable
-    from spark_lance.spark.session.builder import session_builder
     from spark_lance.spark.source import LanceDataSource
     from spark_lance.spark.table.table import LanceTable
     from spark_lance.table.columns.new_columns import batch_udf
@@ -65,7 +65,7 @@ _HOMES = {
     "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.datasets.dataset",
     "enable": "spark_lance.spark.enable",
-    "session_builder": "spark_lance.spark.session.builder",
+    "session_builder": "spark_lance.spark.driver.builder",
     "write_dataset": "spark_lance.datasets.dataset",
     "write_fragments": "spark_lance.datasets.building",
 }

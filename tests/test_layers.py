@@ -64,10 +64,13 @@ ROOMS = {
     ),
     "index": ("base", "vector", "text", "scalar", "core"),
     "spark": (
-        "core",
+        "__init__",
+        "compat",
+        "java",
         "options",
-        "session",
         "schema",
+        "worker",
+        "driver",
         "scan",
         "sink",
         "streaming",
@@ -75,6 +78,7 @@ ROOMS = {
         "table",
         "sql",
         "enable",
+        "daemon",
     ),
     # The package itself holds the tables of layouts and encodings, by which pages are read.
     "file.v2_1": ("base", "levels", "encodings", "layouts", "__init__", "read", "write"),
@@ -89,14 +93,15 @@ LATE_IMPORTS_ALLOWED = {
     # What tasks that read local files do without, see test_tasks_load_little.
     "spark_lance/io/drivers.py",
     "spark_lance/io/locations.py",
-    "spark_lance/spark/scan/task_rows.py",
+    "spark_lance/spark/driver/progress.py",
+    "spark_lance/spark/worker/read.py",
     # What only those need who call the function.
     "spark_lance/spark/enable.py",
     "spark_lance/spark/options/moments.py",
     "spark_lance/spark/options/options.py",
-    "spark_lance/spark/schema/blob_function.py",
+    "spark_lance/spark/worker/blob_function.py",
     "spark_lance/spark/source.py",
-    "spark_lance/spark/sql/late.py",
+    "spark_lance/spark/sql/register.py",
     "spark_lance/expressions/predicate.py",
 }
 # Imported by name when asked for, and importing the one that does so: Arrow's type says which type of pandas
@@ -266,7 +271,7 @@ import spark_lance
 from pyspark.sql.datasource import CaseInsensitiveDict
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan.rows import LanceReader, describe
-from spark_lance.spark.scan.task_read import pickled_read
+from spark_lance.spark.worker.transport import pickled_read
 place = sys.argv[1] + "/t.lance"
 spark_lance.write_dataset(pa.table({"i": range(9), "s": ["x"] * 9}), place)
 options = read_options(CaseInsensitiveDict({"path": place, "filter": "i > 2"}))

@@ -16,7 +16,7 @@ from importlib import import_module
 import pyarrow as pa
 from pyspark.daemon import manager
 
-from spark_lance.spark.sockets import protect_daemon
+from spark_lance.spark.worker.sockets import protect_daemon
 
 __all__ = ["preload"]
 

@@ -1,21 +1,18 @@
 """`spark_lance.enable`: what a session gets beyond the data source; see docs/sql.md for the catalog.
 
-This module stands to the right of all others of the Spark layer, as it brings the SQL catalog
-(sql/, which rests on `LanceTable`).
+It imports the SQL catalog (sql/, which uses `LanceTable`), so no other module of the Spark layer imports it.
 """
 
 from __future__ import annotations
-
-from importlib import import_module
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
 from spark_lance.errors import OptionError
-from spark_lance.spark.arguments import check_running, check_session
 from spark_lance.spark.compat import avoid_waiting_udfs, has_jvm
-from spark_lance.spark.interpreters import check_workers
-from spark_lance.spark.session.enable import enable as enable_planning
+from spark_lance.spark.driver.arguments import check_running, check_session
+from spark_lance.spark.driver.interpreters import check_workers
+from spark_lance.spark.driver.start import start_parts
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.sql.register import catalog_wish, take_save_modes, tell_of_missing
 
@@ -68,7 +65,7 @@ def enable(
     avoid_waiting_udfs(spark)
     if not check_workers(spark):
         _register_format(spark)
-    started = enable_planning(spark, catalog_wish(spark, catalog, root), new_sessions=new_sessions)
+    started = start_parts(spark, catalog_wish(spark, catalog, root), new_sessions=new_sessions)
     tell_of_missing(started.missing, is_explicit=root is not None)
     if save_modes:
         take_save_modes(spark)
@@ -78,8 +75,9 @@ def enable(
 def _register_blob_function(spark: SparkSession) -> None:
     """Give a session of Spark Connect the function `lance_blob`, which classic ones make at its first use."""
     # Not imported at the top: that takes as long as the rest of the call in a classic session.
-    module = import_module("spark_lance.spark.schema.blob_function")
-    spark.udf.register(module.BLOB_FUNCTION, module.blob_function())
+    from spark_lance.spark.worker.blob_function import BLOB_FUNCTION, blob_function
+
+    spark.udf.register(BLOB_FUNCTION, blob_function())
 
 
 def _register_format(spark: SparkSession) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from pyspark.sql.datasource import DataSource
 
 from spark_lance.errors import LanceError
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options, write_options
+from spark_lance.spark.worker.failures import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

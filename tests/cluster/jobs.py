@@ -20,7 +20,7 @@ from pyspark import TaskContext
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.spark.sink.task_write import pickled_write
+from spark_lance.spark.worker.write import pickled_write
 from tests.cluster.standalone import eventually
 
 if TYPE_CHECKING:

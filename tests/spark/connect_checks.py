@@ -22,8 +22,8 @@ from pyspark.sql import datasource
 
 import spark_lance
 from spark_lance import LanceTable
+from spark_lance.spark.driver.jobs import gather, spread
 from spark_lance.spark.java import prepare_environment
-from spark_lance.spark.jobs import gather, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

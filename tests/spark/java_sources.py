@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_lance.spark.session import java_classes
+from spark_lance.spark.driver import java_classes
 
 
 def changed_sources(folder: Path, texts: Mapping[str, str]) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import get_type_hints
 
-from spark_lance.spark.session import java_classes
+from spark_lance.spark.driver import java_classes
 from spark_lance.spark.sql.protocol import ANSWERS, PARTS, REQUESTS
 
 NAME = "org.lance.spark.load.Protocol"

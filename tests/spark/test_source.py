@@ -19,15 +19,15 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 import spark_lance
 from spark_lance.errors import OptionError, SchemaError, TableNotFoundError, VersionNotFoundError
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.scan import changes, fresh, metadata, search
 from spark_lance.spark.scan import rows as rows_kind
 from spark_lance.spark.scan.partitions import LancePartition
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.scan.task_rows import TaskRows
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
 from spark_lance.spark.source import _READS, LanceDataSource, ReadKind
+from spark_lance.spark.worker.failures import one_line
+from spark_lance.spark.worker.read import TaskRows
 from spark_lance.table.reading.scan import ScanTask
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 

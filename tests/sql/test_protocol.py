@@ -11,14 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_lance
-from spark_lance.spark.session import java_classes
+from spark_lance.spark.driver import java_classes
 from spark_lance.spark.sql import bridge
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.sql.protocol import ANSWERS, PARTS, REQUESTS
 from tests.spark.protocol_java import NAME, java_class
 
 # Maps of other things than requests: options of reads and writes, parameters of Spark's errors, and the
-# request of `enable` (spark_lance/spark/session/start.py).
+# request of `enable` (spark_lance/spark/driver/start.py).
 OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing"} | {
     "replaceOn",
     "overwriteSchema",

@@ -18,13 +18,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 import spark_lance
-from spark_lance.spark.session import java_classes
+from spark_lance.spark.driver import java_classes
 from spark_lance.spark.sql import register as register_module
 from spark_lance.spark.sql import row_level
 from spark_lance.spark.table import row_commits
 from tests.conftest import ROOT
+from tests.spark.driver.test_threads import foreign_launcher, plainly
 from tests.spark.java_sources import changed_sources
-from tests.spark.session.test_threads import foreign_launcher, plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from pyspark.sql import datasource
 import spark_lance
 from spark_lance.spark.sql import register as register_module
 from tests.conftest import interpreted
-from tests.spark.session.test_threads import foreign_launcher, plainly
+from tests.spark.driver.test_threads import foreign_launcher, plainly
 from tests.sql.answers import ALL_FILES, reason_to_skip, wrong_answers
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance.spark.java import prepare_environment
-from spark_lance.spark.session import java_classes
+from spark_lance.spark.driver import java_classes
 from tests.spark.java_sources import changed_sources
 
 prepare_environment()

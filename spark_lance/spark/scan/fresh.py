@@ -16,16 +16,16 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_lance.io.store import open_store
 from spark_lance.memwal.fresh import ChosenRows, FreshRows, open_fresh
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.partitions import ROW_HEADER_BYTES, share_rows
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.scan.task_rows import TaskRows
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.spark.worker.failures import one_line
+from spark_lance.spark.worker.process import keep_worker_ready
+from spark_lance.spark.worker.read import TaskRows
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.versions.resolve import VersionRef

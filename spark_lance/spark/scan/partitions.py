@@ -17,7 +17,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.spark.scan.task_rows import LancePartition, Piece, live_rows
+from spark_lance.spark.worker.read import LancePartition, Piece, live_rows
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS

@@ -35,9 +35,9 @@ from spark_lance.spark.scan.partitions import (
     rows_within,
     share_rows,
 )
-from spark_lance.spark.scan.task_rows import LancePartition, Piece, TaskRows, live_rows, without_first
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
-from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.spark.worker.process import keep_worker_ready
+from spark_lance.spark.worker.read import LancePartition, Piece, TaskRows, live_rows, without_first
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import TableRef

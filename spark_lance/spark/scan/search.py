@@ -27,7 +27,6 @@ from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.io.store import open_store
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.partitions import live_rows, row_bytes
 from spark_lance.spark.scan.rows import pin
@@ -35,7 +34,8 @@ from spark_lance.spark.schema.blobs import ALL_BINARY, LEFT_OUT, taken_with_sour
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of, without_places
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.spark.worker.failures import one_line
+from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.scan import ROW_ADDRESS

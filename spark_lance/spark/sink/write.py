@@ -30,10 +30,10 @@ from spark_lance.index.pruners import index_pruners
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import WriteOptions
-from spark_lance.spark.sink.task_rows import LanceCommitMessage, WrittenRows
 from spark_lance.spark.sink.write_schema import plan_rows
+from spark_lance.spark.worker.failures import one_line
+from spark_lance.spark.worker.write import LanceCommitMessage, WrittenRows
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.format.table_ref import TableRef

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql.udf import UserDefinedFunction
 
 from spark_lance.spark.compat import java_data_source, java_function
-from spark_lance.spark.schema.blob_function import BLOB_FUNCTION, blob_function
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.worker.blob_function import BLOB_FUNCTION, blob_function
 
 __all__ = ["make_blob_function", "make_format"]
 

@@ -1,24 +1,114 @@
-"""Making catalogs known to Spark, with the statements and functions of SQL, and what answers them."""
+"""Makes the SQL catalog, its statements and its functions known to a session, and connects Java's questions.
+
+SQL functions are searches in FROM, distances of vectors, and ranges of blobs. `LanceUnits` answers the class
+loader that Spark asks: it compiles a class of the catalog, or finds it in the cache folder, at its first use.
+The first question of Java imports the modules that answer it. A session that uses no catalog compiles nothing
+and imports none of them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 
 from spark_lance.redaction import SECRET_NAMES
 from spark_lance.spark.compat import jvm_view
+from spark_lance.spark.driver import java_classes
+from spark_lance.spark.driver.start import NOT_TAKEN, PUBLISHED, Wish
 from spark_lance.spark.options.option_fields import java_option_names
-from spark_lance.spark.session import java_classes
-from spark_lance.spark.session.start import NOT_TAKEN, Wish
-from spark_lance.spark.sql.functions import functions
-from spark_lance.spark.sql.late import LateBridge
-from spark_lance.spark.sql.units import CHOICES, compiled_units, unit_names
+from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
 
-__all__ = ["PLANS_IN_DRIVER", "catalog_wish", "take_save_modes", "tell_of_missing"]
+__all__ = [
+    "CHOICES",
+    "PLANS_IN_DRIVER",
+    "LateBridge",
+    "catalog_wish",
+    "compiled_units",
+    "functions",
+    "take_save_modes",
+    "tell_of_missing",
+    "unit_names",
+]
+
+_CATALOG, _SPARK = "org.lance.spark.catalog", "org.apache.spark.sql.connector.catalog"
+# Name of a class -> the units that it may extend, best first, each with an interface of Spark that it needs.
+CHOICES = {
+    f"{_CATALOG}.LanceCatalog": [
+        [f"{_CATALOG}.LanceViewCatalog", f"{_SPARK}.RelationCatalog"],
+        [f"{_CATALOG}.LanceTableCatalog", f"{_SPARK}.TableCatalog"],
+    ]
+}
+
+
+def unit_names() -> list[str]:
+    """Return the classes that are compiled when they are first used, sorted: one for each source file.
+
+    A class that does not compile with a release of Spark is missing there; the others are not affected.
+    """
+    files = java_classes.FOLDER.glob("org/**/*.java")
+    names = {".".join(file.relative_to(java_classes.FOLDER).with_suffix("").parts) for file in files}
+    return sorted(names - set(PUBLISHED))
+
+
+def compiled_units(jvm: Any) -> Path:
+    """Return the folder in which units of these sources are kept once they are compiled."""
+    content = hashlib.sha256()
+    for name in unit_names():
+        content.update(java_classes.source(name).encode() + b"\0")
+    content.update(repr(CHOICES).encode())
+    return java_classes.cache_folder(jvm) / f"units-{content.hexdigest()[:16]}"
+
+
+class LateBridge:
+    """A `java.util.function.BiFunction` that answers as `bridge.Bridge` does.
+
+    Args:
+        spark: a classic session.
+    """
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def apply(self, question: str, subject: Any) -> str:
+        """Answer a question; see `Bridge.apply`."""
+        from spark_lance.spark.sql.bridge import Bridge
+
+        return Bridge(self._spark).apply(question, subject)
+
+    class Java:  # noqa: D106 (py4j reads it)
+        implements = ("java.util.function.BiFunction",)
+
+
+_SEARCH = "org.lance.spark.search.LanceSearch"
+_DISTANCE = "org.lance.spark.search.LanceDistance"
+_BLOB = "org.lance.spark.catalog.LanceBlob"
+_DISTANCES: Mapping[str, str] = {
+    "l2_distance": "_FUNC_(a, b) - The sum of squared differences of two arrays of numbers.",
+    "cosine_distance": "_FUNC_(a, b) - 1 minus the cosine of the angle between two arrays of numbers.",
+    "dot_distance": "_FUNC_(a, b) - 1 minus the product of two arrays of numbers.",
+}
+_BLOBS: Mapping[str, str] = {
+    "lance_blob": "_FUNC_(blob[, offset[, length]]) - The bytes of a blob column, of which only the range is "
+    "fetched.",
+}
+
+
+def functions() -> list[dict[str, Any]]:
+    """Return the functions: `unit` that has the class, `name`, `usage`, and whether they return `rows`."""
+    searches = {name: about.usage for name, about in SEARCH_FUNCTIONS.items()}
+    kinds = ((_SEARCH, searches), (_DISTANCE, _DISTANCES), (_BLOB, _BLOBS))
+    return [
+        {"unit": unit, "name": name, "usage": usage, "rows": named is searches}
+        for unit, named in kinds
+        for name, usage in named.items()
+    ]
+
 
 logger = logging.getLogger(__name__)
 

@@ -27,18 +27,18 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.index.scalar.column_facts import leading_rows
 from spark_lance.index.scalar.exact_rows import exact_rows
 from spark_lance.io.cache import CACHE, CacheSection
-from spark_lance.spark.interpreters import check_package
+from spark_lance.spark.driver.interpreters import check_package
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.column_order import is_ordered_alike
 from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of, pushdown_of
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.scan.task_read import TASK_AMOUNTS, pickled_read
 from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.worker.transport import TASK_AMOUNTS, pickled_read
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef

@@ -20,13 +20,13 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_lance.errors import LanceError
 from spark_lance.spark.compat import java_session
-from spark_lance.spark.interpreters import check_package
-from spark_lance.spark.jobs import wait_for_tasks
+from spark_lance.spark.driver.interpreters import check_package
+from spark_lance.spark.driver.jobs import wait_for_tasks
 from spark_lance.spark.options.options import write_options
-from spark_lance.spark.sink.task_write import pickled_write
 from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.streaming.write import stream_writer
+from spark_lance.spark.worker.write import pickled_write
 
 if TYPE_CHECKING:
     from spark_lance.spark.streaming.upsert import UpsertStreamWriter

@@ -20,14 +20,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_lance.errors import FormatError, OptionError, VersionNotFoundError
 from spark_lance.io.store import open_store
 from spark_lance.spark.compat import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.change_columns import ChangeColumns
 from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.changes import check_no_version
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.streaming.position import Budget, Position
-from spark_lance.spark.workers import keep_worker_ready
+from spark_lance.spark.worker.failures import one_line
+from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
 from spark_lance.table.versions.resolve import VersionRef

@@ -49,10 +49,10 @@ from spark_lance.memwal.staged import (
 from spark_lance.memwal.wal_rows import logged_keys, logged_rows
 from spark_lance.memwal.writer import check_loggable
 from spark_lance.spark.compat import DataSourceStreamArrowWriter
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.streaming.routes import Route, check_partition
+from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import resolve

@@ -9,7 +9,7 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.errors import OptionTypeError
 from spark_lance.io.store import open_store
-from spark_lance.spark.arguments import check_running, check_session
+from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest

@@ -26,9 +26,9 @@ from spark_lance.index.base.columns import leaf_field
 from spark_lance.index.vector.kinds import is_multi, vector_kind
 from spark_lance.index.vector.search_tasks import Routing, SearchPlan
 from spark_lance.index.vector.top_k import merged
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.table.found_rows import FOUND, Mapper, as_given, fetch_rows, with_measured
+from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.format.manifest import Manifest
 
 if TYPE_CHECKING:

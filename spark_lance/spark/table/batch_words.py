@@ -20,9 +20,9 @@ from spark_lance.datasets.searching import DISTANCE, SCORE
 from spark_lance.index.base.search_rows import allowed_rows
 from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.search import VectorSearch
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.table.found_rows import FOUND, Mapper, as_given, fetch_rows, with_measured
+from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 
 if TYPE_CHECKING:

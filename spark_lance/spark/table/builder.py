@@ -21,7 +21,7 @@ from spark_lance.errors import (
 )
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import Store, open_store
-from spark_lance.spark.arguments import check_running, check_session
+from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, check_setting, is_fixed
 from spark_lance.spark.schema.new_fields import new_field

@@ -14,8 +14,8 @@ from py4j.protocol import Py4JError
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.spark.compat import java_class, java_frame, jvm_view
-from spark_lance.spark.jobs import gather, local_bytes
-from spark_lance.spark.progress import operation, step
+from spark_lance.spark.driver.jobs import gather, local_bytes
+from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_references import Expression, text_of
 from spark_lance.spark.table.expressions import (

@@ -24,8 +24,8 @@ from pyspark.sql import types as st
 from spark_lance.errors import OptionError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
-from spark_lance.spark.jobs import gather, scatter
-from spark_lance.spark.progress import step
+from spark_lance.spark.driver.jobs import gather, scatter
+from spark_lance.spark.driver.progress import step
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.types import arrow_schema, spark_field
 from spark_lance.spark.table.expressions import functions_of

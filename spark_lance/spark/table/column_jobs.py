@@ -30,10 +30,10 @@ from spark_lance.errors import (
 from spark_lance.file.base.schema import Field
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.spark.failures import from_tasks
-from spark_lance.spark.progress import operation, step
+from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_sources import Source, fields_among, over_fragments
+from spark_lance.spark.worker.failures import from_tasks
 from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
 from spark_lance.table.columns.finished import Finished, JobRecords

@@ -20,7 +20,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.base.schema import Field
-from spark_lance.spark.jobs import gather, spread
+from spark_lance.spark.driver.jobs import gather, spread
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_references import (
     Expression,

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.datasets.searching import DISTANCE, SCORE
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.schema.blobs import taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.snapshot import SnapshotRef
 from spark_lance.table.reading.take import take_addresses

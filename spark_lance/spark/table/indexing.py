@@ -46,8 +46,8 @@ from spark_lance.index.vector.create import (
 )
 from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
 from spark_lance.proto import table_pb2
-from spark_lance.spark.jobs import spread
-from spark_lance.spark.progress import operation, step
+from spark_lance.spark.driver.jobs import spread
+from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.base import TableBase
 from spark_lance.table.commits.discard import discarding
 from spark_lance.table.format.coverage import covered_fragments

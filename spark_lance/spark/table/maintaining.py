@@ -15,9 +15,9 @@ from spark_lance.errors import (
     SchemaError,
 )
 from spark_lance.index.remap import SegmentRemap
-from spark_lance.spark.arguments import check_number
-from spark_lance.spark.jobs import local_bytes, spread
-from spark_lance.spark.progress import operation, step
+from spark_lance.spark.driver.arguments import check_number
+from spark_lance.spark.driver.jobs import local_bytes, spread
+from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.clustering import Clustering
 from spark_lance.spark.table.column_references import Expression, columns_option, needed_columns

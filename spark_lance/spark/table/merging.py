@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.errors import MergeError, OptionError, SchemaError
-from spark_lance.spark.jobs import gather
-from spark_lance.spark.progress import operation, step
+from spark_lance.spark.driver.jobs import gather
+from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_references import Expression

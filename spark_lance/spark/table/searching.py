@@ -27,12 +27,12 @@ from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import SearchTask
 from spark_lance.index.vector.search_tasks import SearchPlan, plan_search, run_task
 from spark_lance.index.vector.top_k import TopK
-from spark_lance.spark.failures import one_line
-from spark_lance.spark.jobs import scatter
+from spark_lance.spark.driver.jobs import scatter
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.batch_search import any_vector, nearest_to_each
 from spark_lance.spark.table.found_rows import FOUND, SCORED, fetch_rows, shown_columns, with_measured
+from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.reading.snapshot import SnapshotRef
 
 if TYPE_CHECKING:

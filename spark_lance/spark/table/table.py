@@ -21,7 +21,7 @@ from spark_lance.errors import OptionError, OptionTypeError, TableNotFoundError
 from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal
 from spark_lance.memwal.names import GRACE
-from spark_lance.spark.arguments import check_session
+from spark_lance.spark.driver.arguments import check_session
 from spark_lance.spark.options.moments import SESSION_ZONE, in_zone
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.builder import TableBuilder, option_texts, place_of

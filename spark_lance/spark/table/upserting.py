@@ -25,7 +25,7 @@ from spark_lance.memwal.staged import (
     pieces_by_value,
     record_epoch,
 )
-from spark_lance.spark.jobs import gather, spread
+from spark_lance.spark.driver.jobs import gather, spread
 from spark_lance.spark.streaming.upsert import Staging
 from spark_lance.spark.table.base import TableBase
 from spark_lance.table.format.upkeep import only_logged

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_lance.spark.scan import ring, task_read
-from spark_lance.spark.scan.task_read import TaskRead
+from spark_lance.spark.worker import transport
+from spark_lance.spark.worker import transport as task_read
+from spark_lance.spark.worker.transport import TaskRead
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class PlacingRead(TaskRead):
 
     def batches(self, given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ring, "LEAST_PLACED", 1)
+            patch.setattr(transport, "LEAST_PLACED", 1)
             self.change(patch)
             yield from super().batches(given)
 
@@ -36,7 +37,7 @@ class ReadElsewhere(PlacingRead):
     """Finds another process below the executor's number, or nothing."""
 
     def change(self, patch: pytest.MonkeyPatch) -> None:
-        plain = ring.open_shared_memory
+        plain = transport.open_shared_memory
 
         def opened(path: str, key: bytes, stream: Any) -> Any:
             return plain(path + "0000", key, stream) or plain(path, bytes(16), stream)
@@ -151,7 +152,7 @@ class DamagingRead(PlacingRead):
     how: str = ""
 
     def change(self, patch: pytest.MonkeyPatch) -> None:
-        plain = ring.SharedMemory._placed
+        plain = transport.SharedMemory._placed
 
         def placed(memory: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
             mark = plain(memory, batch)
@@ -171,4 +172,4 @@ class DamagingRead(PlacingRead):
             os.pwrite(memory._file, struct.pack("3q", *words), at)
             return mark
 
-        patch.setattr(ring.SharedMemory, "_placed", placed)
+        patch.setattr(transport.SharedMemory, "_placed", placed)

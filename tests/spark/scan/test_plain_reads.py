@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 import spark_lance
 from tests.conftest import interpreted
-from tests.spark.session.test_threads import foreign_launcher, plainly
+from tests.spark.driver.test_threads import foreign_launcher, plainly
 from tests.spark.test_connect import environment
 
 ROWS = 60

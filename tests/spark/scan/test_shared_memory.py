@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
-from spark_lance.spark.scan import task_read
+from spark_lance.spark.worker import transport as task_read
 from tests.spark.scan import placing_reads, test_transport
 from tests.spark.scan.test_transport import (
     QUERIES,

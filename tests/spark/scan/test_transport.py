@@ -618,7 +618,7 @@ from spark_lance.spark.java import prepare_environment
 prepare_environment()
 import spark_lance
 from pyspark.sql import SparkSession
-from spark_lance.spark.session import java_classes
+from spark_lance.spark.driver import java_classes
 from tests.spark.java_sources import changed_sources
 
 master, path, file, old, new = sys.argv[1:]

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
-from spark_lance.spark.sink.task_write import TaskWrite, pickled_write
+from spark_lance.spark.worker.write import TaskWrite, pickled_write
 from tests.spark.scan.test_driver_planning import values
 
 TRANSPORT = "spark.lance.transport"

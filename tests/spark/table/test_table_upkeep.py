@@ -26,7 +26,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.spark.jobs import spread
+from spark_lance.spark.driver.jobs import spread
 from spark_lance.spark.table import clustering, maintaining
 from spark_lance.spark.table.clustering import Clustering, is_carried
 from spark_lance.table.commits.retry_operation import retry_operation

@@ -1,6 +1,6 @@
 // Decisions by the call stack. Spark makes the same call for several statements, and only the stack tells which one it is.
 //
-// Class names here are Spark's. tests/spark/session/test_java_units.py checks that each of them exists.
+// Class names here are Spark's. tests/spark/driver/test_java_units.py checks that each of them exists.
 
 package org.lance.spark.shim;
 

@@ -1,6 +1,6 @@
 // Differences between releases of Spark, and Spark's private parts that the driver uses. See also Callers, WorkerShim.
 //
-// A method here fails with an exception that names the missing part. tests/spark/session/test_java_units.py calls all of
+// A method here fails with an exception that names the missing part. tests/spark/driver/test_java_units.py calls all of
 // them on each release, so a release that lacks a part is known before users meet it.
 
 package org.lance.spark.shim;

@@ -105,7 +105,7 @@ public final class LanceColumns {
       }
     }
 
-    // What the worker takes, see spark/scan/task_read.py: the pickle, and behind it a line for the path of the memory and
+    // What the worker takes, see spark/worker/transport.py: the pickle, and behind it a line for the path of the memory and
     // one for its key.
     private byte[] handed(byte[] pickle) {
       String text = ring != null ? ring.told() : "";

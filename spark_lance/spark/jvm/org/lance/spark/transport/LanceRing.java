@@ -14,7 +14,7 @@
 //     4096  messages, wherever the worker puts them: Arrow's encapsulated form of a record batch (-1 and the length of
 //           the metadata, 4 bytes each; the metadata, a flatbuffer; the buffers)
 //
-// spark/scan/ring.py is the worker's side. Files are used for one task after the other, and are never unmapped while
+// spark/worker/transport.py is the worker's side. Files are used for one task after the other, and are never unmapped while
 // anybody may read from them: whoever reads later than allowed sees wrong bytes, and the process does not end. A worker
 // holds a lock of the file (fcntl) while it may write. The executor gives a file to the next task only when it could
 // have that lock, and writes a new key under it; a worker looks for its key under the lock. So no two workers ever write.

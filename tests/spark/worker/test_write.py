@@ -12,8 +12,8 @@ import pyspark.sql.types as st
 
 import spark_lance
 from spark_lance.spark.options.options import write_options
-from spark_lance.spark.sink.task_write import pickled_write
 from spark_lance.spark.sink.write import LanceWriter
+from spark_lance.spark.worker.write import pickled_write
 from tests.spark.sink.test_commit import sent
 
 TASK = """
@@ -35,7 +35,7 @@ def test_a_task_loads_what_writes_its_rows_and_nothing_of_planning(tmp_path: Pat
         b"\n---\n"
     )
     ours = [name for name in modules.decode().split() if name.startswith("spark_lance.")]
-    unneeded = ("table.commits", "table.inserts", "table.versions", "index", "spark.options", "spark.session")
+    unneeded = ("table.commits", "table.inserts", "table.versions", "index", "spark.options", "spark.driver")
     assert "spark_lance.file.v2_1.write.field_writer" in ours
     assert not [name for name in ours if name.startswith(tuple(f"spark_lance.{part}" for part in unneeded))]
     sent(writer).commit([pickle.loads(message)])

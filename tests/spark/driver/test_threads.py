@@ -15,9 +15,9 @@ from pyspark import InheritableThread
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.spark.session import enable as enable_module
-from spark_lance.spark.session import java_classes
-from spark_lance.spark.session.start import FORMAT
+from spark_lance.spark.driver import java_classes
+from spark_lance.spark.driver import start as enable_module
+from spark_lance.spark.driver.start import FORMAT
 from tests.spark.java_sources import changed_sources
 
 if TYPE_CHECKING:

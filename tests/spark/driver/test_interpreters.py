@@ -15,11 +15,17 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import WorkerPythonError
-from spark_lance.spark import interpreters
-from spark_lance.spark.interpreters import Interpreter, check_package, check_workers, lacks_package, probe
-from spark_lance.spark.workers import pickled_function
+from spark_lance.spark.driver import interpreters
+from spark_lance.spark.driver.interpreters import (
+    Interpreter,
+    check_package,
+    check_workers,
+    lacks_package,
+    probe,
+)
+from spark_lance.spark.worker.process import pickled_function
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 OLD_PYTHON = Interpreter("3.8", None, (("pyspark_bad", "ImportError: no y"),))
 

@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance import LanceTable
 from spark_lance.cli.output import Progress
-from spark_lance.spark import progress_bars
-from spark_lance.spark.jobs import spread
-from spark_lance.spark.progress import operation, step
-from spark_lance.spark.progress_bars import NotebookBar, bar_for
+from spark_lance.spark.driver import progress_bars
+from spark_lance.spark.driver.jobs import spread
+from spark_lance.spark.driver.progress import operation, step
+from spark_lance.spark.driver.progress_bars import NotebookBar, bar_for
 
 GROUP, DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
@@ -63,7 +63,7 @@ def table(spark: SparkSession, folder: Path) -> LanceTable:
 def test_jobs_say_which_step_of_what_they_are(
     session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="spark_lance.spark.progress")
+    caplog.set_level(logging.INFO, logger="spark_lance.spark.driver.progress")
     changed, before = table(session, tmp_path), jobs(session).keys()
     changed.createIndex("v", "IVF_FLAT", numPartitions=2)
     changed.createScalarIndex("x")

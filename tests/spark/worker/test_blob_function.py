@@ -19,7 +19,7 @@ import spark_lance
 from spark_lance.errors import BlobSourceError, OptionError, OptionTypeError
 from spark_lance.io.counters import read_counts
 from spark_lance.spark.options.option_values import BlobHandling, blob_handling
-from spark_lance.spark.schema.blob_function import batches_of_bytes, bytes_of_row
+from spark_lance.spark.worker.blob_function import batches_of_bytes, bytes_of_row
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
 

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from spark_lance.redaction import SECRET_NAMES
 from spark_lance.spark.java import prepare_environment
-from spark_lance.spark.sockets import private_folder
+from spark_lance.spark.worker.sockets import private_folder
 
 __all__ = ["FAST_SETTINGS", "REDACTION", "session_builder", "tell_of_settings"]
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.spark.compat import socket_stream
-from spark_lance.spark.scan import ring
-from spark_lance.spark.scan.ring import SharedMemory, open_shared_memory
+from spark_lance.spark.worker import transport
+from spark_lance.spark.worker.transport import SharedMemory, open_shared_memory
 from tests.strategies import random_array
 
 KEY = bytes(range(16))
@@ -83,14 +83,14 @@ def batch(seed: int, rows: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(
-    ("seed", "least"), [(seed, least) for seed in range(3) for least in (1, ring.LEAST_PLACED)]
+    ("seed", "least"), [(seed, least) for seed in range(3) for least in (1, transport.LEAST_PLACED)]
 )
 def test_what_is_read_is_what_was_written(
     executor: Executor, monkeypatch: pytest.MonkeyPatch, seed: int, least: int
 ) -> None:
     """The executor is done with batches at any time; until then they are what they were."""
-    monkeypatch.setattr(ring, "LEAST_PLACED", least)
-    monkeypatch.setattr(ring, "_PATIENCE", 0.002)
+    monkeypatch.setattr(transport, "LEAST_PLACED", least)
+    monkeypatch.setattr(transport, "_PATIENCE", 0.002)
     draw = random.Random(seed)
     given = [batch(number, draw.choice((0, 1, 50, 1000, 9_000))) for number in range(25)]
     held: list[tuple[int, bytes]] = []
@@ -126,7 +126,7 @@ def test_what_is_read_is_what_was_written(
 def test_an_executor_that_cannot_be_right_gets_the_socket(
     executor: Executor, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    monkeypatch.setattr(ring, "LEAST_PLACED", 1)
+    monkeypatch.setattr(transport, "LEAST_PLACED", 1)
     memory = opened(executor)
     through = memory.through(batch(number, 4000) for number in range(3))
     assert next(through).num_rows == 0
@@ -200,7 +200,7 @@ def test_memory_that_is_not_the_tasks_is_left_alone(executor: Executor, tmp_path
 def test_a_process_without_room_for_addresses(executor: Executor) -> None:
     code = f"""
 import resource
-from spark_lance.spark.scan.ring import open_shared_memory
+from spark_lance.spark.worker.transport import open_shared_memory
 import os
 os.truncate({str(executor.path)!r}, 1 << 40)
 resource.setrlimit(resource.RLIMIT_AS, (1 << 36, 1 << 36))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_lance.spark.compat import java_class
-from spark_lance.spark.session import owner
+from spark_lance.spark.driver import start as enable
 
 
 class Properties:
@@ -30,14 +30,14 @@ class Properties:
 @pytest.fixture
 def properties(monkeypatch: pytest.MonkeyPatch) -> Properties:
     found = Properties()
-    monkeypatch.setattr(owner, "java_class", lambda _jvm, _name: found)
+    monkeypatch.setattr(enable, "java_class", lambda _jvm, _name: found)
     return found
 
 
 def test_one_process_answers_as_often_as_it_likes(properties: Properties) -> None:
-    assert owner.may_answer(None)
+    assert enable.may_answer(None)
     first = dict(properties.values)
-    assert owner.may_answer(None)
+    assert enable.may_answer(None)
     assert properties.values == first
 
 
@@ -46,20 +46,20 @@ def test_a_second_process_is_told_as_long_as_the_first_one_lives(
     properties: Properties, caplog: pytest.LogCaptureFixture
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        theirs = f"{other.pid} {owner._started(other.pid)} another"
-        properties.values[owner._PROPERTY] = theirs
+        theirs = f"{other.pid} {enable._started(other.pid)} another"
+        properties.values[enable._PROPERTY] = theirs
         with caplog.at_level(logging.WARNING):
-            assert not owner.may_answer(None)
+            assert not enable.may_answer(None)
         assert str(other.pid) in caplog.text
-        assert properties.values == {owner._PROPERTY: theirs}
+        assert properties.values == {enable._PROPERTY: theirs}
         assert other.stdin is not None
         other.stdin.close()
-    assert owner.may_answer(None)
+    assert enable.may_answer(None)
 
 
 def test_a_process_of_the_same_number_is_another_one(properties: Properties) -> None:
-    properties.values[owner._PROPERTY] = f"{os.getpid()} long-ago another"
-    assert owner.may_answer(None)
+    properties.values[enable._PROPERTY] = f"{os.getpid()} long-ago another"
+    assert enable.may_answer(None)
 
 
 def test_a_driver_has_its_owner(spark: Any) -> None:
@@ -67,4 +67,4 @@ def test_a_driver_has_its_owner(spark: Any) -> None:
 
     spark_lance.enable(spark.newSession())
     system = java_class(spark._jvm, "java.lang.System")
-    assert system.getProperty(owner._PROPERTY).split()[0] == str(os.getpid())
+    assert system.getProperty(enable._PROPERTY).split()[0] == str(os.getpid())

@@ -14,11 +14,10 @@ from pyspark.sql import SparkSession
 
 import spark_lance
 from spark_lance.redaction import SECRET_NAMES
-from spark_lance.spark import sockets
-from spark_lance.spark.session import builder
-from spark_lance.spark.session.builder import FAST_SETTINGS, session_builder, tell_of_settings
-from spark_lance.spark.session.enable import enable
-from spark_lance.spark.session.start import Wish
+from spark_lance.spark.driver import builder
+from spark_lance.spark.driver.builder import FAST_SETTINGS, session_builder, tell_of_settings
+from spark_lance.spark.driver.start import Wish, start_parts
+from spark_lance.spark.worker import sockets
 
 SOCKETS, FOLDER = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 REDACTION = "spark.redaction.regex"
@@ -54,7 +53,7 @@ def test_a_session_without_them_is_told_once(spark: SparkSession, caplog: pytest
     own = spark.newSession()
     with caplog.at_level("INFO", builder.__name__):
         for _ in range(3):
-            enable(own, Wish())
+            start_parts(own, Wish())
     (record,) = caplog.records
     for name, (value, _) in FAST_SETTINGS.items():
         assert f"{name}={value}" in record.getMessage()

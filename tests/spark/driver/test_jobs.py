@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.spark.jobs import gather, wait_for_tasks
+from spark_lance.spark.driver.jobs import gather, wait_for_tasks
 
 # Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyspark.sql.functions as sf
 import pyspark.sql.types as st
 
-from spark_lance.spark.failures import one_line
+from spark_lance.spark.worker.failures import one_line
 
 __all__ = ["BLOB_FUNCTION", "batches_of_bytes", "blob_function", "bytes_of_row"]
 
@@ -43,7 +43,7 @@ def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Arr
         OptionTypeError: what is given is no blob.
         BlobSourceError, FormatError: the bytes are not where a description says.
     """
-    from spark_lance.spark.schema.blob_ranges import blob_ranges
+    from spark_lance.spark.worker.blob_ranges import blob_ranges
 
     with one_line():
         # Spark reads from the types how it is to call this, and gives the array itself if it is the only one.
@@ -54,7 +54,7 @@ def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Arr
 
 def bytes_of_row(blob: Any, *numbers: int | None) -> bytes | None:
     """Return the bytes for one row; errors as `batches_of_bytes`."""
-    from spark_lance.spark.schema.blob_ranges import blob_ranges
+    from spark_lance.spark.worker.blob_ranges import blob_ranges
 
     with one_line():
         plain = isinstance(blob, bytes | bytearray)

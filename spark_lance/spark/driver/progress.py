@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.io.progress import reporting
-from spark_lance.spark.arguments import check_running
+from spark_lance.spark.driver.arguments import check_running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,13 +130,14 @@ def _bar(spark: SparkSession, what: str) -> Any:
     if "IPython" not in sys.modules and not sys.stderr.isatty():
         return None
     # Not imported at the top: few processes draw anything.
-    return import_module("spark_lance.spark.progress_bars").bar_for(spark, what)
+    from spark_lance.spark.driver.progress_bars import bar_for
+
+    return bar_for(spark, what)
 
 
 def _watched(spark: SparkSession, what: str, running: _Operation | None) -> AbstractContextManager[object]:
     if running is None or running.bar is None:
         return nullcontext()
-    watching: AbstractContextManager[object] = import_module("spark_lance.spark.progress_bars").watching(
-        spark, running.group, what, running.bar
-    )
-    return watching
+    from spark_lance.spark.driver.progress_bars import watching
+
+    return watching(spark, running.group, what, running.bar)

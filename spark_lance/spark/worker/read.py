@@ -17,10 +17,10 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field
-from spark_lance.spark.failures import one_line
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.workers import forget_archives, keep_worker_ready
+from spark_lance.spark.worker.failures import one_line
+from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.reading.scan_task import ScanTask

@@ -23,9 +23,9 @@ from py4j import java_gateway
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError, get_return_value
 
+from spark_lance.spark.driver import java_classes
+from spark_lance.spark.driver.start import PUBLISHED
 from spark_lance.spark.java import prepare_environment
-from spark_lance.spark.session import java_classes
-from spark_lance.spark.session.start import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = java_classes.FOLDER

@@ -19,9 +19,9 @@ from pyspark.errors import PySparkException
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.compat import has_jvm, java_context
-from spark_lance.spark.failures import one_line
-from spark_lance.spark.interpreters import lacks_package
-from spark_lance.spark.workers import forget_archives, keep_worker_ready
+from spark_lance.spark.driver.interpreters import lacks_package
+from spark_lance.spark.worker.failures import one_line
+from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from pyspark.sql.functions import lit
 import spark_lance
 from spark_lance import LanceTable
 from spark_lance.errors import ColumnTypeError, ExpressionError, LanceError, OptionError, OptionTypeError
-from spark_lance.spark.arguments import check_running
+from spark_lance.spark.driver.arguments import check_running
 
 ROWS = pa.table({"id": range(300), "name": ["a"] * 300})
 

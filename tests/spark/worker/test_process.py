@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_lance.spark.jobs import gather
+from spark_lance.spark.driver.jobs import gather
 
 PROGRAM = """
 import gc, importlib, sys, zipfile, zipimport
@@ -21,7 +21,7 @@ sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv[1], None)
 later = sys.argv[2].replace("given", "later")
 sys.path.append(later)
 import given_package.inner, later_module
-from spark_lance.spark import workers
+from spark_lance.spark.worker import process as workers
 
 read = []
 original = zipimport._read_directory
@@ -49,7 +49,7 @@ def test_archives_of_the_start_are_read_once_and_later_ones_again(name: str, tmp
             archive.writestr(f"given_package/{module}.py", "value = 1")
     with zipfile.ZipFile(tmp_path / "later.zip", "w") as archive:
         archive.writestr("later_module.py", "")
-    root = str(Path(__file__).resolve().parent.parent.parent)
+    root = str(Path(__file__).resolve().parents[3])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, name, str(tmp_path / "given.zip")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "given.zip"), root])},
@@ -69,7 +69,7 @@ def test_archives_of_the_start_are_read_once_and_later_ones_again(name: str, tmp
 
 def test_workers_of_spark_are_known_as_such(spark: SparkSession) -> None:
     def asked(batches: object) -> list[bool]:
-        from spark_lance.spark import workers
+        from spark_lance.spark.worker import process as workers
 
         return [workers._is_worker()]
 

@@ -1,0 +1,1 @@
+"""Sessions, jobs and checks: what only the driver runs."""

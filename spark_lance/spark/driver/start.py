@@ -1,0 +1,206 @@
+"""Starts the parts of `spark_lance.enable` in the JVM of a classic session.
+
+Spark plans the scans of a Python data source with all columns, and without filters and limits. In a session
+that was enabled, the driver's own Python plans them (`LanceScan`). Clients of Spark Connect cannot reach that
+JVM. There the options `columns` and `filter` choose what is read, unless the server has enabled all of its
+sessions.
+
+Spark looks up the format to write in the thread's active session, and a session is active by itself only in
+the thread that made it. Where the class `FORMAT` is published, the active session does not matter.
+
+Each part is a class of jvm/ whose nested class Start does the work. One question to the JVM starts all of
+them (`LanceStart`).
+
+Py4J sends all callbacks of a JVM to one Python process, the last one that started its callback server. A
+second process would take the answers of the first one away. So the first process that enables Lance in a JVM
+answers its Java classes as long as it lives (`may_answer`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql.session import SparkSession
+
+from spark_lance.spark.compat import java_class, java_session, jvm_view, start_callbacks
+from spark_lance.spark.driver import java_classes
+from spark_lance.spark.driver.builder import FAST_SETTINGS, tell_of_settings
+
+__all__ = [
+    "FORMAT",
+    "NOT_TAKEN",
+    "PUBLISHED",
+    "Started",
+    "Wish",
+    "may_answer",
+    "start",
+    "start_parts",
+]
+
+logger = logging.getLogger(__name__)
+
+_PROPERTY = "spark_lance.python"
+_PROCESS = uuid.uuid4().hex
+
+
+def may_answer(jvm: Any) -> bool:
+    """Make this process the one that answers, unless another one that lives does; say so then.
+
+    Args:
+        jvm: the view of the JVM that both have.
+    """
+    system = java_class(jvm, "java.lang.System")
+    mine = f"{os.getpid()} {_started(os.getpid())} {_PROCESS}"
+    owner = system.getProperty(_PROPERTY)
+    if owner is not None and owner != mine and _lives(owner):
+        logger.warning(
+            "another Python process (%s) has enabled Lance in this JVM first, and keeps answering for its "
+            "catalogs and plans, those of this session too. Call enable again when it has ended, or start "
+            "a driver of your own",
+            owner.partition(" ")[0],
+        )
+        return False
+    system.setProperty(_PROPERTY, mine)
+    return True
+
+
+def _lives(owner: str) -> bool:
+    process, started, _ = owner.split(" ")
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _started(int(process)) == started
+
+
+def _started(process: int) -> str:
+    """Return when a process began, which tells it from later ones of its number; - if that is unknown."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "-"
+
+
+# The format as threads find it.
+FORMAT = "lance.DefaultSource"
+_STARTS = "org.lance.spark.load.LanceStart"
+# All that is published at once, whatever the first session of a driver asks for.
+PUBLISHED = (
+    "org.lance.spark.shim.Callers",
+    "org.lance.spark.shim.Shim",
+    "org.lance.spark.load.OptionalUnit",
+    FORMAT,
+    "org.lance.spark.load.LanceLate",
+    "org.lance.spark.load.LanceParser",
+    "org.lance.spark.rowlevel.LanceStatements",
+    "org.lance.spark.load.LanceUnits",
+    _STARTS,
+)
+NOT_TAKEN = "the driver's class loader takes no classes"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The parts that a session is to get.
+
+    Attributes:
+        parts: their classes, in order.
+        vital: those of them without which none that follows is started.
+        answers: a `java.util.function.BiFunction` in Python, for questions of the parts.
+        arguments: what they ask for by name.
+    """
+
+    parts: Sequence[str] = ()
+    vital: Sequence[str] = ()
+    answers: Any = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Started:
+    """The result of a start.
+
+    Attributes:
+        missing: classes that are not there or could not be started, and why, in a line.
+        settings: the settings of Spark's context that were asked for, None for those that are not set.
+    """
+
+    missing: Mapping[str, str]
+    settings: Mapping[str, str | None]
+
+
+def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str] = ()) -> Started:
+    """Give a session its parts, and make it the active one of the calling thread.
+
+    Args:
+        spark: a classic session.
+        wish: the parts; they are left out where the driver takes no classes.
+        new_sessions: do it for sessions that are made later, too.
+        settings: names of settings of Spark's context to tell.
+    """
+    jvm = jvm_view(spark)
+    parts = [FORMAT, *wish.parts]
+    missing: dict[str, str] = {}
+    try:
+        published = java_classes.can_publish(jvm)
+        names = PUBLISHED if published else (_STARTS,)
+        loader, lost = java_classes.load_all(jvm, names)
+        missing.update(lost)
+        if not published:
+            missing.update(dict.fromkeys(parts, NOT_TAKEN))
+        request = {
+            "parts": list(wish.parts) if published else [],
+            "vital": list(wish.vital),
+            "asked": list(settings),
+            "newSessions": new_sessions,
+            **wish.arguments,
+        }
+        answers = wish.answers if published and may_answer(jvm) else None
+        if answers is not None:
+            start_callbacks(spark)
+        starting = loader.loadClass(_STARTS).newInstance()
+        answer = json.loads(starting.start(java_session(spark), answers, json.dumps(request)))
+    except Py4JError as error:
+        reason = missing.get(_STARTS) or java_classes.first_line(error)
+        return Started({**dict.fromkeys(parts, reason), **missing}, {})
+    # Why a class was not compiled says more than that it is not there.
+    return Started({**answer["missing"], **missing}, answer["settings"])
+
+
+def start_parts(spark: SparkSession, wish: Wish, *, new_sessions: bool = False) -> Started:
+    """Give a session the parts of `wish`. Calling it again is harmless.
+
+    Args:
+        spark: a classic session, which is the calling thread's active one from then on.
+        wish: the parts.
+        new_sessions: do the same for all sessions that the driver makes from now on, those of Spark Connect
+            clients too if it is their server.
+    """
+    started = start(spark, wish, new_sessions=new_sessions, settings=list(FAST_SETTINGS))
+    if FORMAT in started.missing:
+        _warn_of_threads(started.missing[FORMAT])
+    tell_of_settings(started.settings)
+    return started
+
+
+@cache
+def _warn_of_threads(reason: str) -> None:
+    """Say once what reads and writes by path lack."""
+    logger.warning(
+        "Reads of Lance tables by path fetch all columns and rows here, and each thread that writes by path "
+        "needs its own call of spark_lance.enable(spark): %s",
+        reason,
+    )

@@ -1,1 +1,0 @@
-"""Set-up once per session or process: Java classes, settings, workers."""

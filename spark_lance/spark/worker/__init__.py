@@ -1,0 +1,1 @@
+"""Reads and writes in tasks: all that executors load."""
