@@ -16,7 +16,7 @@ ALTER TABLE lance.t RENAME COLUMN name TO label;
 ALTER TABLE lance.t ALTER COLUMN id TYPE BIGINT;
 ALTER TABLE lance.t SET TBLPROPERTIES ('k' = 'v');
 ALTER TABLE lance.t ADD COLUMN x INT FIRST;
-! adds columns at the end
+ALTER TABLE lance.t DROP COLUMN x;
 SELECT id, label, w FROM lance.t;
 > 1 | a | None
 SHOW TBLPROPERTIES lance.t ('k');
@@ -52,8 +52,8 @@ ALTER TABLE lance.nested ADD COLUMN st.x INT;
 ! ALREADY_EXISTS
 ALTER TABLE lance.nested ADD COLUMN st.k INT NOT NULL;
 ! NOT NULL
-ALTER TABLE lance.nested ADD COLUMN st.k INT FIRST;
-! adds columns at the end
+ALTER TABLE lance.nested ADD COLUMN st.k INT DEFAULT 1;
+! only columns have defaults
 ALTER TABLE lance.nested DROP COLUMN st.nope;
 ! cannot be resolved
 ALTER TABLE lance.nested DROP COLUMN IF EXISTS st.nope;
@@ -87,8 +87,8 @@ SELECT count(*) FROM lance.rw.history WHERE version > 2;
 > 11
 ALTER TABLE lance.rw REPLACE COLUMNS (id INT);
 ! cannot drop or replace all columns
-ALTER TABLE lance.rw ADD COLUMNS (one INT, two INT FIRST);
-! adds columns at the end
+ALTER TABLE lance.rw ADD COLUMNS (one INT, two INT NOT NULL);
+! drop NOT NULL
 SHOW TABLE EXTENDED IN lance LIKE 'rw';
 ~ rw
 SELECT one FROM lance.rw;

@@ -501,9 +501,9 @@ HINTS = (
         ("CREATE OR REPLACE TABLE h AS SELECT 1 AS other",),
     ),
     (
-        "ALTER TABLE h ADD COLUMN w INT FIRST",
-        "leave out FIRST, AFTER and DEFAULT, and give values by UPDATE",
-        ("ALTER TABLE h ADD COLUMN w INT", "UPDATE h SET w = 1"),
+        "ALTER TABLE h ADD COLUMN w INT NOT NULL",
+        "drop NOT NULL, or add DEFAULT",
+        ("ALTER TABLE h ADD COLUMN w INT NOT NULL DEFAULT 1",),
     ),
     (
         "ALTER TABLE keyed DROP COLUMN id",

@@ -41,8 +41,9 @@ from spark_lance.spark.schema.precise_types import precise_metadata
 from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
 from spark_lance.spark.schema.string_types import declared_type, string_metadata
 from spark_lance.spark.schema.types import arrow_type, is_shared
+from spark_lance.table.schema.defaults import DEFAULT_KEYS
 
-__all__ = ["ColumnSettings", "new_field"]
+__all__ = ["ColumnSettings", "new_field", "without_defaults"]
 
 # Lower-cased dotted path of a column -> options of columns and their values.
 ColumnSettings = Mapping[str, Mapping[str, Any]]
@@ -98,6 +99,12 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
         metadata[KEY] = "true"
     nullable = not (key or _holds_key(arrow))
     return pa.field(field.name, arrow, nullable, metadata or None)
+
+
+def without_defaults(field: st.StructField) -> st.StructField:
+    """Return a column of rows without the default that it has in the table which it was read from."""
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in DEFAULT_KEYS}
+    return st.StructField(field.name, field.dataType, field.nullable, metadata)
 
 
 def _suiting(request: dict[str, Any], spark: st.DataType) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from spark_lance.spark.options.column_options import ENCODINGS
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.scan.predicates import conjunction_of
 from spark_lance.spark.schema.blobs import is_description
-from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
+from spark_lance.spark.schema.new_fields import ColumnSettings, new_field, without_defaults
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.spark.schema.types import arrow_schema, covers, field_type, spark_type
 from spark_lance.spark.schema.variants import without_variants
@@ -325,7 +325,7 @@ def _new_schema(schema: st.StructType, options: WriteOptions, old: Schema | None
     fields, reasons = [], []
     for column in schema:
         try:
-            field = new_field(column, options.column_settings)
+            field = new_field(without_defaults(column), options.column_settings)
             keep = old is not None and not _is_typed(column.name, options.column_settings)
             fields.append(_keep_type(field, column, old) if keep and old is not None else field)
         except SchemaError as error:

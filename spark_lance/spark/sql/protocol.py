@@ -106,7 +106,9 @@ class TableChange(TypedDict, total=False):
     nullable: bool
     comment: str | None
     position: str | None
+    after: str | None
     default: str | None
+    exists_default: str | None
     to: str
     if_exists: bool
 

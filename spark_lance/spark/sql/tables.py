@@ -57,6 +57,7 @@ from spark_lance.table.metadata import METADATA_TABLES
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.rows.delete import delete_rows
+from spark_lance.table.schema.defaults import EXISTS_DEFAULT
 from spark_lance.table.schema.keys import check_droppable
 
 __all__ = [
@@ -372,14 +373,14 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
 
 
 def _check_added(change: Mapping[str, Any]) -> None:
-    if change["default"] is not None or change["position"] is not None:
+    if change["default"] is not None and len(change["column"]) > 1:
         raise UnsupportedFormatError(
-            "Lance adds columns at the end and without defaults: leave out FIRST, AFTER and DEFAULT, and "
-            "give values by UPDATE"
+            f"{'.'.join(change['column'])} is a field, and only columns have defaults: leave out DEFAULT"
         )
-    if not change["nullable"]:
+    if not change["nullable"] and change["default"] is None:
         raise SchemaError(
-            f"column {'.'.join(change['column'])} is new, so it is null in all rows: drop NOT NULL"
+            f"column {'.'.join(change['column'])} is new, so it is null in all rows: drop NOT NULL, or add "
+            "DEFAULT"
         )
     new_field(st.StructField(change["column"][-1], parse_type(change["type"]), True), {})
 
@@ -396,6 +397,14 @@ def _path(table: LanceTable, parts: Sequence[str]) -> str:
 
 def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
     added = st.StructField(change["column"][-1], parse_type(change["type"]), True)
+    if change["default"] is not None:
+        details = {"comment": change["comment"], EXISTS_DEFAULT: change["exists_default"]}
+        details = {key: text for key, text in details.items() if text}
+        table.columns.addDefault(st.StructField(added.name, added.dataType, True, details), change["default"])
+        if not change["nullable"]:
+            table.alterColumn(_path(table, change["column"]), nullable=False)
+        _move(table, change)
+        return
     outer = _fields(table, change["column"])[:-1]
     for name, field in zip(change["column"][-2::-1], reversed(outer), strict=True):
         # The struct, or the list of structs, that gets the field has its name again.
@@ -406,6 +415,16 @@ def _add(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.addColumns(st.StructType([added]))
     if change["comment"]:
         table.alterColumn(_path(table, change["column"]), comment=change["comment"])
+    _move(table, change)
+
+
+def _move(table: LanceTable, change: Mapping[str, Any]) -> None:
+    """Move a column or field to the place that a change names, if it names one."""
+    if change["position"] is None:
+        return
+    *outer, _ = change["column"]
+    after = None if change["after"] is None else _path(table, [*outer, change["after"]])
+    table.moveColumn(_path(table, change["column"]), after=after)
 
 
 def _drop(table: LanceTable, change: Mapping[str, Any]) -> None:
@@ -441,6 +460,10 @@ _CHANGES: dict[str, Any] = {
     "column_comment": lambda table, change: table.alterColumn(
         _path(table, change["column"]), comment=change["comment"] or ""
     ),
+    "column_default": lambda table, change: table.alterColumn(
+        _path(table, change["column"]), default=change["default"] or ""
+    ),
+    "column_position": _move,
     "set_property": lambda table, change: table.setConfig({change["property"]: change["value"]}),
     "remove_property": _unset,
 }

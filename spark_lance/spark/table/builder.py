@@ -33,6 +33,7 @@ from spark_lance.table.format.reserved_names import check_settings
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
 from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.schema.defaults import CURRENT_DEFAULT, DEFAULT_KEYS, EXISTS_DEFAULT
 from spark_lance.table.writing.compression import compressed
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class TableBuilder(Generic[Table]):
         vectorSize: int | None = None,
         encoding: Mapping[str, object] | None = None,
         metadata: Mapping[str, str] | None = None,
+        default: str | None = None,
         generatedAlwaysAs: object = None,
         generatedByDefaultAs: object = None,
     ) -> TableBuilder[Table]:
@@ -140,6 +142,7 @@ class TableBuilder(Generic[Table]):
             encoding: how it is stored, by the ends of the names of Lance's field metadata: `compression`,
                 `compression-level`, `structural-encoding`, `blob`, ....
             metadata: further metadata of the field.
+            default: SQL of the value of rows that bring none.
             generatedAlwaysAs, generatedByDefaultAs: not supported.
 
         Raises:
@@ -163,6 +166,8 @@ class TableBuilder(Generic[Table]):
         said.update(metadata or {})
         if comment is not None:
             said[_COMMENT] = comment
+        if default is not None:
+            said |= {CURRENT_DEFAULT: default, EXISTS_DEFAULT: "NULL"}
         self._columns.append(pa.field(colName, arrow.type, nullable, metadata=said or None))
         return self
 
@@ -261,7 +266,8 @@ class TableBuilder(Generic[Table]):
             arrow = column.type
             if pa.types.is_fixed_size_list(arrow):
                 settings[f"{column.name}.arrow.fixed-size-list.size"] = str(arrow.list_size)
-            other = [key for key in details if key != _COMMENT and not key.startswith(_PRIMARY_KEY)]
+            own = (_COMMENT, *DEFAULT_KEYS)
+            other = [key for key in details if key not in own and not key.startswith(_PRIMARY_KEY)]
             if other:
                 raise OptionError(
                     f"column {column.name!r} has {other[0]!r}, which a table by name takes as a property: "
@@ -271,6 +277,7 @@ class TableBuilder(Generic[Table]):
             comment = details.get(_COMMENT)
             columns.append(
                 f"`{column.name.replace('`', '``')}` {kind}{'' if column.nullable else ' NOT NULL'}"
+                + (f" DEFAULT {details[CURRENT_DEFAULT]}" if CURRENT_DEFAULT in details else "")
                 + ("" if comment is None else f" COMMENT {_literal(comment)}")
             )
         if self._key:

@@ -15,10 +15,10 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.schema.blobs import holds_descriptions
-from spark_lance.spark.schema.new_fields import ColumnSettings, new_field
+from spark_lance.spark.schema.new_fields import ColumnSettings, new_field, without_defaults
 from spark_lance.spark.schema.precise_types import PRECISE_TYPE, check_widened
 from spark_lance.spark.schema.read_schema import find_column
-from spark_lance.spark.schema.string_types import STRING_TYPE
+from spark_lance.spark.schema.string_types import DECLARED_TYPE, STRING_TYPE, has_lengths, readable_type
 from spark_lance.spark.schema.types import field_type
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_jobs import ColumnJob, Outcome, cast_columns
@@ -32,12 +32,13 @@ from spark_lance.spark.table.expressions import (
     stored,
     types_of,
 )
-from spark_lance.table.columns.alter import unset_primary_key
+from spark_lance.table.columns.alter import move_column, unset_primary_key
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.work import Others
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.system_columns import system_names
 from spark_lance.table.schema.changes import Alteration
+from spark_lance.table.schema.defaults import CURRENT_DEFAULT, DEFAULT_KEYS, EXISTS_DEFAULT
 from spark_lance.table.schema.keys import check_droppable
 
 if TYPE_CHECKING:
@@ -122,19 +123,56 @@ class TableColumns:
         if isinstance(columns, DataFrame):
             joined = self._joined(columns, on)
             self._check_case(joined.values)
-            kinds = [columns.schema[name] for name in joined.values.values()]
+            kinds = [without_defaults(columns.schema[name]) for name in joined.values.values()]
             target = _new_fields(kinds, list(joined.values), sizes)
             return self._metrics(ColumnJob(self.table, joined, Others.NULL, resume).add(target))
         if isinstance(columns, Mapping):
             self._check_case(columns)
             source = Expressions(self.table, columns)
             frame = source.frame(*_all_of(self.table.dataset()))
-            kinds = [field for field in frame.schema if field.name in columns]
+            kinds = [without_defaults(field) for field in frame.schema if field.name in columns]
             target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
             return self._metrics(ColumnJob(self.table, source, Others.FORBIDDEN, resume).add(target))
         function, target = self._function(cast("Batches", columns), inputs, schema, batchSize, sizes)
         self._check_case(target.names)
         return self._metrics(ColumnJob(self.table, function, Others.FORBIDDEN, resume).add(target))
+
+    def addDefault(self, column: st.StructField, default: str) -> DataFrame:
+        """Add a column with a default, which all rows get as their value.
+
+        Args:
+            column: its name, type and comment.
+            default: SQL of its default. It is computed once for each task.
+
+        Returns:
+            One row, see `addColumns`.
+
+        Raises:
+            SchemaError, ExpressionError, CommitError, UnsupportedFormatError: see `addColumns`.
+        """
+        self._check_case([column.name])
+        kind = self._default_type(column.name, column.dataType, default)
+        metadata = {EXISTS_DEFAULT: default, **(column.metadata or {}), CURRENT_DEFAULT: default}
+        if has_lengths(column.dataType):
+            metadata[DECLARED_TYPE] = column.dataType.simpleString()
+        functions = functions_of(self.table.spark)
+        source = Expressions(self.table, {column.name: functions.expr(default).cast(kind)})
+        source.frame(*_all_of(self.table.dataset()))
+        target = _new_fields([st.StructField(column.name, kind, True, metadata)], [column.name], {})
+        return self._metrics(ColumnJob(self.table, source, Others.FORBIDDEN, None).add(target))
+
+    def _default_type(self, name: str, kind: st.DataType, default: str) -> st.DataType:
+        """Return the type in which Spark computes a column's default.
+
+        Raises:
+            ExpressionError: the default is no SQL of a constant, or not of the column's type.
+        """
+        kind = readable_type(kind)
+        functions = functions_of(self.table.spark)
+        with analysed(f"the default of column {name!r}"):
+            row = self.table.spark.createDataFrame([(0,)], "`` int")
+            row.select(functions.expr(default).cast(kind)).collect()
+        return kind
 
     def _check_case(self, names: Iterable[str], renamed: Collection[str] = ()) -> None:
         """Refuse new columns that Spark could not tell from others of the table.
@@ -271,6 +309,7 @@ class TableColumns:
         type: st.DataType | pa.DataType | str | None = None,
         nullable: bool | None = None,
         comment: str | None = None,
+        default: str | None = None,
     ) -> None:
         """Change what a column is; several changes are versions of their own, in the order of the arguments.
 
@@ -281,6 +320,8 @@ class TableColumns:
                 task per fragment; other columns are not touched.
             nullable: whether it may be null from now on; False needs a look at all its values.
             comment: its new comment; an empty one takes it away.
+            default: SQL of the value that new rows get from now on if they bring none; an empty one takes it
+                away.
 
         Raises:
             SchemaError: it does not exist, there are nulls, or values that the new type cannot hold; an index
@@ -288,8 +329,8 @@ class TableColumns:
             OptionError: there is nothing to change.
             CommitError: other writers were in the way; see its subclasses.
         """
-        if type is None and nullable is None and comment is None:
-            raise OptionError("give a type, nullable or a comment")
+        if type is None and nullable is None and comment is None and default is None:
+            raise OptionError("give a type, nullable, a comment or a default")
         if type is not None:
             field = self._new_field(type)
             check_widened(name, self.table.dataset().lance_schema.find(name)[-1], field)
@@ -299,6 +340,19 @@ class TableColumns:
             cast_columns(self.table, [Alteration(name, nullable=nullable)])
         if comment is not None:
             self.table.dataset().update_field_metadata({name: {"comment": comment or None}})
+        if default is not None:
+            self._set_default(name, default)
+
+    def move(self, name: str, *, after: str | None = None) -> None:
+        """Move a column, or a field of a struct ("a.b"), behind another of the same struct, or to the front.
+
+        Only the schema changes, no file is rewritten.
+
+        Raises:
+            SchemaError: one of them does not exist, or they are in different structs.
+            CommitError: other writers were in the way; see its subclasses.
+        """
+        move_column(self.table.dataset().snapshot, name, after)
 
     def alterAll(self, *alterations: Mapping[str, Any]) -> None:
         """Alter several columns in one version, by dicts with the keys of `LanceDataset.alter_columns`.
@@ -319,6 +373,21 @@ class TableColumns:
         else:
             column = st.StructField("x", kind)
         return new_field(column, {})
+
+    def _set_default(self, name: str, default: str) -> None:
+        """Give a column a default, or take it away."""
+        dataset = self.table.dataset()
+        path = dataset.lance_schema.find(name)
+        if len(path) > 1:
+            raise SchemaError(
+                f"{name!r} is a field, and only columns have defaults: set one of {path[0].name!r}"
+            )
+        if not default:
+            dataset.update_field_metadata({name: dict.fromkeys(DEFAULT_KEYS)})
+            return
+        self._default_type(name, field_type(path[0].read_field()), default)
+        exists = path[0].metadata.get(EXISTS_DEFAULT, "NULL")
+        dataset.update_field_metadata({name: {CURRENT_DEFAULT: default, EXISTS_DEFAULT: exists}})
 
     def _declare_type(self, name: str, metadata: Mapping[bytes, bytes]) -> None:
         """Keep the declared type of a column: CHAR(n), VARCHAR(n), a collation, TIME(p) or an interval."""

@@ -15,6 +15,7 @@ from spark_lance.spark.table.column_references import Expression
 from spark_lance.spark.table.expressions import quoted
 from spark_lance.spark.table.merge_keys import column_path
 from spark_lance.spark.table.targets import Assignments
+from spark_lance.table.schema.defaults import default_sql
 from spark_lance.table.schema.keys import in_key_order
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ def _assigned(
         assigned = Assignments.of(schema, clause.values, alias)
         if clause.kind == "insert" and assigned.partly:
             raise SchemaError(f"{clause.name}: an insert sets whole columns, not {assigned.partly[0]!r}")
+        if clause.kind == "insert":
+            return _with_defaults(clause.values, assigned, schema, alias)
         return assigned
     values: dict[str, Expression] = {}
     left_out = {name.lower() for name in clause.without}
@@ -208,7 +211,20 @@ def _assigned(
         values[quoted(top.name)] = copies.take((exact or alike)[0])
     if not values:
         raise SchemaError(f"{clause.name}: the source has none of the table's columns")
-    return Assignments.of(schema, values)
+    assigned = Assignments.of(schema, values)
+    return _with_defaults(values, assigned, schema, None) if clause.kind == "insert" else assigned
+
+
+def _with_defaults(
+    values: Mapping[str, Expression], assigned: Assignments, schema: Schema, alias: str | None
+) -> Assignments:
+    """Return what an insert sets, with the defaults of the columns that it leaves out."""
+    defaults = {
+        quoted(top.name): sql
+        for top in schema.fields
+        if top not in assigned.fields and (sql := default_sql(top)) is not None
+    }
+    return Assignments.of(schema, {**values, **defaults}, alias) if defaults else assigned
 
 
 def _alike(fields: Sequence[Field], keys: Mapping[str, str], source: st.StructType) -> bool:

@@ -437,9 +437,14 @@ class LanceTable(TableBase):
         type: st.DataType | pa.DataType | str | None = None,
         nullable: bool | None = None,
         comment: str | None = None,
+        default: str | None = None,
     ) -> None:
         """Change what a column is; see `columns.alter`."""
-        return self.columns.alter(name, type=type, nullable=nullable, comment=comment)
+        return self.columns.alter(name, type=type, nullable=nullable, comment=comment, default=default)
+
+    def moveColumn(self, name: str, *, after: str | None = None) -> None:
+        """Move a column behind another, or to the front; see `columns.move`."""
+        return self.columns.move(name, after=after)
 
     def alterColumns(self, *alterations: Mapping[str, Any]) -> None:
         """See `columns.alterAll`."""

@@ -39,13 +39,14 @@ from spark_lance.table.schema.changes import (
     Casts,
     alter_fields,
     drop_fields,
+    move_field,
     schema_protos,
     tightened_fields,
 )
 from spark_lance.table.schema.keys import forget_key, primary_key
 from spark_lance.table.writing.column_files import each_fragment
 
-__all__ = ["Cast", "Execute", "alter_columns", "drop_columns", "unset_primary_key"]
+__all__ = ["Cast", "Execute", "alter_columns", "drop_columns", "move_column", "unset_primary_key"]
 
 
 def drop_columns(
@@ -91,6 +92,29 @@ def unset_primary_key(
         fields = schema_protos(version.schema, version)
         forget_key(fields)
         operation = project_message(fields)
+        return commit_operation(at.table, operation, read_version=version.version, env=env)
+
+    return retry_operation(snapshot, attempt, reruns, env)
+
+
+def move_column(
+    snapshot: Snapshot,
+    path: str,
+    after: str | None,
+    *,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
+) -> Manifest:
+    """Move a field behind another field, or to the front, and return the new version.
+
+    Raises:
+        SchemaError: see `move_field`.
+        CommitError: other writers were in the way; see its subclasses.
+    """
+
+    def attempt(at: Snapshot) -> Manifest:
+        version = at.manifest
+        operation = project_message(schema_protos(move_field(version.schema, path, after), version))
         return commit_operation(at.table, operation, read_version=version.version, env=env)
 
     return retry_operation(snapshot, attempt, reruns, env)

@@ -44,6 +44,7 @@ from spark_lance.table.rows.row_rewrites import (
     whole_rows,
     write_moved,
 )
+from spark_lance.table.schema.defaults import default_array, default_sql
 from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.targets import choose_targets
@@ -340,8 +341,8 @@ class Merge:
         step = max(1, int(_PIECE_BYTES / max(self.source.row_bytes, 0.125)))
         for first in range(0, len(inserted), step):
             new = self.source.pick(inserted[first : first + step])
-            nulls = {f.name: pa.nulls(new.num_rows, f.arrow_type()) for f in copied}
-            yield whole_rows(fields, new, nulls)
+            others = {f.name: default_array(f, new.num_rows) for f in copied}
+            yield whole_rows(fields, new, others)
 
     def _filter(self, inserted: Int64Array) -> KeyFilter:
         """Return the keys of the inserted rows; those with nulls equal no key of others."""
@@ -374,7 +375,11 @@ def _aligner(source: pa.Schema, schema: Schema, keys: Sequence[Field], insert: b
         if key.name not in source.names:
             raise SchemaError(f"the source lacks the key column {key.name!r}")
     for top in schema.fields:
-        if insert and not top.nullable and top.name not in source.names:
+        if top.name in source.names or not insert:
+            continue
+        if default_sql(top) is not None:
+            default_array(top, 0)
+        elif not top.nullable:
             raise SchemaError(f"column {top.name!r} must not be null, so rows without it are not inserted")
     present = tuple(top for top in schema.fields if top.name in source.names)
     return Aligner(source, Schema(present, schema.metadata))

@@ -29,6 +29,7 @@ __all__ = [
     "add_fields",
     "alter_fields",
     "drop_fields",
+    "move_field",
     "new_field_ids",
     "schema_protos",
     "tightened_fields",
@@ -183,6 +184,36 @@ def drop_fields(schema: Schema, paths: Sequence[str]) -> Schema:
     smaller = Schema(fields, schema.metadata)
     check_same_keys(schema, smaller, may_vanish=True)
     return smaller
+
+
+def move_field(schema: Schema, path: str, after: str | None) -> Schema:
+    """Return a schema in which a field is behind another one of the same struct, or its first one.
+
+    Args:
+        schema: the schema.
+        path: the field.
+        after: the field in front of it; None makes it the first one.
+
+    Raises:
+        SchemaError: a field does not exist, they are not in one struct, or it is a part of a map.
+    """
+    *outer, moved = schema.find(path)
+    if outer and outer[-1].kind != "struct":
+        raise SchemaError(f"{path!r}: only columns and fields of structs have an order")
+    siblings = outer[-1].children if outer else schema.fields
+    others = [field for field in siblings if field.id != moved.id]
+    place = 0
+    if after is not None:
+        *around, before = schema.find(after)
+        if [field.id for field in around] != [field.id for field in outer] or before.id == moved.id:
+            raise SchemaError(f"{path!r} cannot be behind {after!r}, which is not another field next to it")
+        place = 1 + next(number for number, field in enumerate(others) if field.id == before.id)
+    order = (*others[:place], moved, *others[place:])
+    for field in reversed(outer):
+        changed = replace(field, children=order)
+        level = next((up.children for up in outer if field in up.children), schema.fields)
+        order = tuple(changed if one.id == field.id else one for one in level)
+    return Schema(order, schema.metadata)
 
 
 def _without(field: Field, gone: Collection[int]) -> Field | None:

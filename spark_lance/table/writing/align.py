@@ -14,6 +14,7 @@ from spark_lance.arrow.arrays import sound
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.schema.defaults import default_array, default_sql
 from spark_lance.table.writing.casts import ADD_IT, Cast, WrongLengthError, cast_field, with_references
 from spark_lance.table.writing.differences import Differences, rows_do_not_fit
 
@@ -46,7 +47,8 @@ class Aligner:
     """Turns batches of one Arrow schema into batches of (a subset of) a table's schema.
 
     Args:
-        source: schema of the incoming batches; columns in any order, nullable ones may be missing.
+        source: schema of the incoming batches; columns in any order. Nullable columns and those with a
+            default may be missing.
         target: the table's schema.
 
     Raises:
@@ -67,10 +69,17 @@ class Aligner:
         casts: list[tuple[str, Cast | None]] = []
         fields: list[Field] = []
         arrow: list[pa.Field] = []
+        self._defaults: dict[str, Field] = {}
         for field in target.fields:
             index = source.get_field_index(field.name)
             if index < 0:
-                if not field.nullable:
+                if default_sql(field) is not None:
+                    default_array(field, 0)
+                    casts.append((field.name, None))
+                    fields.append(field)
+                    arrow.append(field.arrow_field())
+                    self._defaults[field.name] = field
+                elif not field.nullable:
                     differences.append(f"column {field.name!r} must not be null but is missing in the data")
                 continue
             source_field = source.field(index)
@@ -78,7 +87,7 @@ class Aligner:
             casts.append((field.name, cast_field(source_field, aligned, field.name, differences)))
             fields.append(field)
             arrow.append(aligned)
-        if not fields and not differences and target.fields:
+        if len(fields) == len(self._defaults) and not differences and target.fields:
             differences.append("the data has none of the table's columns")
         if differences:
             raise rows_do_not_fit(differences)
@@ -94,7 +103,10 @@ class Aligner:
         """
         arrays = []
         for (name, cast), field in zip(self._casts, self.arrow_schema, strict=True):
-            array = sound(batch.column(name))
+            if name in self._defaults:
+                array = default_array(self._defaults[name], batch.num_rows)
+            else:
+                array = sound(batch.column(name))
             if isinstance(array, pa.ExtensionArray):
                 array = array.storage
             if cast is not None:

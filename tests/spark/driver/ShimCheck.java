@@ -20,6 +20,8 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
+import org.apache.spark.sql.connector.expressions.LiteralValue;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.LogicalWriteInfoImpl;
@@ -92,6 +94,7 @@ public final class ShimCheck implements Callable {
             .config("spark.driver.host", "127.0.0.1").config("spark.sql.catalogImplementation", "in-memory").getOrCreate();
     try {
       callers();
+      columns();
       session(session);
       source();
       worker();
@@ -112,6 +115,11 @@ public final class ShimCheck implements Callable {
     check(!Callers.isSavingByPath() && !Callers.isWriter() && !Callers.isCatalogApi(), "nobody writes");
     check(!Callers.isPipeline() && !Callers.namesDefaultFormat() && !Callers.isShowTableExtended(), "nobody creates or shows a table");
     check(!Callers.isResolvingRelations() && !Callers.isSchemaEvolution() && !Callers.isMicroBatch(), "nobody analyzes");
+  }
+
+  private static void columns() {
+    ColumnDefaultValue value = new ColumnDefaultValue("1 + 1", new LiteralValue(2, DataTypes.IntegerType));
+    check(Shim.defaultSql(value).equals("1 + 1"), "the SQL of a default");
   }
 
   private static void session(SparkSession session) {

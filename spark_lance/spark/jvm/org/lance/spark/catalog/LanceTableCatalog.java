@@ -14,8 +14,10 @@ import java.util.Set;
 import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.trees.CurrentOrigin$;
 import org.apache.spark.sql.catalyst.trees.Origin;
+import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
@@ -25,6 +27,7 @@ import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
@@ -38,6 +41,7 @@ import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
+import org.lance.spark.shim.Shim;
 
 public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   // What stands before a name that need not be there, and that Spark looks up nevertheless.
@@ -55,6 +59,10 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
 
   public String name() {
     return name;
+  }
+
+  public Set capabilities() {
+    return Collections.singleton(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
   }
 
   public String[] defaultNamespace() {
@@ -347,8 +355,10 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       told.put(Protocol.TYPE, add.dataType().json());
       told.put(Protocol.NULLABLE, Boolean.valueOf(add.isNullable()));
       told.put(Protocol.COMMENT, add.comment());
-      told.put(Protocol.POSITION, add.position() == null ? null : add.position().toString());
-      told.put(Protocol.DEFAULT, add.defaultValue() == null ? null : add.defaultValue().toString());
+      position(told, add.position());
+      ColumnDefaultValue value = add.defaultValue();
+      told.put(Protocol.EXISTS_DEFAULT, value == null ? null : constant(value.getValue()));
+      told.put(Protocol.DEFAULT, value == null ? null : Shim.defaultSql(value));
     } else if (change instanceof TableChange.RenameColumn) {
       TableChange.RenameColumn rename = (TableChange.RenameColumn) change;
       column(told, "rename_column", rename.fieldNames());
@@ -369,6 +379,14 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       TableChange.DeleteColumn delete = (TableChange.DeleteColumn) change;
       column(told, "drop_column", delete.fieldNames());
       told.put(Protocol.IF_EXISTS, delete.ifExists());
+    } else if (change instanceof TableChange.UpdateColumnDefaultValue) {
+      TableChange.UpdateColumnDefaultValue update = (TableChange.UpdateColumnDefaultValue) change;
+      column(told, "column_default", update.fieldNames());
+      told.put(Protocol.DEFAULT, update.newDefaultValue());
+    } else if (change instanceof TableChange.UpdateColumnPosition) {
+      TableChange.UpdateColumnPosition update = (TableChange.UpdateColumnPosition) change;
+      column(told, "column_position", update.fieldNames());
+      position(told, update.position());
     } else if (change instanceof TableChange.ClusterBy) {
       told.put(Protocol.KIND, "cluster_by");
       told.put(Protocol.COLUMNS, texts(((TableChange.ClusterBy) change).clusteringColumns()));
@@ -383,6 +401,18 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       names.add(column.toString());
     }
     return names;
+  }
+
+  // SQL of a constant.
+  private static String constant(org.apache.spark.sql.connector.expressions.Literal value) {
+    return new Literal(value.value(), value.dataType()).sql();
+  }
+
+  // Nothing, "first", or "after" with the name of the column before.
+  private static void position(Map told, TableChange.ColumnPosition position) {
+    boolean isAfter = position instanceof TableChange.After;
+    told.put(Protocol.POSITION, position == null ? null : isAfter ? "after" : "first");
+    told.put(Protocol.AFTER, isAfter ? ((TableChange.After) position).column() : null);
   }
 
   private static void column(Map told, String kind, String[] path) {

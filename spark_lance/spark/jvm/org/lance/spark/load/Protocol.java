@@ -50,6 +50,7 @@ public final class Protocol {
   // Keys.
   public static final String ABORTS = "aborts";
   public static final String ABOUT = "about";
+  public static final String AFTER = "after";
   public static final String AGGREGATES = "aggregates";
   public static final String ALONE = "alone";
   public static final String ALWAYS = "always";
@@ -88,6 +89,7 @@ public final class Protocol {
   public static final String ERROR = "error";
   public static final String EVOLVES = "evolves";
   public static final String EXECUTION = "execution";
+  public static final String EXISTS_DEFAULT = "exists_default";
   public static final String FILE = "file";
   public static final String FILES = "files";
   public static final String FUNCTION = "function";

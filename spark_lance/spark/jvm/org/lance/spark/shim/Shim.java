@@ -24,6 +24,7 @@ import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.PushDownUtils$;
@@ -209,6 +210,13 @@ public final class Shim {
     }
     Method spec = method(plan.getClass(), "tableSpec");
     return spec == null ? null : (scala.Option) call(invoke(spec, plan, new Object[0]), "provider");
+  }
+
+  /** The SQL of a default. Since Spark 4.1 a class that no source can name has the method. */
+  public static String defaultSql(ColumnDefaultValue value) {
+    Method method = method(value.getClass(), "getSql");
+    method.setAccessible(true);
+    return (String) invoke(method, value, new Object[0]);
   }
 
   /** The name in such a plan; null if it has none. */

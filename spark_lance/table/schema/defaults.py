@@ -1,0 +1,104 @@
+"""Defaults of columns: the value that a row gets in a column for which it brings none.
+
+They are field metadata, under the keys of Spark. Other engines ignore them.
+
+    CURRENT_DEFAULT    SQL of the value that new rows get
+    EXISTS_DEFAULT     SQL of the value that the rows had got when the column was added
+
+The rows that exist when a column is added get its default as values in new data files. So readers need not
+know `EXISTS_DEFAULT`, and a changed default changes no row.
+
+Any SQL of Spark can be a default. Spark computes it where it plans the rows. Writers without Spark know
+literals: `5`, `-1.5`, `'text'`, `DATE '2020-01-01'`, `X'00'`, TRUE, NULL. If a column has another default,
+they refuse rows without a value for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.errors import SchemaError
+from spark_lance.file.base.schema import Field
+
+__all__ = ["CURRENT_DEFAULT", "DEFAULT_KEYS", "EXISTS_DEFAULT", "default_array", "default_sql"]
+
+CURRENT_DEFAULT = "CURRENT_DEFAULT"
+EXISTS_DEFAULT = "EXISTS_DEFAULT"
+DEFAULT_KEYS = (CURRENT_DEFAULT, EXISTS_DEFAULT)
+
+# Text without a backslash or a quote in it, which mean different things to different settings of Spark.
+_TEXT = r"'([^'\\]*)'"
+_FORMS: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL | re.ASCII), value)
+    for pattern, value in (
+        (r"(NULL)", lambda _: None),
+        (r"(TRUE|FALSE)", lambda text: text.upper() == "TRUE"),
+        (r"([+-]?\d{1,38})[LSY]?", int),
+        (r"([+-]?(?:\d+\.\d*|\.\d+))(?:BD)?", Decimal),
+        (_TEXT, str),
+        (rf"DATE\s*{_TEXT}", datetime.date.fromisoformat),
+        (rf"X\s*{_TEXT}", bytes.fromhex),
+    )
+)
+
+
+def default_sql(field: Field) -> str | None:
+    """Return the SQL of the value that new rows get in a column; None if it has no default."""
+    return field.metadata.get(CURRENT_DEFAULT) or None
+
+
+def default_array(field: Field, count: int) -> pa.Array:
+    """Return the values of a column for rows that bring none: its default, or nulls.
+
+    Args:
+        field: the column.
+        count: the number of rows.
+
+    Raises:
+        SchemaError: the default is no literal, or not one of the column's type.
+    """
+    sql, kind = default_sql(field), field.arrow_type()
+    if sql is None:
+        return pa.nulls(count, kind)
+    try:
+        scalar = _scalar(_literal(sql.strip()), kind)
+    except (ValueError, ArithmeticError, TypeError, pa.ArrowException):
+        raise SchemaError(
+            f"column {field.name!r} is missing in the rows, and only Spark computes its DEFAULT {sql}: add "
+            "the column to the rows, or write by the table's name in a catalog"
+        ) from None
+    return pa.nulls(count, kind) if not scalar.is_valid else pa.repeat(scalar, count)
+
+
+def _literal(sql: str) -> Any:
+    """Return the Python value of a literal."""
+    for pattern, value in _FORMS:
+        if match := pattern.fullmatch(sql):
+            return value(match[1])
+    raise ValueError(sql)
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return a literal in the type of a column, as Spark casts it; refuse what it might cast differently."""
+    if value is None:
+        return pa.scalar(None, kind)
+    own = pa.scalar(value)
+    if own.type == kind:
+        return own
+    same_family = (
+        (isinstance(value, str) and (pa.types.is_string(kind) or pa.types.is_large_string(kind)))
+        or (isinstance(value, bytes) and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)))
+        or (type(value) is int and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)))
+        or (isinstance(value, Decimal) and pa.types.is_decimal(kind))
+    )
+    if same_family:
+        return pa.scalar(value, kind)
+    if type(value) in (int, Decimal) and (pa.types.is_float32(kind) or pa.types.is_float64(kind)):
+        return pa.scalar(float(value), kind)
+    raise TypeError(f"{value!r} is no {kind}")

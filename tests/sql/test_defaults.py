@@ -1,0 +1,220 @@
+"""Defaults of columns, and the order of columns: on every way to write, and compared with Parquet."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_lance
+from spark_lance import LanceTable
+from spark_lance.errors import LanceError, SchemaError
+from tests.conftest import interpreted
+
+
+@pytest.fixture
+def session(spark: SparkSession, tmp_path: Path) -> SparkSession:
+    session = spark_lance.enable(spark.newSession(), root=str(tmp_path / "lance"))
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    return interpreted(session)
+
+
+def place(session: SparkSession, table: str) -> str:
+    return str(session.sql(f"DESCRIBE DETAIL {table}").collect()[0]["location"])
+
+
+def rows(session: SparkSession, table: str = "lance.t") -> list[tuple[object, ...]]:
+    return sorted((tuple(row) for row in session.table(table).collect()), key=repr)
+
+
+# Type -> defaults of it.
+_DEFAULTS = {
+    "INT": ("5", "-7", "1 + 1", "NULL"),
+    "BIGINT": ("9000000000", "3L"),
+    "STRING": ("'x'", "'it''s'", "concat('a', 'b')", "''"),
+    "DECIMAL(10,2)": ("1.5", "-0.25BD", "7"),
+    "DOUBLE": ("1.5", "2", "1e3"),
+    "DATE": ("DATE '2020-02-29'", "DATE '1999-12-31' + INTERVAL 1 DAY"),
+    "BOOLEAN": ("TRUE", "1 = 2"),
+    "TIMESTAMP": ("TIMESTAMP '2020-01-01 10:00:00'",),
+    "ARRAY<INT>": ("array(1, 2)",),
+    "STRUCT<a: INT, b: STRING>": ("named_struct('a', 1, 'b', 'z')",),
+    "VARCHAR(5)": ("'abc'",),
+}
+
+
+class _Statements:
+    """Draws statements about a table `$T` that Parquet's tables take, too."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw, self._next = random.Random(seed), 0
+        self._types: dict[str, str] = {}
+        self._rows = 0
+
+    def _column(self) -> tuple[str, str]:
+        name, kind = f"c{self._next}", self._draw.choice(list(_DEFAULTS))
+        self._next += 1
+        self._types[name] = kind
+        default = f" DEFAULT {self._draw.choice(_DEFAULTS[kind])}" if self._draw.random() < 0.8 else ""
+        return name, f"{name} {kind}{default}"
+
+    def create(self) -> str:
+        return f"CREATE TABLE $T (id INT, {', '.join(self._column()[1] for _ in range(5))})"
+
+    def next(self) -> str:
+        choice = self._draw.random()
+        if choice < 0.15:
+            return f"ALTER TABLE $T ADD COLUMN {self._column()[1]}"
+        name = self._draw.choice(list(self._types))
+        if choice < 0.3:
+            default = self._draw.choice(_DEFAULTS[self._types[name]])
+            return f"ALTER TABLE $T ALTER COLUMN {name} SET DEFAULT {default}"
+        if choice < 0.37:
+            return f"ALTER TABLE $T ALTER COLUMN {name} DROP DEFAULT"
+        self._rows += 1
+        if choice < 0.6:
+            return f"INSERT INTO $T (id) VALUES ({self._rows})"
+        if choice < 0.8:
+            return f"INSERT INTO $T (id, {name}) VALUES ({self._rows}, DEFAULT)"
+        if choice < 0.83:
+            return f"INSERT OVERWRITE $T (id) VALUES ({self._rows})"
+        values = ", ".join(self._draw.choice(("DEFAULT", "NULL")) for _ in self._types)
+        return f"INSERT INTO $T VALUES ({self._rows}, {values})"
+
+
+@pytest.mark.parametrize(("seed", "count"), [(1, 12), pytest.param(2, 60, marks=pytest.mark.slow)])
+def test_statements_do_what_they_do_on_parquet(
+    session: SparkSession, tmp_path: Path, seed: int, count: int
+) -> None:
+    statements = _Statements(seed)
+    first = statements.create()
+    name = f"defaults_{seed}"
+    parquet = f"{first} USING parquet LOCATION '{tmp_path}/parquet'"
+    session.sql(f"DROP TABLE IF EXISTS {name}").collect()
+    try:
+        for number, statement in enumerate([first, *(statements.next() for _ in range(count))]):
+            session.sql((statement if number else parquet).replace("$T", name)).collect()
+            session.sql(statement.replace("$T", "lance.t")).collect()
+        assert rows(session) == rows(session, name)
+        assert session.table("lance.t").columns == session.table(name).columns
+    finally:
+        session.sql(f"DROP TABLE IF EXISTS {name}").collect()
+
+
+def test_every_write_fills_in_defaults(session: SparkSession, tmp_path: Path) -> None:
+    session.sql("CREATE TABLE lance.t (id INT, a INT DEFAULT 5, s STRING DEFAULT 'x')").collect()
+    path = place(session, "lance.t")
+    ids = iter(range(1, 100))
+
+    def frame() -> DataFrame:
+        return session.createDataFrame([(next(ids),)], "id int")
+
+    session.sql("INSERT INTO lance.t (id) VALUES (0)").collect()
+    frame().writeTo("lance.t").append()
+    frame().write.mode("append").format("lance").save(path)
+    spark_lance.write_dataset(pa.table({"id": pa.array([next(ids)], pa.int32())}), path, mode="append")
+    dataset = spark_lance.dataset(path)
+    dataset.merge_insert("id").when_not_matched_insert_all().execute(
+        pa.table({"id": pa.array([next(ids)], pa.int32())})
+    )
+    table = LanceTable.forName(session, "lance.t")
+    merge = table.alias("t").merge(frame().alias("s"), "t.id = s.id")
+    merge.whenNotMatchedInsert(values={"id": "s.id"}).execute()
+    table.alias("t").merge(
+        frame().alias("s"), "t.id = s.id"
+    ).withSchemaEvolution().whenNotMatchedInsertAll().execute()
+    session.sql(
+        f"MERGE INTO lance.t USING (SELECT {next(ids)} AS id) AS s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+    ).collect()
+    frame().write.format("parquet").save(str(tmp_path / "source"))
+    stream = session.readStream.schema("id int").parquet(str(tmp_path / "source")).writeStream
+    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    assert stream.format("lance").start(path).awaitTermination(60)
+    last = next(ids)
+    assert rows(session) == [(number, 5, "x") for number in range(last)]
+    session.sql("UPDATE lance.t SET a = 6, s = 'y'").collect()
+    session.sql("UPDATE lance.t SET a = DEFAULT WHERE id > 0").collect()
+    assert rows(session) == [(0, 6, "y"), *((number, 5, "y") for number in range(1, last))]
+
+
+def test_old_rows_keep_the_default_that_they_got(session: SparkSession) -> None:
+    session.sql("CREATE TABLE lance.t AS SELECT 1 AS id").collect()
+    session.sql("ALTER TABLE lance.t ADD COLUMN b DECIMAL(5,2) NOT NULL DEFAULT 7 COMMENT 'why'").collect()
+    session.sql("ALTER TABLE lance.t ALTER COLUMN b SET DEFAULT 8").collect()
+    session.sql("INSERT INTO lance.t (id) VALUES (2)").collect()
+    assert rows(session) == [(1, Decimal("7.00")), (2, Decimal("8.00"))]
+    field = spark_lance.dataset(place(session, "lance.t")).lance_schema.field("b")
+    assert (field.nullable, field.metadata["comment"]) == (False, "why")
+    assert (field.metadata["CURRENT_DEFAULT"], field.metadata["EXISTS_DEFAULT"]) == ("8", "7.00BD")
+    assert "DEFAULT 8" in session.sql("SHOW CREATE TABLE lance.t").collect()[0][0]
+    described = session.sql("DESCRIBE EXTENDED lance.t").collect()
+    assert ("b", "decimal(5,2)", "8") in [tuple(row) for row in described]
+
+
+def test_a_copy_has_no_defaults(session: SparkSession, tmp_path: Path) -> None:
+    session.sql("CREATE TABLE lance.t (id INT, a INT DEFAULT 5)").collect()
+    session.sql("CREATE TABLE lance.c AS SELECT * FROM lance.t").collect()
+    session.table("lance.t").write.mode("append").format("lance").save(str(tmp_path / "copy"))
+    for path in (place(session, "lance.c"), str(tmp_path / "copy")):
+        assert all(not field.metadata for field in spark_lance.dataset(path).lance_schema.fields)
+
+
+def test_defaults_that_only_spark_computes(session: SparkSession) -> None:
+    session.sql("CREATE TABLE lance.t (id INT, at TIMESTAMP DEFAULT current_timestamp())").collect()
+    path = place(session, "lance.t")
+    one = pa.table({"id": pa.array([1], pa.int32())})
+    with pytest.raises(SchemaError, match="only Spark computes its DEFAULT current_timestamp"):
+        spark_lance.write_dataset(one, path, mode="append")
+    session.sql("INSERT INTO lance.t (id) VALUES (1)").collect()
+    source = session.createDataFrame([(2,)], "id int").alias("s")
+    merge = LanceTable.forName(session, "lance.t").alias("t").merge(source, "t.id = s.id")
+    merge.whenNotMatchedInsert(values={"id": "s.id"}).execute()
+    assert session.sql("SELECT count(at) FROM lance.t").collect()[0][0] == 2
+
+
+def test_defaults_of_tables_by_path(session: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "built")
+    builder = LanceTable.create(session).location(path).addColumn("id", "INT")
+    table = builder.addColumn("a", "INT", default="5").execute()
+    one = session.createDataFrame([(1,)], "id int")
+    one.write.mode("append").format("lance").save(path)
+    table.alterColumn("a", default="6")
+    one.write.mode("append").format("lance").save(path)
+    table.alterColumn("a", default="")
+    one.write.mode("append").format("lance").save(path)
+    assert rows(session, f"lance.`{path}`") == [(1, 5), (1, 6), (1, None)]
+    for default in ("id", "'text'", "("):
+        with pytest.raises((LanceError, PySparkException)):
+            table.alterColumn("a", default=default)
+
+
+@pytest.mark.reference
+def test_the_order_of_columns(session: SparkSession) -> None:
+    import lance
+
+    session.sql("CREATE TABLE lance.t AS SELECT 1 AS a, named_struct('x', 2, 'y', 3) AS st").collect()
+    for change in (
+        "ADD COLUMN b INT DEFAULT 4 FIRST",
+        "ADD COLUMN c STRING AFTER a",
+        "ALTER COLUMN st FIRST",
+        "ALTER COLUMN st.y FIRST",
+        "ADD COLUMN st.z INT AFTER y",
+        "ALTER COLUMN c AFTER b",
+    ):
+        session.sql(f"ALTER TABLE lance.t {change}").collect()
+    session.sql("INSERT INTO lance.t VALUES (named_struct('y', 1, 'z', 2, 'x', 3), 4, 'c', 5)").collect()
+    result = [row.asDict(recursive=True) for row in session.table("lance.t").orderBy("a").collect()]
+    assert list(result[0]) == ["st", "b", "c", "a"]
+    assert result == [
+        {"st": {"y": 3, "z": None, "x": 2}, "b": 4, "c": None, "a": 1},
+        {"st": {"y": 1, "z": 2, "x": 3}, "b": 4, "c": "c", "a": 5},
+    ]
+    read = lance.dataset(place(session, "lance.t")).to_table()
+    assert read.column_names == list(result[0])
+    assert sorted(read.to_pylist(), key=lambda row: row["a"]) == result
