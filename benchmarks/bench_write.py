@@ -28,7 +28,7 @@ from spark_lance.datasets import dataset
 from spark_lance.file import writer
 from spark_lance.file.v2_1.encodings import general
 from spark_lance.file.v2_1.encodings.general import CompressedText
-from spark_lance.file.v2_1.write import choose, field_writer
+from spark_lance.file.v2_1.write import field_writer
 from spark_lance.io.local import LocalOutput
 from spark_lance.table.writing.align import Aligner
 
@@ -37,8 +37,8 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
     "fit to the table's schema": [(Aligner, "align")],
     "gather rows of a page": [(writer, "join")],
     "levels of nulls and lists": [(field_writer, "ravel")],
-    "choose: samples": [(choose, "compress_pieces"), (choose, "_samples")],
-    "choose: dictionaries": [(choose, "number_words"), (choose, "encode_dictionary")],
+    "choose: samples": [(field_writer, "compress_pieces"), (field_writer, "_samples")],
+    "choose: dictionaries": [(field_writer, "number_words"), (field_writer, "encode_dictionary")],
     "choose: widths, runs, the rest": [(field_writer, "choose")],
     "compress": [
         (general, "compress_pieces"),

@@ -97,7 +97,6 @@ LATE_IMPORTS_ALLOWED = {
     "spark_lance/spark/worker/read.py",
     # What only those need who call the function.
     "spark_lance/spark/enable.py",
-    "spark_lance/spark/options/moments.py",
     "spark_lance/spark/options/options.py",
     "spark_lance/spark/worker/blob_function.py",
     "spark_lance/spark/source.py",

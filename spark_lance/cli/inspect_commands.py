@@ -31,7 +31,7 @@ from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.versions.branches import Branches
-from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.ref_files import list_tags
 
 __all__ = [
     "ENGINES",

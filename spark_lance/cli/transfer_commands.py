@@ -1,32 +1,36 @@
-"""The command that creates a table from a folder of Parquet files, or from a Delta table: convert.
+"""The commands that take rows out of a table and bring them in: export, import, convert.
+
+`convert` creates a table from a folder of Parquet files, or from a Delta table.
 
 All files of a folder count, and columns that only some of them have count, too. Parts of paths such as
 `day=2026-01-01` become columns, as Spark reads them. The package `deltalake` reads a Delta table, because
 only the log says which of its files count. In both cases the rows of the source are counted beforehand and
 compared with the written rows.
 
-The commands that take rows out of a table and bring them in: export, import.
+Each format of exports and imports is a row of `FORMATS`. Parquet, CSV and Arrow go through pyarrow batch by
+batch. JSON has no writer in Arrow, so its rows become text one by one.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import fsspec
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.dataset
+import pyarrow.parquet
 
 from spark_lance.cli.names import Arguments
 from spark_lance.cli.opening import columns_of, open_table, storage_options
 from spark_lance.cli.output import Progress, as_json, print_pairs, say, unwritten
-from spark_lance.cli.transfer_formats import Format, format_of
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
     LanceError,
@@ -40,11 +44,139 @@ from spark_lance.io.progress import report
 from spark_lance.table.format.paths import VERSIONS_DIR
 
 __all__ = [
+    "FORMATS",
+    "Format",
     "convert",
     "export_rows",
+    "format_of",
     "import_rows",
     "write_counted",
 ]
+
+
+class RowWriter(Protocol):
+    """A sink for batches, until it is closed."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Append a batch."""
+
+    def close(self) -> None:
+        """Finish the file; the stream stays open."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    Attributes:
+        name: for `--format`.
+        endings: of file names that mean it.
+        writer: makes what writes batches of a schema to a stream.
+        dataset_format: makes the format for `pyarrow.dataset`, given a schema to read by, or None.
+    """
+
+    name: str
+    endings: tuple[str, ...]
+    writer: Callable[[IO[bytes], pa.Schema], RowWriter]
+    dataset_format: Callable[[pa.Schema | None], Any]
+
+
+class _JsonLines:
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        lines = [as_json(row, indent=None) for row in batch.to_pylist()]
+        self._stream.write("".join(f"{line}\n" for line in lines).encode())
+
+    def close(self) -> None:
+        """Nothing is left to be written."""
+
+
+class _CsvLines:
+    """A writer of CSV, which is text."""
+
+    def __init__(self, stream: IO[bytes], schema: pa.Schema) -> None:
+        self._writer = pyarrow.csv.CSVWriter(stream, schema)
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        try:
+            self._writer.write_batch(batch)
+        except pa.ArrowInvalid:
+            binary = [field.name for field in batch.schema if not _is_utf8(batch[field.name])]
+            raise OptionError(
+                f"CSV holds text, but {', '.join(binary)} has bytes that are not UTF-8: leave it out "
+                "(--columns), or use another format, such as --format parquet"
+            ) from None
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _is_utf8(array: pa.Array) -> bool:
+    kinds = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
+    try:
+        array.cast(kinds.get(array.type, array.type))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _csv_format(schema: pa.Schema | None) -> pyarrow.dataset.CsvFileFormat:
+    types = None if schema is None else {field.name: field.type for field in schema}
+    return pyarrow.dataset.CsvFileFormat(
+        convert_options=pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+    )
+
+
+def _csv_writer(stream: IO[bytes], schema: pa.Schema) -> Any:
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+    if nested:
+        raise OptionError(
+            f"CSV has no nested values: leave out {', '.join(nested)} (--columns), or use another format"
+        )
+    return _CsvLines(stream, schema)
+
+
+FORMATS: Mapping[str, Format] = {
+    each.name: each
+    for each in (
+        Format(
+            "parquet",
+            (".parquet", ".pq"),
+            lambda stream, schema: pyarrow.parquet.ParquetWriter(stream, schema, compression="zstd"),
+            lambda schema: pyarrow.dataset.ParquetFileFormat(),
+        ),
+        Format("csv", (".csv",), _csv_writer, _csv_format),
+        Format(
+            "arrow",
+            (".arrow", ".feather", ".ipc"),
+            lambda stream, schema: pa.ipc.new_file(stream, schema),
+            lambda schema: pyarrow.dataset.IpcFileFormat(),
+        ),
+        Format(
+            "jsonl",
+            (".jsonl", ".ndjson", ".json"),
+            lambda stream, schema: _JsonLines(stream),
+            lambda schema: pyarrow.dataset.JsonFileFormat(),
+        ),
+    )
+}
+
+
+def format_of(path: str, name: str | None) -> Format:
+    """Return the format that was asked for, or that the ending of a path means.
+
+    Raises:
+        OptionError: neither tells.
+    """
+    if name is not None:
+        return FORMATS[name]
+    for each in FORMATS.values():
+        if path.lower().rstrip("/").endswith(each.endings):
+            return each
+    what = f"the ending of {path} tells no format" if path else "standard output has no ending"
+    raise OptionError(f"{what}: say --format, one of {', '.join(FORMATS)}")
 
 
 def export_rows(arguments: Arguments) -> int:

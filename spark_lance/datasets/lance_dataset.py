@@ -723,7 +723,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
 
         Nobody may use the table meanwhile. An interrupted migration must be run again until it ends.
         """
-        from spark_lance.table.versions.naming import migrate_names
+        from spark_lance.table.versions.versions import migrate_names
 
         migrate_names(self.table)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_lance.io.base_options import Location
 from spark_lance.io.locations import uri_text
 from spark_lance.io.store import Store, open_store
-from spark_lance.proto import transaction_pb2
+from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.bases import BasePath
 from spark_lance.table.format.table_ref import TableRef
@@ -18,7 +18,6 @@ from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.inserts.clone import create_branch, deep_clone, shallow_clone
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
-from spark_lance.table.versions.summary import version_summary
 from spark_lance.table.versions.torn import read_whole, set_aside
 from spark_lance.table.versions.versions import (
     list_versions,
@@ -29,7 +28,34 @@ from spark_lance.table.versions.versions import (
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["DatasetBasePath", "DatasetBases", "DatasetHistory", "begin_branch", "clone", "version_ref"]
+__all__ = [
+    "DatasetBasePath",
+    "DatasetBases",
+    "DatasetHistory",
+    "begin_branch",
+    "clone",
+    "version_ref",
+    "version_summary",
+]
+
+
+def version_summary(manifest: table_pb2.Manifest) -> dict[str, str]:
+    """Return the counts of a version as texts, by the names that pylance gives them."""
+    fragments = manifest.fragments
+    files = [file for fragment in fragments for file in fragment.files]
+    deletions = [f.deletion_file for f in fragments if f.HasField("deletion_file")]
+    stored = sum(fragment.physical_rows for fragment in fragments)
+    deleted = sum(deletion.num_deleted_rows for deletion in deletions)
+    counts = {
+        "total_data_file_rows": stored,
+        "total_data_files": len(files),
+        "total_deletion_file_rows": deleted,
+        "total_deletion_files": len(deletions),
+        "total_files_size": sum(file.file_size_bytes for file in files),
+        "total_fragments": len(fragments),
+        "total_rows": stored - deleted,
+    }
+    return {name: str(count) for name, count in counts.items()}
 
 
 @dataclass(frozen=True)

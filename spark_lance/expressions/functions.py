@@ -3,10 +3,25 @@
 Every function takes and returns values of values.py. Null in gives null out, except where SQL says otherwise:
 `and`, `or`, `is_null`, `coalesce`, `case`, `is_same`, `concat`.
 
-Regular expressions over text.
+Regular expressions: RE2 searches, which has the syntax of Rust's regular expressions in all but rare corners.
+Flags are letters such as "i" (any case), "s" and "m".
 
-RE2 searches, which has the syntax of Rust's regular expressions in all but rare corners. Flags are letters
-such as "i" (any case), "s" and "m".
+Arithmetic: which type two numbers meet in, and what is computed there.
+
+    integers            the smallest type that holds both; decimal128(20, 0) for int64 and uint64
+    float and any       the float's type, the wider of two
+    decimal, integer    the integer as a decimal of its digits: 3, 5, 10 or 20
+    date + integer      days later
+
+A number in the text of an expression is an int64 (a uint64, where it needs one), with a point or exponent a
+float64. So int8 + 100 is an int64, and does not overflow. Integers that overflow are an error, and so is a
+division of integers by zero. (DataFusion's rules, except that it lets integers wrap.)
+
+Parts of dates and times: date_part('year', t) and extract(year from t).
+
+Every part is an int32, but nanoseconds are an int64 and `epoch`, the seconds since 1970, a double. Seconds
+have no fraction; milliseconds, microseconds and nanoseconds are those of the minute. Weeks are ISO's; dow
+counts days from Sunday, 0; isodow from Monday, 1. Times with a zone give the parts in their zone.
 """
 
 from __future__ import annotations
@@ -15,28 +30,409 @@ import datetime
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.comparisons import equal, extreme, is_in, less, unsigned_nan
-from spark_lance.expressions.date_part import date_part
 from spark_lance.expressions.geo_functions import GEO_FUNCTIONS, as_geometry
 from spark_lance.expressions.json_candidates import CANDIDATE, json_candidate
 from spark_lance.expressions.json_functions import JSON_FUNCTIONS
-from spark_lance.expressions.list_functions import element, has, has_all, has_any, length, make_list
-from spark_lance.expressions.numbers import arithmetic, bits, divide, modulo, number, shift
-from spark_lance.expressions.values import Value, cast, common, is_typed, typed
+from spark_lance.expressions.values import (
+    INTEGER_DIGITS,
+    Value,
+    as_column,
+    cast,
+    common,
+    is_list,
+    is_typed,
+    plain,
+    typed,
+)
 
 __all__ = [
     "FUNCTIONS",
     "Function",
+    "arithmetic",
+    "bits",
+    "date_part",
+    "divide",
+    "element",
+    "has",
+    "has_all",
+    "has_any",
+    "length",
+    "make_list",
+    "modulo",
+    "number",
     "regexp_like",
     "regexp_match",
+    "shift",
 ]
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY = 86_400
+
+
+def date_part(unit: Value, value: Value) -> Value:
+    """Return a part of dates, times or timestamps, by its name.
+
+    Raises:
+        ExpressionError: there is no such part, or values have none.
+    """
+    name = str(unit.as_py() if isinstance(unit, pa.Scalar) else unit).lower().strip("'\"")
+    part = _NAMES.get(name)
+    if part is None:
+        raise ExpressionError(f"{name!r} is not a part of a time; use one of {', '.join(_PARTS)}, epoch")
+    if not is_typed(value):
+        value = cast(value, pa.timestamp("ns"))
+    if pa.types.is_string(value.type) or pa.types.is_large_string(value.type):
+        value = cast(value, pa.timestamp("us"))
+    if part == "epoch":
+        return _epoch(value)
+    kind = value.type
+    if pa.types.is_date(kind):
+        value = pc.cast(value, pa.timestamp("us"))
+    elif not (pa.types.is_timestamp(kind) or (pa.types.is_time(kind) and part in _OF_A_DAY)):
+        raise ExpressionError(f"{kind} has no part {name!r}")
+    result = _PARTS[part](value)
+    return pc.cast(result, pa.int64() if part == "nanosecond" else pa.int32())
+
+
+def _epoch(value: Any) -> Value:
+    kind = value.type
+    if pa.types.is_date32(kind):
+        return pc.cast(pc.multiply(pc.cast(pc.cast(value, pa.int32()), pa.int64()), _DAY), pa.float64())
+    if pa.types.is_date64(kind):
+        value, kind = pc.cast(value, pa.timestamp("ms")), pa.timestamp("ms")
+    if not (pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind)):
+        raise ExpressionError(f"{kind} has no part 'epoch'")
+    stored = pc.cast(value, pa.int32() if pa.types.is_time32(kind) else pa.int64())
+    numbers = pc.cast(stored, pa.float64(), safe=False)
+    return pc.divide(numbers, pa.scalar(float(_PER_SECOND[kind.unit])))
+
+
+def _of_the_minute(digits: int) -> Callable[[Any], Value]:
+    def compute(value: Any) -> Value:
+        result = pc.multiply(pc.second(value), 10**digits)
+        for function, missing in ((pc.millisecond, 3), (pc.microsecond, 6), (pc.nanosecond, 9)):
+            if missing <= digits:
+                result = pc.add(result, pc.multiply(function(value), 10 ** (digits - missing)))
+        return result
+
+    return compute
+
+
+_PARTS: dict[str, Callable[[Any], Value]] = {
+    "year": pc.year,
+    "isoyear": pc.iso_year,
+    "quarter": pc.quarter,
+    "month": pc.month,
+    "week": pc.iso_week,
+    "day": pc.day,
+    "doy": pc.day_of_year,
+    "dow": lambda value: pc.day_of_week(value, count_from_zero=True, week_start=7),
+    "isodow": lambda value: pc.day_of_week(value, count_from_zero=False, week_start=1),
+    "hour": pc.hour,
+    "minute": pc.minute,
+    "second": pc.second,
+    "millisecond": _of_the_minute(3),
+    "microsecond": _of_the_minute(6),
+    "nanosecond": _of_the_minute(9),
+}
+_OF_A_DAY = frozenset({"hour", "minute", "second", "millisecond", "microsecond", "nanosecond"})
+_SHORT = {
+    "year": "y yr yrs",
+    "quarter": "qtr",
+    "month": "mon mons",
+    "week": "w",
+    "day": "d",
+    "hour": "h hr hrs",
+    "minute": "m min mins",
+    "second": "s sec secs",
+    "millisecond": "ms msec msecs",
+    "microsecond": "us usec usecs",
+    "nanosecond": "ns nsec nsecs",
+}
+_PLURAL = {f"{title}s": title for title in _SHORT}
+_NAMES = (
+    {title: title for title in (*_PARTS, "epoch")}
+    | _PLURAL
+    | {short: title for title, shorts in _SHORT.items() for short in shorts.split()}
+)
+
+
+_NARROW, _WIDE = 38, 76
+# Digits that a division of decimals adds behind the point.
+_MORE_DIGITS = 4
+
+
+def number(value: Value) -> Value:
+    """Return a literal number in the type that it has by itself; anything else as it is."""
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return typed(value) if is_number else value
+
+
+def arithmetic(name: str) -> Callable[[Value, Value], Value]:
+    """Return addition, subtraction or multiplication ("add", ...)."""
+    function = getattr(pc, f"{name}_checked")
+
+    def compute(left: Value, right: Value) -> Value:
+        left, right = _operands(left, right)
+        if pa.types.is_date(left.type) or pa.types.is_date(right.type):
+            return _days(name, left, right)
+        if not pa.types.is_decimal(left.type):
+            return function(left, right)
+        kind = _result(name, left.type, right.type)
+        # A product has a digit more than its factors together; no result has more than 38.
+        most = (_WIDE - 1) // 2 if name == "multiply" else _NARROW
+        return _as_decimal(function(_widened(left, most), _widened(right, most)), kind)
+
+    return compute
+
+
+def divide(left: Value, right: Value) -> Value:
+    """Division; of integers without the fraction, of floats by zero infinite."""
+    left, right = _operands(left, right)
+    if pa.types.is_decimal(left.type):
+        scale = left.type.scale + _MORE_DIGITS
+        digits = left.type.precision + right.type.scale + _MORE_DIGITS
+        return _quotient(left, right, _decimal(left.type, right.type, digits, scale))
+    return pc.divide(left, right) if pa.types.is_floating(left.type) else pc.divide_checked(left, right)
+
+
+def modulo(left: Value, right: Value) -> Value:
+    """The rest of a division, with the sign of the dividend."""
+    left, right = _operands(left, right)
+    if pa.types.is_floating(left.type):
+        return _fmod(left, right)
+    if pa.types.is_decimal(left.type):
+        one, other = left.type, right.type
+        scale = max(one.scale, other.scale)
+        digits = min(one.precision - one.scale, other.precision - other.scale) + scale
+        # The product has a digit more than its factors together, and so has the difference.
+        whole = _quotient(left, right, pa.decimal256(min(_NARROW, _WIDE - 2 - other.precision), 0))
+        rest = pc.subtract_checked(_widened(left), pc.multiply_checked(whole, _widened(right)))
+        return _as_decimal(rest, _decimal(one, other, digits, scale))
+    return pc.subtract_checked(left, pc.multiply_checked(pc.divide_checked(left, right), right))
+
+
+def bits(name: str) -> Callable[[Value, Value], Value]:
+    """Return an operation on the bits of integers ("and", "or", "xor")."""
+    function = getattr(pc, f"bit_wise_{name}")
+    return lambda left, right: function(*_integers(left, right))
+
+
+def shift(name: str) -> Callable[[Value, Value], Value]:
+    """Return a shift of integers ("left", "right"); by 64 or more it is one by the rest modulo 64.
+
+    The same holds for the widths of narrower types.
+    """
+    function = getattr(pc, f"shift_{name}")
+
+    def compute(left: Value, right: Value) -> Value:
+        left, right = _integers(left, right)
+        most = pa.scalar(left.type.bit_width - 1, left.type)
+        return function(left, pc.bit_wise_and(right, most))
+
+    return compute
+
+
+def _integers(left: Value, right: Value) -> tuple[Any, Any]:
+    left, right = number(left), number(right)
+    kinds = [typed(value).type for value in (left, right)]
+    if pa.uint64() in kinds and all(pa.types.is_integer(kind) for kind in kinds):
+        # Bits have no sign, so there is no need of a type that holds all numbers of both.
+        return tuple(pc.cast(value, pa.uint64(), safe=False) for value in (left, right))
+    left, right = _operands(left, right)
+    if not pa.types.is_integer(left.type):
+        raise ExpressionError(f"bits are those of integers, not of {left.type}")
+    return left, right
+
+
+def _operands(left: Value, right: Value) -> tuple[Any, Any]:
+    """Return two values in types that can be computed with."""
+    if left is None and right is None:
+        return pa.scalar(None, pa.int64()), pa.scalar(None, pa.int64())
+    pair = [number(left), number(right)]
+    kinds = [None if value is None else typed(value).type for value in pair]
+    for i, other in ((0, 1), (1, 0)):
+        one, two = kinds[i], kinds[other]
+        if one is None or two is None or not pa.types.is_integer(one):
+            continue
+        if pa.types.is_decimal(two):
+            pair[i] = pc.cast(pair[i], pa.decimal128(INTEGER_DIGITS[one.bit_width], 0))
+            return pair[0], pair[1]
+        if pa.types.is_date(two):
+            return typed(pair[0]), typed(pair[1])
+    if all(kind is not None and pa.types.is_decimal(kind) for kind in kinds):
+        alike = pa.types.is_decimal256(kinds[0]) == pa.types.is_decimal256(kinds[1])
+        return (pair[0], pair[1]) if alike else common(*pair)
+    return _same(*common(*pair))
+
+
+def _same(left: Any, right: Any) -> tuple[Any, Any]:
+    if pa.types.is_boolean(left.type) or pa.types.is_nested(left.type):
+        raise ExpressionError(f"values of type {left.type} have no arithmetic")
+    if pa.types.is_null(left.type):
+        return cast(left, pa.int64()), cast(right, pa.int64())
+    return left, right
+
+
+def _days(name: str, left: Any, right: Any) -> Value:
+    """Return a date some days later or earlier."""
+    if name == "add" and pa.types.is_integer(left.type):
+        left, right = right, left
+    kind = left.type
+    if name == "multiply" or not (pa.types.is_date(kind) and pa.types.is_integer(right.type)):
+        raise ExpressionError(f"{name} of {kind} and {right.type}: only whole days fit a date")
+    function = pc.add_checked if name == "add" else pc.subtract_checked
+    day = cast(left, pa.date32()).cast(pa.int32())
+    return cast(function(day, pc.cast(right, pa.int32())).cast(pa.date32()), kind)
+
+
+def _result(name: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """Return the type of a sum, difference or product of decimals."""
+    if name == "multiply":
+        return _decimal(left, right, left.precision + right.precision + 1, left.scale + right.scale)
+    scale = max(left.scale, right.scale)
+    return _decimal(
+        left, right, max(left.precision - left.scale, right.precision - right.scale) + scale + 1, scale
+    )
+
+
+def _decimal(left: pa.DataType, right: pa.DataType, digits: int, scale: int) -> pa.DataType:
+    if pa.types.is_decimal256(left) or pa.types.is_decimal256(right):
+        return pa.decimal256(min(digits, _WIDE), scale)
+    return pa.decimal128(min(digits, _NARROW), scale)
+
+
+def _widened(value: Any, most: int = _WIDE) -> Any:
+    """Return decimals with 256 bits, and with `most` digits at most."""
+    kind = value.type
+    return pc.cast(value, pa.decimal256(min(kind.precision, most), kind.scale))
+
+
+def _as_decimal(value: Any, kind: pa.DataType) -> Value:
+    return cast(value, kind)
+
+
+def _quotient(left: Any, right: Any, kind: pa.DataType) -> Value:
+    """Divide decimals; digits beyond those of `kind` are cut off."""
+    one = left.type
+    dividend = pc.cast(left, pa.decimal256(one.precision + _MORE_DIGITS, one.scale + _MORE_DIGITS))
+    result = pc.divide_checked(dividend, _widened(right))
+    return pc.cast(result, options=pc.CastOptions(kind, allow_decimal_truncate=True))
+
+
+def _fmod(left: Any, right: Any) -> Value:
+    with np.errstate(invalid="ignore"):
+        rest = np.fmod(_floats(left), _floats(right))
+    null = pc.or_(pc.is_null(left), pc.is_null(right))
+    # The rest of two constants is a constant, which stands for as many rows as there are.
+    value = pa.array(rest, left.type) if np.ndim(rest) else pa.scalar(rest.item(), left.type)
+    return pc.if_else(null, pa.scalar(None, left.type), value)
+
+
+def _floats(value: Any) -> Any:
+    if isinstance(value, pa.Scalar):
+        return np.nan if value.as_py() is None else value.as_py()
+    return value.to_numpy()
+
+
+def make_list(*values: Value) -> Value:
+    """Return lists of as many elements as there are values; constant ones stay literals."""
+    if not any(is_typed(value) for value in values):
+        return list(values)
+    first: Value = None
+    for value in (typed(value) for value in values if value is not None):
+        first = value if first is None else common(first, value)[0]
+    same = [common(first, value if value is None else typed(value))[1] for value in values]
+    rows = max([len(value) for value in same if not isinstance(value, pa.Scalar)], default=1)
+    flat = [one_array(as_column(value, rows)) for value in same]
+    # The elements of a row lie `rows` apart from each other.
+    order = np.arange(rows)[:, None] + rows * np.arange(len(flat))[None, :]
+    offsets = np.arange(rows + 1, dtype=np.int32) * len(flat)
+    items = pa.concat_arrays(flat).take(pa.array(order.reshape(-1)))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)
+
+
+def element(value: Value, position: Value) -> Value:
+    """Return a list's element by 1-based position, or a struct's field by name; null if there is none."""
+    if isinstance(position, str) and is_typed(value):
+        if not pa.types.is_struct(value.type):
+            raise ExpressionError(f"{value.type} has no field {position!r}")
+        return plain(pc.struct_field(value, position))
+    lists = _lists(value)
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise ExpressionError("the position in a list must be a constant integer")
+    if position < 1:
+        return pa.nulls(len(lists), lists.type.value_type)
+    one = pc.list_slice(lists, position - 1, position, return_fixed_size_list=True)
+    return plain(pa.chunked_array([pc.list_element(one, 0)]))
+
+
+def has(value: Value, item: Value) -> Value:
+    """Whether a list holds a constant; null elements are passed over."""
+    lists = _lists(value)
+    if is_typed(item) and not isinstance(item, pa.Scalar):
+        raise ExpressionError("what a list is searched for must be a constant")
+    if item is None:
+        return pa.nulls(len(lists), pa.bool_())
+    items, constant = common(plain(pa.chunked_array([pc.list_flatten(lists)])), item)
+    hits = pc.fill_null(pc.equal(items, constant), False).to_numpy()
+    parents = pc.list_parent_indices(lists).to_numpy()
+    result = np.zeros(len(lists), dtype=bool)
+    result[parents[hits]] = True
+    return pa.array(result, mask=lists.is_null().to_numpy(zero_copy_only=False))
+
+
+def has_any(value: Value, items: Value) -> Value:
+    """Whether a list holds one of several constants."""
+    return _each(value, items, pc.or_, False)
+
+
+def has_all(value: Value, items: Value) -> Value:
+    """Whether a list holds all of several constants."""
+    return _each(value, items, pc.and_, True)
+
+
+def _each(value: Value, items: Value, unite: Any, start: bool) -> Value:
+    if not isinstance(items, list):
+        raise ExpressionError("the second argument must be a list of constants, such as ['a', 'b']")
+    lists = _lists(value)
+    result = pc.if_else(lists.is_null(), pa.scalar(None, pa.bool_()), pa.scalar(start))
+    for item in items:
+        result = unite(result, has(lists, item))
+    return result
+
+
+def length(value: Value) -> Value:
+    """The number of elements of a list; nulls count."""
+    return pc.cast(pc.list_value_length(_lists(value)), pa.uint64())
+
+
+def _lists(value: Value) -> Any:
+    """Return a list column as one array."""
+    value = typed(value)
+    kind = value.type
+    if not is_list(kind):
+        raise ExpressionError(f"a list is needed here, not {kind}")
+    if isinstance(value, pa.Scalar):
+        return pa.array([value.as_py()], kind)
+    if isinstance(value, pa.ChunkedArray):
+        value = value.combine_chunks()
+    if isinstance(value, pa.ChunkedArray):
+        value = value.chunk(0)
+    if pa.types.is_fixed_size_list(kind):
+        value = pc.cast(value, pa.list_(kind.value_field))
+    return value
+
 
 # An escaped character, a class of characters, or the beginning of a group.
 _GROUP = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?!\?)|\(\?P?<\w+>", re.DOTALL)

@@ -21,7 +21,7 @@ import spark_lance
 from spark_lance.cli.commands import COMMANDS, Command
 from spark_lance.cli.main import main
 from spark_lance.cli.output import as_json
-from spark_lance.cli.transfer_formats import FORMATS
+from spark_lance.cli.transfer_commands import FORMATS
 from spark_lance.memwal.names import GRACE
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.versions.ages import parse_duration

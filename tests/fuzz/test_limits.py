@@ -17,6 +17,7 @@ from pyroaring import BitMap, BitMap64
 
 import spark_lance
 from spark_lance.cli.html_commands import html_page
+from spark_lance.datasets.columns import Checkpoints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.limits import check_arrow_file, check_arrow_stream, check_fixed_size, decoding
 from spark_lance.file.v2_0.compression import decompress as decompress_20
@@ -38,7 +39,6 @@ from spark_lance.index.vector.create import merge_vector_segments
 from spark_lance.index.vector.search import SegmentSearch
 from spark_lance.memwal.staged import StagedPiece, append_staged
 from spark_lance.proto import encodings21_pb2, table_pb2
-from spark_lance.table.columns.checkpoints import Checkpoints
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.new_columns import Computation
 from spark_lance.table.format.bitmaps import parse_offsets

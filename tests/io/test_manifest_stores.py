@@ -12,9 +12,8 @@ import pytest
 
 from spark_lance.errors import OptionError, StoreError
 from spark_lance.io.manifest_dynamodb import DynamoManifestStore
-from spark_lance.io.manifest_sqlite import SqliteManifestStore
 from spark_lance.io.manifest_store import ManifestEntry, ManifestStore
-from spark_lance.io.manifest_stores import split_uri
+from spark_lance.io.manifest_stores import SqliteManifestStore, split_uri
 from spark_lance.io.store import open_store
 from tests import object_store
 from tests.object_store import (

@@ -386,7 +386,7 @@ def test_the_bytes_of_keys_of_several_columns(values: dict[str, list[Any]], expe
 
 
 def test_a_table_cannot_say_that_rows_may_be_lost() -> None:
-    from spark_lance.memwal.writer_config import WriterConfig
+    from spark_lance.memwal.writer import WriterConfig
     from spark_lance.proto.index_pb2 import MemWalIndexDetails
 
     defaults = {"accept_loss": "1", "durability": "0", "max_memtable_rows": "7", "max_memtable_batches": "²"}

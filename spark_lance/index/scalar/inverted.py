@@ -1,18 +1,30 @@
-"""INVERTED as one of the indices that are built by name; scans do not use it, text searches do."""
+"""INVERTED as one of the indices that are built by name; scans do not use it, text searches do.
+
+A segment of an index of text with other rows, without those that are gone.
+
+A document is a place among the documents, and posting lists name places: if rows are gone, all lists are
+written again, in the form that they had. If none is, only the row numbers change. Positions of words are
+rewritten in format 1 only.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.index.base.building import Rows, SegmentTarget
-from spark_lance.index.base.copies import RowAddressMap
+from spark_lance.index.base.copies import RowAddressMap, copy_file, copy_renumbered
 from spark_lance.index.base.entries import Segment
+from spark_lance.index.base.files import IndexFileWriter
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.text.inverted import (
@@ -20,19 +32,167 @@ from spark_lance.index.text.inverted import (
     INVERTED_LABEL,
     INVERTED_NEWEST,
     INVERTED_URL,
+    LISTS,
+    METADATA,
+    TextPart,
     build_inverted,
     has_own_form,
     text_parts,
+    write_docs,
+    write_tokens,
 )
 from spark_lance.index.text.lists import is_text, is_text_list
-from spark_lance.index.text.postings import BLOCK
-from spark_lance.index.text.remap import merge_inverted, remap_inverted
+from spark_lance.index.text.positions import POSITIONS
+from spark_lance.index.text.postings import BLOCK, pack_list
+from spark_lance.index.text.scores import weights
 from spark_lance.index.text.stop_words import LANGUAGES
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["Inverted"]
+__all__ = [
+    "Inverted",
+    "merge_inverted",
+    "remap_inverted",
+]
+
+_RUN_TOKENS = 1024
+_PART_FILES = ("docs", "tokens", "invert")
+_BLOCK_SIZE = "posting_block_size"
+_NEWER_POSITIONS = "_compressed_position"
+
+
+def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
+    """Rewrite a segment with the current rows of its documents; return file name -> bytes.
+
+    Raises:
+        FormatError: the segment is damaged.
+        UnsupportedFormatError: rows are gone and the segment has positions of format 2, or other blocks.
+    """
+    parts = text_parts(segment)
+    if all(remap(part.row_ids)[1].all() for part in parts):
+        return _renumbered(segment, parts, target, remap)
+    sizes: dict[str, int] = {}
+    for part in parts:
+        sizes |= _without_lost(part, target, remap)
+    source = segment.file(METADATA)
+    with IndexFileWriter(
+        target.store, f"{target.directory}/{METADATA}", source.arrow_schema, target.version
+    ) as writer:
+        stored = source.read()
+        writer.write([stored.column(name).combine_chunks() for name in stored.column_names])
+        sizes[METADATA] = writer.finish({**source.metadata, "token_set_format": "arrow"})
+    return sizes
+
+
+def merge_inverted(segments: Sequence[Segment], target: SegmentTarget) -> dict[str, int] | None:
+    """Write one segment whose parts are copies of those of several; return file name -> bytes.
+
+    None if they are of different forms.
+    """
+    sources = [segment.file(METADATA) for segment in segments]
+    notes = [{**source.metadata, "partitions": ""} for source in sources]
+    if any(other != notes[0] for other in notes):
+        return None
+    sizes: dict[str, int] = {}
+    count = 0
+    for segment in segments:
+        for part in text_parts(segment):
+            for what in _PART_FILES:
+                name = f"part_{count}_{what}.lance"
+                source = segment.file(f"part_{part.number}_{what}.lance")
+                sizes[name] = copy_file(source, target.store, f"{target.directory}/{name}")
+            count += 1
+    path = f"{target.directory}/{METADATA}"
+    with IndexFileWriter(target.store, path, sources[0].arrow_schema, target.version) as writer:
+        stored = sources[0].read()
+        writer.write([stored.column(name).combine_chunks() for name in stored.column_names])
+        sizes[METADATA] = writer.finish({**notes[0], "partitions": json.dumps(list(range(count)))})
+    return sizes
+
+
+def _renumbered(
+    segment: Segment, parts: list[TextPart], target: SegmentTarget, remap: RowAddressMap
+) -> dict[str, int]:
+    names = [METADATA]
+    sizes = {}
+    for part in parts:
+        docs = f"part_{part.number}_docs.lance"
+        path = f"{target.directory}/{docs}"
+        sizes[docs] = copy_renumbered(segment.file(docs), target.store, path, target.version, "_rowid", remap)
+        names += [f"part_{part.number}_tokens.lance", f"part_{part.number}_invert.lance"]
+    for name in names:
+        sizes[name] = copy_file(segment.file(name), target.store, f"{target.directory}/{name}")
+    return sizes
+
+
+def _without_lost(part: TextPart, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
+    """Write a partition without the documents whose rows are gone."""
+    notes = part.lists.metadata
+    if _NEWER_POSITIONS in part.lists.arrow_schema.names:
+        raise UnsupportedFormatError("an index of text with positions of format 2 from which rows are gone")
+    if notes.get(_BLOCK_SIZE, str(BLOCK)) != str(BLOCK):
+        raise UnsupportedFormatError(f"posting lists in blocks of {notes[_BLOCK_SIZE]}")
+    row_ids, there = remap(part.row_ids)
+    sizes, size = _write_lists(part, there, target)
+    # A word that no document has any more is left out.
+    left = {word: sizes[number] for word, number in part.words.items() if sizes[number] >= 0}
+    words = sorted(left, key=str.encode)
+    numbers = np.array([left[word] for word in words], dtype=np.int64)
+    name = f"part_{part.number}"
+    return {
+        f"{name}_docs.lance": write_docs(part.number, row_ids[there], part.lengths[there], target),
+        f"{name}_tokens.lance": write_tokens(part.number, words, numbers, target),
+        f"{name}_invert.lance": size,
+    }
+
+
+def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], target: SegmentTarget) -> tuple[Ints, int]:
+    """Write the lists that still name a document.
+
+    Returns:
+        The new number of every word, -1 if it has no list any more, and the size of the file.
+    """
+    source = part.lists
+    documents_now = np.cumsum(there) - 1
+    lengths = part.lengths[there]
+    average = float(lengths.mean()) if len(lengths) else 0.0
+    numbers = np.full(source.num_rows, -1, dtype=np.int64)
+    written = 0
+    path = f"{target.directory}/part_{part.number}_invert.lance"
+    has_positions = POSITIONS.name in source.arrow_schema.names
+    schema = LISTS.append(POSITIONS) if has_positions else LISTS
+    read = ["_posting", "_length", *([POSITIONS.name] if has_positions else [])]
+    with IndexFileWriter(target.store, path, schema, target.version) as writer:
+        for start in range(0, source.num_rows, _RUN_TOKENS):
+            table = source.read(read, start, start + _RUN_TOKENS).combine_chunks()
+            lists, best, counts, places = [], [], [], []
+            stored = zip(table["_posting"].to_pylist(), table["_length"].to_pylist(), strict=True)
+            for number, (blocks, count) in enumerate(stored, start):
+                documents, often = part.unpacked(blocks, count)
+                alive = there[documents]
+                if not alive.any():
+                    continue
+                documents, often = documents_now[documents[alive]], often[alive]
+                scores = weights(often, lengths[documents], average, len(lengths), len(documents))
+                lists.append(pack_list(documents, often, scores, part.tail))
+                best.append(float(scores.max()))
+                counts.append(len(documents))
+                if has_positions:
+                    places.append(table[POSITIONS.name][number - start].values.filter(pa.array(alive)))
+                numbers[number] = written
+                written += 1
+            if lists:
+                columns = [pa.array(lists, LISTS[0].type), pa.array(best, pa.float32())]
+                columns.append(pa.array(counts, pa.uint32()))
+                if has_positions:
+                    ends = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+                    columns.append(
+                        pa.ListArray.from_arrays(ends, pa.concat_arrays(places), type=POSITIONS.type)
+                    )
+                writer.write(columns)
+        return numbers, writer.finish(source.metadata)
+
 
 # Names of the options, as pylance has them -> what they are of a `Tokenizer`.
 _OPTIONS = {

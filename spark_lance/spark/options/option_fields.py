@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, cast
 from spark_lance.spark.options.option_values import (
     DESCRIBED_BLOBS,
     BlobHandling,
+    Projection,
     blob_handling,
     boolean,
     byte_size,
@@ -31,7 +32,6 @@ from spark_lance.spark.options.option_values import (
     starting_version,
     words,
 )
-from spark_lance.spark.options.projection import Projection
 
 __all__ = [
     "ALIASES",

@@ -1,4 +1,4 @@
-"""How the text of an option becomes its value.
+"""The value of an option from its text, and the projection of a read.
 
 All functions raise a ValueError if the text is no such value, or an OptionError that says why.
 """
@@ -16,6 +16,7 @@ from spark_lance.errors import OptionError
 __all__ = [
     "DESCRIBED_BLOBS",
     "BlobHandling",
+    "Projection",
     "blob_handling",
     "boolean",
     "byte_size",
@@ -192,3 +193,23 @@ def search(text: str) -> dict[str, Any]:
 def words(text: str) -> dict[str, Any]:
     """Return a search for words: a JSON object, or just the words."""
     return search(text) if text.lstrip().startswith("{") else {"query": filled(text)}
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The columns that a read was asked for, and as what types their values are seen.
+
+    Attributes:
+        columns: names of columns, system columns too; all of the table's if it is None.
+        system_columns: system columns beside them.
+        blob_handling: as what blob columns are read, see `schema.blobs`; "none" leaves a column out, unless
+            `columns` names it.
+        json_as: as what JSON columns are read, "string" or "variant".
+        geometry_as: as what well-known binary is read, "binary" or "geometry".
+    """
+
+    columns: tuple[str, ...] | None = None
+    system_columns: tuple[str, ...] = ()
+    blob_handling: BlobHandling = DESCRIBED_BLOBS
+    json_as: str = "string"
+    geometry_as: str = "binary"

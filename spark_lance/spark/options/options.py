@@ -1,18 +1,22 @@
 """The options of the data source: the only code that reads option strings, by the fields of `option_fields`.
 
 Spark hands options over as strings with lower-cased names.
+
+Times without a zone are in the zone of the Spark session.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX, advice
-from spark_lance.spark.options.moments import in_zone
 from spark_lance.spark.options.option_fields import (
     ALIASES,
     OPTIONS,
@@ -23,17 +27,76 @@ from spark_lance.spark.options.option_fields import (
 
 __all__ = [
     "OPTIONS",
+    "SESSION_ZONE",
     "STORAGE_PREFIX",
     "ReadOptions",
     "WriteOptions",
     "check_batch",
     "check_by_name",
     "check_known",
+    "in_zone",
     "option_table",
     "options_that_choose",
+    "parse_zone",
     "read_options",
     "write_options",
 ]
+
+# Spark's setting.
+SESSION_ZONE = "spark.sql.session.timeZone"
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
+
+
+def parse_zone(text: str) -> tzinfo:
+    """Return a time zone from a name of Spark's: `Europe/Berlin`, `UTC`, `+02:00`, `GMT+2`.
+
+    Raises:
+        OptionError: the zone is unknown.
+    """
+    name = text.strip()
+    if name.upper() in ("Z", "UTC", "GMT", "UT"):
+        return timezone.utc
+    if (match := _OFFSET.fullmatch(name)) is not None:
+        hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
+        offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        if offset <= timedelta(hours=18):
+            return timezone(-offset if match[1] == "-" else offset)
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:  # an unknown name is a KeyError
+        raise _unknown(text) from error
+
+
+def _unknown(text: str) -> OptionError:
+    return OptionError(
+        f"time zone {text!r} is unknown: write a name such as Europe/Berlin, or an offset such as +01:00"
+    )
+
+
+def in_zone(moment: datetime | str, zone: str | None) -> datetime:
+    """Return a time with a zone; a time without one is read in `zone`.
+
+    Args:
+        moment: a time, or its ISO 8601 text.
+        zone: name of the zone; None if it is not known.
+
+    Raises:
+        OptionError: the text is not a time, the zone is unknown, or there is none.
+    """
+    # Spark imports the options in each session of the machine; only a time needs the table layer.
+    from spark_lance.table.versions.resolve import parse_moment
+
+    parsed = parse_moment(moment, None)
+    if parsed.tzinfo is not None:
+        return parsed
+    if zone is None:
+        raise OptionError(
+            f"time '{parsed}' has no zone, and the session's zone is not known without "
+            f"spark_lance.enable(spark): write it with its zone, such as {parsed.isoformat(sep=' ')}+00:00, "
+            "or set option 'timeZone'"
+        )
+    return parsed.replace(tzinfo=parse_zone(zone))
+
 
 # How the names of options of columns end.
 _SUFFIXES = tuple(f".{option.name}" for option in COLUMN_OPTIONS)

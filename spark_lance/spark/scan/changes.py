@@ -17,8 +17,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_lance.errors import OptionError, VersionNotFoundError
 from spark_lance.io.store import open_store
 from spark_lance.spark.options.options import ReadOptions, options_that_choose
-from spark_lance.spark.scan.change_columns import ChangeColumns, described_changes
-from spark_lance.spark.scan.change_tasks import Feed, TaskColumns, pack_changes, read_changes
+from spark_lance.spark.scan.change_tasks import (
+    ChangeColumns,
+    Feed,
+    TaskColumns,
+    described_changes,
+    pack_changes,
+    read_changes,
+)
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready

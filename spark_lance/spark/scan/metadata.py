@@ -15,8 +15,8 @@ from spark_lance.expressions.expressions import Call, Expression
 from spark_lance.expressions.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import open_store
+from spark_lance.spark.options.option_values import Projection
 from spark_lance.spark.options.options import ReadOptions
-from spark_lance.spark.options.projection import Projection
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of

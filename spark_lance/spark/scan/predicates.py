@@ -1,6 +1,6 @@
 """Spark's predicates of connectors, which come as JSON, as conditions on stored columns.
 
-    {"op": "=", "args": [{"path": ["st", "x"]}, {"type": "\\"long\\"", "value": "5"}]}
+    {"op": "=", "args": [{"path": ["st", "x"]}, {"type": ""long"", "value": "5"}]}
 
 `op` is the name of a predicate of Spark's connectors, `type` is the type of a literal as JSON, and `value` is
 its value in Spark's own form, as text: days for a date, microseconds for a timestamp, hexadecimal digits for
@@ -12,13 +12,30 @@ holds where a column's values are the same in Spark and on disk. Spark has only 
 all other numbers, so floats are compared without the sign of NaN. Columns that Spark sees in another way
 (times finer than its own, blobs, 256-bit decimals) keep their predicates in Spark, except for tests of null.
 
-Conditions on what stands in documents come as {"op": "CANDIDATE", "args": [...]}; see `json_conditions`.
+Conditions on what stands in documents come as {"op": "CANDIDATE", "args": [...]}. Each of
+them is a condition on the value at a path, which skips documents:
+
+    {"op": "DOCUMENT", "function": "get_json_object", "column": "doc", "path": "$.a.b",
+     "types": ["\"long\""], "test": ">", "values": [{"type": "\"long\"", "value": "5"}]}
+
+`function` is get_json_object or variant_get. `types` are the types to which Spark then casts its value; the
+first type of variant_get is its own. `test` is a comparison with one of `values`, or IS_NOT_NULL. Every
+document that Spark keeps meets the resulting condition, and so may others: Spark applies its own condition to
+these.
+
+Paths are names and single items. Wildcards lead to several values, which the two functions combine
+differently.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -26,16 +43,178 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.expressions import Call, Column, Expression, Literal
+from spark_lance.expressions.json_candidates import CANDIDATE
 from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.spark.options.option_values import Projection
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose
-from spark_lance.spark.options.projection import Projection
-from spark_lance.spark.scan.json_conditions import condition_of
-from spark_lance.spark.scan.literals import NoValueError, literal_of, literals_of
 from spark_lance.spark.schema.read_schema import spark_schema_of
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
-__all__ = ["conjunction_of", "expression_of", "is_same_in_spark", "pushdown_of"]
+__all__ = [
+    "NoValueError",
+    "condition_of",
+    "conjunction_of",
+    "expression_of",
+    "is_same_in_spark",
+    "literal_of",
+    "literals_of",
+    "pushdown_of",
+]
+
+_STEP = re.compile(r"\.(\w+)|\[([0-9]{1,9})\]|\['(\w(?:[\w .-]*\w)?)'\]")
+_KINDS = {
+    "string": "text",
+    "byte": "int8",
+    "short": "int16",
+    "integer": "int32",
+    "long": "int64",
+    "double": "double",
+}
+_VARIANT = "variant"
+_JSON_TESTS = {"=": "=", "<=>": "=", "IN": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+# Spark writes these in place of characters that it cannot encode.
+_REPLACED = re.compile("[?\ufffd]")
+
+
+def condition_of(node: Mapping[str, Any], schema: Schema, seen: st.StructType) -> Expression | None:
+    """Return a condition on a JSON column that all rows meet that Spark keeps; None if none is known.
+
+    Args:
+        node: the condition.
+        schema: the table's schema.
+        seen: the columns as Spark was told of them.
+    """
+    name, path = node["column"], path_of(node["path"])
+    field = schema.along((name,))
+    if path is None or field is None or not field[-1].is_json or name not in seen.names:
+        return None
+    plain = node["function"] == "get_json_object"
+    if seen[name].dataType != st.StringType() if plain else not _is_variant(seen[name].dataType):
+        return None
+    if node["test"] == "IS_NOT_NULL":
+        return _json_candidate(name, path, "any", "=", ())
+    types = [json.loads(kind) for kind in node["types"]]
+    if plain:
+        types = types or ["string"]
+    elif types[:1] == [_VARIANT]:
+        types = types[1:]
+    if len(types) != 1 or not isinstance(types[0], str) or node["test"] not in _JSON_TESTS:
+        return None
+    kind = _KINDS.get(types[0])
+    try:
+        values = [literal_of(value) for value in node["values"]]
+    except NoValueError:
+        return None
+    if kind is None or not values or not all(_is_plain(value, kind) for value in values):
+        return None
+    return _json_candidate(name, path, kind, _JSON_TESTS[node["test"]], values)
+
+
+def _json_candidate(name: str, path: str, kind: str, test: str, values: Sequence[Any]) -> Expression:
+    constants = (path, kind, test, *values)
+    return Call(CANDIDATE, (Column((name,)), *map(Literal, constants)))
+
+
+def path_of(text: str) -> str | None:
+    """Return a path of Spark's as one of ours; None if it has steps that may mean something else."""
+    steps, place = ["$"], 1
+    if not text.startswith("$") or len(text) == 1:
+        return None
+    while place < len(text):
+        step = _STEP.match(text, place)
+        if step is None:
+            return None
+        name = step[1] or step[3]
+        steps.append(f"[{step[2]}]" if name is None else f"[{json.dumps(name)}]")
+        place = step.end()
+    return "".join(steps)
+
+
+def _is_variant(kind: st.DataType) -> bool:
+    return isinstance(kind, st.VariantType)
+
+
+def _is_plain(value: Any, kind: str) -> bool:
+    if kind == "text":
+        return isinstance(value, str) and not _REPLACED.search(value)
+    if kind == "double":
+        return isinstance(value, float) and math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+class NoValueError(Exception):
+    """Something is not a literal that has the same meaning here."""
+
+
+def literal_of(node: Mapping[str, Any]) -> Any:
+    """Return the value of a literal: {"type": its type as JSON, "value": text}.
+
+    Raises:
+        NoValueError: it is none, or of a type whose values are others here.
+    """
+    if "type" not in node:
+        raise NoValueError
+    text = node["value"]
+    if text is None:
+        return None
+    read = _reader_of(node["type"])
+    if read is None:
+        raise NoValueError
+    try:
+        return read(text)
+    except OverflowError:  # Python's times end with the year 9999
+        raise NoValueError from None
+
+
+def literals_of(node: Mapping[str, Any]) -> list[Any]:
+    """Return the values of literals of one type: {"type": its type as JSON, "values": texts}.
+
+    Raises:
+        NoValueError: the type's values are others here.
+    """
+    read = _reader_of(node["type"])
+    if read is None:
+        raise NoValueError
+    try:
+        return [None if text is None else read(text) for text in node["values"]]
+    except OverflowError:
+        raise NoValueError from None
+
+
+@lru_cache(64)
+def _reader_of(kind: str) -> Callable[[str], Any] | None:
+    """Return what reads the values of a type, given as JSON; lists of literals have thousands of one type."""
+    parsed = json.loads(kind)
+    return (
+        _DECIMAL if isinstance(parsed, str) and parsed.startswith("decimal") else _LITERALS.get(str(parsed))
+    )
+
+
+def _moment(text: str) -> datetime:
+    return _EPOCH.replace(tzinfo=timezone.utc) + timedelta(microseconds=int(text))
+
+
+_DECIMAL: Callable[[str], Any] = Decimal
+# Type of a literal -> its value from text. Others, such as strings with a collation, stay with Spark.
+_LITERALS: dict[str, Callable[[str], Any]] = {
+    "boolean": lambda text: text == "true",
+    "byte": int,
+    "short": int,
+    "integer": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "string": str,
+    "binary": bytes.fromhex,
+    "date": lambda text: date(1970, 1, 1) + timedelta(days=int(text)),
+    "timestamp": _moment,
+    "timestamp_ntz": lambda text: _EPOCH + timedelta(microseconds=int(text)),
+}
+
 
 Node = Mapping[str, Any]
 

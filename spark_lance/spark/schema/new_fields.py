@@ -37,9 +37,8 @@ from spark_lance.spark.options.column_options import (
     column_settings_of,
 )
 from spark_lance.spark.schema.blobs import is_description
-from spark_lance.spark.schema.precise_types import precise_metadata
 from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
-from spark_lance.spark.schema.string_types import declared_type, string_metadata
+from spark_lance.spark.schema.string_types import declared_type, precise_metadata, string_metadata
 from spark_lance.spark.schema.types import arrow_type, is_shared
 from spark_lance.table.schema.defaults import DEFAULT_KEYS
 

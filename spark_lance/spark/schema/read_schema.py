@@ -9,8 +9,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.blob_writer import has_blobs
-from spark_lance.spark.options.option_values import BlobHandling
-from spark_lance.spark.options.projection import Projection
+from spark_lance.spark.options.option_values import BlobHandling, Projection
 from spark_lance.spark.schema.blobs import DESCRIPTIONS, LEFT_OUT, blob_column_type
 from spark_lance.spark.schema.spatial import is_spatial, is_spatial_field, spatial_type
 from spark_lance.spark.schema.types import covers, field_type, spark_field

@@ -26,13 +26,13 @@ from spark_lance.spark.options.column_options import (
     INNER,
     VECTOR_SIZE,
 )
-from spark_lance.spark.schema.precise_types import precise_type
 from spark_lance.spark.schema.spatial import carrier_of, is_spatial
 from spark_lance.spark.schema.string_types import (
     DECLARED_TYPE,
     STRING_TYPE,
     declared_string,
     has_lengths,
+    precise_type,
     readable_type,
 )
 from spark_lance.spark.schema.variants import is_variant

@@ -25,8 +25,7 @@ from spark_lance.spark.options.foreign_options import STORAGE_NAMES
 from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, options_that_choose, read_options
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.table.changing import delete_rows, update_rows
-from spark_lance.spark.table.column_references import Resolved
-from spark_lance.spark.table.expressions import quoted
+from spark_lance.spark.table.expressions import Resolved, quoted
 from spark_lance.spark.table.merging import MergeBuilder
 from spark_lance.spark.table.reading import Widened
 from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy

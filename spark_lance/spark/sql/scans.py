@@ -2,6 +2,11 @@
 
 Every question has `read`: the options of a read, the version if it is known ([root, branch, number]), and the
 columns as Spark has them. A token tells the questions about one table from those about another.
+
+Which columns have the order for Spark that they have in the table, and which values Spark tells apart.
+
+Columns whose values change on their way to Spark, as those of extension types may, and text with a collation
+have another order there.
 """
 
 from __future__ import annotations
@@ -23,18 +28,18 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 from spark_lance.errors import OptionError
 from spark_lance.expressions.expressions import Expression
 from spark_lance.expressions.predicate import Condition
-from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.index.scalar.column_facts import leading_rows
 from spark_lance.index.scalar.exact_rows import exact_rows
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.spark.driver.interpreters import check_package
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
-from spark_lance.spark.scan.column_order import is_ordered_alike
 from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of, pushdown_of
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.read_schema import resolve_projection
+from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import Question
@@ -49,14 +54,79 @@ __all__ = [
     "describe_pushdown",
     "describe_read",
     "first_of",
+    "is_ordered_alike",
+    "is_same_value",
     "local_bounds",
     "pin_read",
     "plan_scan",
     "reader_of",
     "rows_answer",
+    "spark_type_of",
     "target_rows",
     "version_answer",
 ]
+
+_Types = pa.types
+# Test of the stored type -> Spark's type for it, whose order is the same.
+_ALIKE = (
+    (_Types.is_boolean, st.BooleanType),
+    (_Types.is_signed_integer, st.IntegralType),
+    (_Types.is_unsigned_integer, (st.IntegralType, st.DecimalType)),
+    (_Types.is_floating, st.FractionalType),
+    (_Types.is_decimal, st.DecimalType),
+    (_Types.is_string, st.StringType),
+    (_Types.is_large_string, st.StringType),
+    (_Types.is_binary, st.BinaryType),
+    (_Types.is_large_binary, st.BinaryType),
+    (_Types.is_date32, st.DateType),
+    (_Types.is_timestamp, (st.TimestampType, st.TimestampNTZType)),
+)
+
+
+def is_ordered_alike(path: Sequence[str], schema: Schema, seen: st.StructType) -> bool:
+    """Return whether the order of a stored column, or field of a struct, is that of Spark.
+
+    Several stored values may be one for Spark, such as times with nanoseconds.
+
+    Args:
+        path: the column.
+        schema: of the table.
+        seen: the columns as Spark was told of them.
+    """
+    kind, fields = spark_type_of(path, seen), schema.along(path)
+    if kind is None or fields is None or _has_own_meaning(fields[-1]):
+        return False
+    if isinstance(kind, st.StringType) and kind != st.StringType():
+        return False
+    stored = fields[-1].arrow_type()
+    return any(test(stored) and isinstance(kind, types) for test, types in _ALIKE)
+
+
+def is_same_value(path: Sequence[str], schema: Schema, seen: st.StructType) -> bool:
+    """Return whether two stored values of a column are one for Spark only if they are equal; see above."""
+    if not is_ordered_alike(path, schema, seen):
+        return False
+    fields = schema.along(path)
+    assert fields is not None
+    stored = fields[-1].arrow_type()
+    return not _Types.is_floating(stored) and not (_Types.is_timestamp(stored) and stored.unit == "ns")
+
+
+def spark_type_of(path: Sequence[str], seen: st.StructType) -> st.DataType | None:
+    """Return Spark's type of a column, or of a field of a struct; None if there is none."""
+    kind: st.DataType = seen
+    for name in path:
+        if not isinstance(kind, st.StructType) or name not in kind.names:
+            return None
+        kind = kind[name].dataType
+    return kind
+
+
+def _has_own_meaning(field: Field) -> bool:
+    if EXTENSION_NAME in field.metadata or has_collation(field.metadata):
+        return True
+    return isinstance(field.arrow_type(), pa.BaseExtensionType)
+
 
 # Rows that the driver reads as columns at most, which are bounded by their bytes; and about the most bytes
 # of a part of them, for one task: Spark warns of tasks of more than 1,000 KiB.

@@ -22,7 +22,7 @@ from spark_lance.errors import (
     TagNotFoundError,
     UnsupportedFormatError,
 )
-from spark_lance.spark.options.moments import SESSION_ZONE, in_zone
+from spark_lance.spark.options.options import SESSION_ZONE, in_zone
 from spark_lance.spark.options.table_properties import CLUSTERING, IDENTIFIERS, SORT_ORDER
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path

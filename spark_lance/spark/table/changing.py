@@ -17,13 +17,14 @@ from spark_lance.spark.compat import java_class, java_frame, jvm_view
 from spark_lance.spark.driver.jobs import gather, local_bytes
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.base import TableBase
-from spark_lance.spark.table.column_references import Expression, text_of
 from spark_lance.spark.table.expressions import (
+    Expression,
     analysed,
     as_column,
     functions_of,
     is_ansi,
     quoted,
+    text_of,
     types_of,
 )
 from spark_lance.spark.table.reading import AS_THEY_ARE, Widened, few_partitions, read_needed

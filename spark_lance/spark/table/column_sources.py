@@ -22,13 +22,16 @@ from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.base.schema import Field
 from spark_lance.spark.driver.jobs import gather, spread
 from spark_lance.spark.table.base import TableBase
-from spark_lance.spark.table.column_references import (
+from spark_lance.spark.table.expressions import (
     Expression,
+    analysed,
+    as_column,
     columns_option,
+    functions_of,
     needed_columns,
+    quoted,
     text_of,
 )
-from spark_lance.spark.table.expressions import analysed, as_column, functions_of, quoted
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.work import ColumnWork
 from spark_lance.table.format.manifest import Manifest

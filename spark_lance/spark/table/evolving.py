@@ -16,15 +16,21 @@ from spark_lance.errors import OptionError, SchemaError
 from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.schema.blobs import holds_descriptions
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field, without_defaults
-from spark_lance.spark.schema.precise_types import PRECISE_TYPE, check_widened
 from spark_lance.spark.schema.read_schema import find_column
-from spark_lance.spark.schema.string_types import DECLARED_TYPE, STRING_TYPE, has_lengths, readable_type
+from spark_lance.spark.schema.string_types import (
+    DECLARED_TYPE,
+    PRECISE_TYPE,
+    STRING_TYPE,
+    check_widened,
+    has_lengths,
+    readable_type,
+)
 from spark_lance.spark.schema.types import field_type
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_jobs import ColumnJob, Outcome, cast_columns
-from spark_lance.spark.table.column_references import Expression
 from spark_lance.spark.table.column_sources import Expressions, Function, Joined
 from spark_lance.spark.table.expressions import (
+    Expression,
     analysed,
     functions_of,
     is_ansi,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.datasets.searching import DISTANCE, SCORE
-from spark_lance.spark.options.projection import Projection
+from spark_lance.spark.options.option_values import Projection
 from spark_lance.spark.schema.blobs import taken_with_sources
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of

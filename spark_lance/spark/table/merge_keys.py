@@ -16,7 +16,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from spark_lance.spark.table.column_references import Expression, Resolved, text_of
+from spark_lance.spark.table.expressions import Expression, Resolved, text_of
 
 if TYPE_CHECKING:
     _Name = tuple[str, ...]

@@ -30,13 +30,15 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import ExpressionError
 from spark_lance.file.base.schema import Field
-from spark_lance.spark.table.column_references import Expression, needed_columns, text_of
 from spark_lance.spark.table.expressions import (
+    Expression,
     analysed,
     as_column,
     functions_of,
     is_ansi,
+    needed_columns,
     quoted,
+    text_of,
     types_of,
 )
 from spark_lance.spark.table.merge_clauses import MATCHED, MISSING, NEW, Clause, Clauses

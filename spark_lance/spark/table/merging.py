@@ -13,8 +13,7 @@ from spark_lance.spark.driver.jobs import gather
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.table.base import TableBase
-from spark_lance.spark.table.column_references import Expression
-from spark_lance.spark.table.expressions import functions_of, quoted
+from spark_lance.spark.table.expressions import Expression, functions_of, quoted
 from spark_lance.spark.table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
 from spark_lance.spark.table.merge_pruning import SourceKeys, keys_of
 from spark_lance.spark.table.reading import AS_THEY_ARE, Widened

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.spark.table.base import TableBase
-from spark_lance.spark.table.column_references import Expression, columns_option, needed_columns
+from spark_lance.spark.table.expressions import Expression, columns_option, needed_columns
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
 

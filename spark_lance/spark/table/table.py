@@ -22,11 +22,10 @@ from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal
 from spark_lance.memwal.names import GRACE
 from spark_lance.spark.driver.arguments import check_session
-from spark_lance.spark.options.moments import SESSION_ZONE, in_zone
+from spark_lance.spark.options.options import SESSION_ZONE, in_zone
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.builder import TableBuilder, option_texts, place_of
 from spark_lance.spark.table.changing import delete_rows, update_rows
-from spark_lance.spark.table.column_references import Expression
 from spark_lance.spark.table.describing import (
     TableBranches,
     TableTags,
@@ -34,7 +33,7 @@ from spark_lance.spark.table.describing import (
     restore_version,
 )
 from spark_lance.spark.table.evolving import BATCH_ROWS, Batches, TableColumns
-from spark_lance.spark.table.expressions import QUOTING
+from spark_lance.spark.table.expressions import QUOTING, Expression
 from spark_lance.spark.table.indexing import TableIndexes
 from spark_lance.spark.table.maintaining import (
     PYTHON_WORDS,

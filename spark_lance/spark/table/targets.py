@@ -16,8 +16,7 @@ from spark_lance.jsonb.columns import text_field
 from spark_lance.spark.schema.blobs import BlobValue, is_description
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import field_type
-from spark_lance.spark.table.column_references import Expression
-from spark_lance.spark.table.expressions import quoted, stored
+from spark_lance.spark.table.expressions import Expression, quoted, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -3,14 +3,35 @@
 Every version that is new since the last check is compared with the operation (`verdict`). If they are
 compatible, the operation is rebased onto the newest version (`REBASES`), and its manifest is built from the
 newest one (`OPERATIONS`).
+
+Most operations are simply applied to the newest version. These few name things that others may have changed
+meanwhile without being in the way:
+
+    delete, update    fragments with deletion files: rows that others deleted in them stay deleted
+    create_index      what an index covers: not the fragments whose indexed columns were rewritten in place
+
+If an old writer's entries are unreliable (see `old_writers`), the next writer corrects them, as in other
+engines: a segment covers the fragments that its rows belong to. The rows are in one column of one file:
+
+    auxiliary.idx       _rowid     of vector indices
+    page_data.lance     ids        of B-trees
+
+Other kinds stay as they are. So do all entries if row ids are not addresses, or if the table has a
+fragment-reuse entry. Then nothing is built on the version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+from google.protobuf.message import Message
+from pyroaring import BitMap
+
+from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import (
     FormatError,
     IncompatibleConflictError,
@@ -19,23 +40,142 @@ from spark_lance.errors import (
     UnsupportedFormatError,
     VersionNotFoundError,
 )
+from spark_lance.file.opening import open_file
+from spark_lance.file.reader import read_field
+from spark_lance.io.store import Store, join
+from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.conflicts import Verdict, verdict
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite, carried
 from spark_lance.table.commits.pending import Landed, PendingCommit
-from spark_lance.table.commits.rebase import REBASES, RebaseContext
+from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest, read_manifest
-from spark_lance.table.format.old_writers import check_successor
+from spark_lance.table.format.old_writers import check_successor, doubtful_indices
 from spark_lance.table.format.paths import is_detached, manifest_path
 from spark_lance.table.format.transaction import Transaction, read_transaction
-from spark_lance.table.indices.fragment_reuse import with_present_coverage
-from spark_lance.table.indices.old_coverage import with_sound_coverage
+from spark_lance.table.indices.fragment_reuse import find_reuse_entry, with_present_coverage
 from spark_lance.table.operations import OPERATIONS, Builder, Stamp
+from spark_lance.table.operations.index_upkeep import remove_fragments_from_bitmaps
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import list_versions, load_newest
 
-__all__ = ["build_on", "builder_of", "propose_first", "propose_next"]
+__all__ = [
+    "REBASES",
+    "Rebase",
+    "RebaseContext",
+    "build_on",
+    "builder_of",
+    "propose_first",
+    "propose_next",
+    "with_sound_coverage",
+]
+
+_ROWS = (("auxiliary.idx", "_rowid"), ("page_data.lance", "ids"))
+_RUN = 1 << 22
+
+
+def with_sound_coverage(snapshot: Snapshot) -> tuple[Manifest, frozenset[bytes]]:
+    """Return the version with the coverage of old segments put right, and the uuids of these.
+
+    Raises:
+        FormatError: a file of an index is damaged.
+        UnsupportedFormatError: one is of a version that is not read here.
+    """
+    manifest = snapshot.manifest
+    doubtful = set(doubtful_indices(manifest))
+    if not doubtful or manifest.uses_stable_row_ids or find_reuse_entry(manifest) is not None:
+        return manifest, frozenset()
+    section = table_pb2.IndexSection.FromString(manifest.index_section)
+    repaired = set()
+    for entry in section.indices:
+        if entry.uuid.uuid in doubtful:
+            covered = _fragments_of(*snapshot.bases.index_dir(entry))
+            if covered is not None:
+                entry.fragment_bitmap = covered.serialize()
+                repaired.add(entry.uuid.uuid)
+    return replace(manifest, index_section=section.SerializeToString()), frozenset(repaired)
+
+
+def _fragments_of(store: Store, directory: str) -> BitMap | None:
+    """Return the fragments of the rows of an index; None if this module cannot read them."""
+    names = set(store.list(directory))
+    for name, column in _ROWS:
+        if name in names:
+            return _fragments_in(store, join(directory, name), column)
+    return None
+
+
+def _fragments_in(store: Store, path: str, column: str) -> BitMap:
+    file = open_file(store, path)
+    fields = [field for field in file.schema.fields if field.name == column]
+    if len(fields) != 1:
+        raise FormatError(f"a file of an index without the column {column}", path)
+    reader = file.open_field(fields[0])
+    fragment_ids = BitMap()
+    for start in range(0, file.num_rows, _RUN):
+        rows = one_array(read_field(reader, fields[0], path, start, min(start + _RUN, file.num_rows)))
+        fragment_ids |= BitMap(np.unique(rows.to_numpy() >> np.uint64(32)).astype(np.uint32))
+    return fragment_ids
+
+
+pb = transaction_pb2.Transaction
+
+
+@dataclass(frozen=True)
+class RebaseContext:
+    """The target of a rebase.
+
+    Attributes:
+        latest: the newest version.
+        theirs: the operations since the last check that require it, oldest first.
+        rows: the rows that ours deletes, if its transaction contains them.
+    """
+
+    latest: Manifest
+    theirs: Sequence[Message]
+    rows: RowChanges | None
+
+
+Rebase = Callable[[Any, RebaseContext], Message]
+
+
+def _delete(operation: pb.Delete, context: RebaseContext) -> Message:
+    assert context.rows is not None  # without them, rows that others deleted are a conflict
+    outcome = context.rows.apply(context.latest)
+    fitted = pb.Delete(predicate=operation.predicate)
+    fitted.updated_fragments.extend(outcome.updated)
+    fitted.deleted_fragment_ids.extend(outcome.removed)
+    return fitted
+
+
+def _update(operation: pb.Update, context: RebaseContext) -> Message:
+    assert context.rows is not None  # without them, rows that others deleted are a conflict
+    outcome = context.rows.apply(context.latest)
+    fitted = pb.Update()
+    fitted.CopyFrom(operation)
+    fitted.ClearField("updated_fragments")
+    fitted.ClearField("removed_fragment_ids")
+    fitted.updated_fragments.extend(outcome.updated)
+    fitted.removed_fragment_ids.extend(outcome.removed)
+    return fitted
+
+
+def _create_index(operation: pb.CreateIndex, context: RebaseContext) -> Message:
+    section = table_pb2.IndexSection(indices=operation.new_indices).SerializeToString()
+    for update in context.theirs:
+        if isinstance(update, pb.Update):
+            rewritten = [fragment.id for fragment in update.updated_fragments]
+            section = remove_fragments_from_bitmaps(section, rewritten, update.fields_modified)
+    fitted = pb.CreateIndex(removed_indices=operation.removed_indices)
+    fitted.new_indices.extend(table_pb2.IndexSection.FromString(section).indices)
+    return fitted
+
+
+# Operation -> what makes it fit; all others fit as they are.
+REBASES: Mapping[str, Rebase] = MappingProxyType(
+    {"delete": _delete, "update": _update, "create_index": _create_index}
+)
 
 
 # Settings of a table to which rows are only added.

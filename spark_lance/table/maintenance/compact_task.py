@@ -2,31 +2,50 @@
 
 Nothing is committed here, and no manifest is read. Before a task is done its rows are counted: those that are
 there, those that were read, and those that were written. (Lance table format, compaction.)
+
+Runs of small fragments, whose files hold the same columns, are read as one. Anything out of the ordinary
+(several files in a fragment, overlays, missing columns, files that cannot be decoded together) is read
+fragment by fragment.
+
+Such files are joined: their bytes end to end, their pages one after the other. Opening a file and decoding a
+page cost about the same however few rows there are. Pages of many files that are described alike are decoded
+together, as those of one file are. (Lance file format 2.1 and 2.2.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.errors import FormatError
+from spark_lance.arrow.arrays import kept_rows
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.base.columns import owned_columns
+from spark_lance.file.base.metadata import ColumnMetadata, Page
+from spark_lance.file.base.pages import PAGE_FORMATS
 from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.source import PageSource
 from spark_lance.file.base.version import FileVersion
+from spark_lance.file.reader import FileReader, read_field
 from spark_lance.io.progress import report
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import column_numbers
 from spark_lance.table.format.deletion import keep_mask, read_deletions
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.indices.fragment_reuse import pack_addresses
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.reading.blob_values import blob_values
-from spark_lance.table.reading.fragment import physical_rows
+from spark_lance.table.reading.fragment import fixed_width, physical_rows
 from spark_lance.table.reading.lineage import (
     LINEAGE_COLUMNS,
     Lineage,
@@ -38,10 +57,248 @@ from spark_lance.table.reading.lineage import (
 from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan_task import ScanTask
-from spark_lance.table.reading.small_fragments import read_tasks
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
-__all__ = ["CompactionMetrics", "CompactionTask", "RewriteResult"]
+__all__ = [
+    "CompactionMetrics",
+    "CompactionTask",
+    "JoinedFiles",
+    "RewriteResult",
+    "can_join",
+    "open_whole",
+    "read_tasks",
+]
+
+# In 2.0 a struct has a page of its own for the whole file.
+_VERSIONS = frozenset({FileVersion.V2_1, FileVersion.V2_2})
+
+
+class _Memory(PageSource):
+    """Bytes in memory in place of a file's."""
+
+    def __init__(self, path: str, data: pa.Buffer) -> None:
+        self.path = path
+        self.size = data.size
+        self._mapped = data
+        self._fetched = {}
+
+
+def can_join(version: FileVersion, fields: Sequence[Field]) -> bool:
+    """Whether these fields of files of a version can be read together.
+
+    Not those of fixed-size lists of structs, whose pages count in other units than rows.
+    """
+    return version in _VERSIONS and not any(n.kind == "fsl_struct" for top in fields for n in top.walk())
+
+
+def open_whole(store: Store, path: str, columns: Mapping[int, int]) -> FileReader:
+    """Open a small file after fetching all of it in one request.
+
+    Args:
+        store, path: where the file is.
+        columns: field id -> column number, as the manifest's DataFile says.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError, UnsupportedFormatError: as `FileReader`.
+    """
+    mapped = store.map(path)
+    data = pa.py_buffer(store.read(path)) if mapped is None else mapped
+    return FileReader(store, path, columns=columns, source=_Memory(path, data))
+
+
+class JoinedFiles:
+    """Reads whole fields of several files at once, the rows of the first before those of the second.
+
+    Args:
+        files: files of one version, as `open_whole` gives them; `can_join` tells which and what.
+
+    Raises:
+        UnsupportedFormatError: the files are not of one version.
+    """
+
+    def __init__(self, files: Sequence[FileReader]) -> None:
+        self._version = files[0].version
+        if any(file.version is not self._version for file in files):
+            raise UnsupportedFormatError("files of several versions cannot be read together", files[0].path)
+        self._files = files
+        self._path = f"{files[0].path} and {len(files) - 1} more"
+        contents = [file.source.get(0, file.source.size) for file in files]
+        self._source = _Memory(self._path, pa.py_buffer(b"".join(memoryview(part) for part in contents)))
+        self.num_rows = sum(file.num_rows for file in files)
+
+    def read(self, field: Field) -> pa.ChunkedArray:
+        """Return all rows of a top-level field.
+
+        Raises:
+            FormatError, UnsupportedFormatError: a file lacks the field, or is damaged; read the files one by
+                one to learn which.
+        """
+        columns = {owner.id: self._column(owner) for owner in owned_columns([field], self._version)}
+        reader = PAGE_FORMATS[self._version].reader(field, columns, self._source, self._version)
+        return read_field(reader, field, self._path, 0, self.num_rows)
+
+    def _column(self, owner: Field) -> ColumnMetadata:
+        """Return the pages of a column in all files, at their places in the joined bytes."""
+        pages: list[Page] = []
+        base = rows = 0
+        for file in self._files:
+            if owner.id not in file.columns:
+                raise FormatError(f"the file has no column for field {owner.name!r}", file.path)
+            column = file.column(file.columns[owner.id])
+            if column.num_rows != file.num_rows:
+                raise FormatError(
+                    f"column {owner.name!r} has {column.num_rows} rows where the file has {file.num_rows}",
+                    file.path,
+                )
+            for page in column.pages:
+                buffers = tuple((base + offset, size) for offset, size in page.buffers)
+                pages.append(Page(buffers, page.length, rows + page.priority, page.encoding, page.type_url))
+            base += file.source.size
+            rows += file.num_rows
+        return ColumnMetadata(0, tuple(pages))
+
+
+_WINDOW_BYTES = 32 << 20
+# Fragments of more bytes than that are read one after the other, window by window.
+_SMALL_BYTES = 2 << 20
+# The limits of one joint read; the sizes are estimated before it.
+_JOINED_FILES = 128
+_JOINED_BYTES = 4 << 20
+_JOINED_ARROW_BYTES = 16 << 20
+_TEXT_BYTES = 32
+# Runs of small fragments that are fetched ahead, to wait for several answers of the store at a time.
+_AHEAD = 8
+
+Run: TypeAlias = list[ScanTask]
+
+
+def read_tasks(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
+    """Yield the live rows of tasks of one scan, in order; small fragments are read together and ahead.
+
+    Args:
+        tasks: with the same fields and no system columns.
+
+    Raises:
+        FormatError, UnsupportedFormatError: as `ScanTask.tables`.
+    """
+    if not tasks:
+        return
+    if tasks[0].store.is_local:
+        for run in _runs(tasks):
+            yield from _tables(run)
+        return
+    with ThreadPoolExecutor(_AHEAD) as pool:
+        ahead: deque[Future[list[pa.Table]] | Run] = deque()
+        for run in _runs(tasks):
+            large = len(run) == 1 and _stored(run[0].message) >= _SMALL_BYTES
+            ahead.append(run if large else pool.submit(_whole, run))
+            if len(ahead) > _AHEAD:
+                yield from _drawn(ahead.popleft())
+        while ahead:
+            yield from _drawn(ahead.popleft())
+
+
+def _drawn(rows: Future[list[pa.Table]] | Run) -> Iterator[pa.Table]:
+    return _tables(rows) if isinstance(rows, list) else iter(rows.result())
+
+
+def _whole(run: Run) -> list[pa.Table]:
+    return list(_tables(run))
+
+
+def _stored(fragment: table_pb2.DataFragment) -> int:
+    return sum(file.file_size_bytes or _SMALL_BYTES for file in fragment.files)
+
+
+def _runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
+    """Yield the tasks in order, those that can be read as one together."""
+    fields = tasks[0].fields
+    columns_by_version = {
+        version: {owner.id for owner in owned_columns(fields, version)}
+        for version in FileVersion
+        if can_join(version, fields)
+    }
+    row_bytes = sum(_row_bytes(field) for field in fields)
+    run: Run = []
+    alike: object = None
+    stored = arrow = 0
+    for task in tasks:
+        kind = _kind(task.message, columns_by_version)
+        stored += _stored(task.message)
+        arrow += int(row_bytes * task.message.physical_rows)
+        full = len(run) >= _JOINED_FILES or stored > _JOINED_BYTES or arrow > _JOINED_ARROW_BYTES
+        if run and (kind is None or kind != alike or full):
+            yield run
+            run = []
+        if not run:
+            stored, arrow = _stored(task.message), int(row_bytes * task.message.physical_rows)
+        run.append(task)
+        alike = kind
+    if run:
+        yield run
+
+
+def _kind(fragment: table_pb2.DataFragment, columns_by_version: dict[FileVersion, set[int]]) -> object:
+    """Return a key that is equal for fragments that are read as one; None if this one is read separately."""
+    if len(fragment.files) != 1 or fragment.overlays or not fragment.physical_rows:
+        return None
+    (file,) = fragment.files
+    version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
+    small = 0 < file.file_size_bytes < _SMALL_BYTES
+    if (
+        not small
+        or version not in columns_by_version
+        or not columns_by_version[version].issubset(file.fields)
+    ):
+        return None
+    return version
+
+
+def _row_bytes(field: Field) -> float:
+    try:
+        return fixed_width(field.arrow_type())
+    except ValueError:
+        return _TEXT_BYTES
+
+
+def _tables(run: Run) -> Iterator[pa.Table]:
+    try:
+        joined = _read_joined(run) if len(run) > 1 else None
+    except (FormatError, UnsupportedFormatError):
+        joined = None  # the one that is to blame says so by itself, and the others can be read
+    if joined is not None:
+        yield joined
+        return
+    for task in run:
+        yield from task.tables(_WINDOW_BYTES)
+
+
+def _read_joined(run: Run) -> pa.Table:
+    """Read several fragments as one."""
+    files, keep = [], []
+    for task in run:
+        fragment = task.message
+        (entry,) = fragment.files
+        if task.bases is None:
+            raise UnsupportedFormatError("fragments without base paths", task.root)
+        store, path = task.bases.data_file(entry)
+        columns = column_numbers(entry)
+        try:
+            file = open_whole(store, path, columns)
+        except FileNotFoundError as error:
+            raise FormatError("the manifest names a data file that does not exist", path) from error
+        if file.num_rows != fragment.physical_rows or file.source.size != entry.file_size_bytes:
+            raise FormatError("the file is not the one that the manifest describes", path)
+        deleted = read_deletions(task.store, task.root, fragment, file.num_rows, task.bases)
+        files.append(file)
+        keep.append(keep_mask(deleted, 0, file.num_rows))
+    joined = JoinedFiles(files)
+    arrays = [joined.read(field) for field in run[0].fields]
+    table = pa.Table.from_arrays(arrays, schema=run[0].arrow_schema)
+    mask = np.concatenate(keep)
+    return table if mask.all() else kept_rows(table, pa.array(mask))
+
 
 # Bytes of blobs that are copied at a time.
 _BLOB_BYTES = 16 << 20

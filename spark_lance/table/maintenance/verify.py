@@ -44,7 +44,7 @@ from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
-from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.versions import find_version, latest_version, list_versions
 
 __all__ = ["Finding", "Verification", "verify"]

@@ -29,8 +29,8 @@ from spark_lance.table.metadata.versions import VersionRow, version_metrics, ver
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
+from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS
-from spark_lance.table.versions.tag_files import list_tags
 from spark_lance.table.versions.versions import latest_version
 
 __all__ = ["ICEBERG_TABLES"]

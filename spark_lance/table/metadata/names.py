@@ -16,7 +16,7 @@ from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, Me
 from spark_lance.table.metadata.operations import live_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
-from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.versions import latest_version
 
 __all__ = ["BRANCHES", "INDICES", "TAGS"]

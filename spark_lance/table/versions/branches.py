@@ -36,8 +36,7 @@ from spark_lance.table.format.paths import (
     TRANSACTIONS_DIR,
     VERSIONS_DIR,
 )
-from spark_lance.table.versions.ref_files import Kinds, pack_ref, read_ref
-from spark_lance.table.versions.tag_files import list_tags
+from spark_lance.table.versions.ref_files import Kinds, list_tags, pack_ref, read_ref
 
 __all__ = ["BRANCHES_DIR", "TREE_DIR", "Branches", "branch_root"]
 

@@ -55,8 +55,8 @@ from spark_lance.table.format.paths import (
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.ages import clamped_age
 from spark_lance.table.versions.branches import TREE_DIR, Branches
+from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.resolve import main_root
-from spark_lance.table.versions.tag_files import list_tags
 from spark_lance.table.versions.versions import VersionFile, list_versions
 
 __all__ = ["CleanupFile", "CleanupPolicy", "CleanupStats", "cleanup"]

@@ -22,7 +22,7 @@ from spark_lance.io.store import Store, join
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
-from spark_lance.table.versions.tag_files import read_tag
+from spark_lance.table.versions.ref_files import read_tag
 from spark_lance.table.versions.torn import read_whole
 from spark_lance.table.versions.versions import latest_version, list_versions
 

@@ -16,8 +16,7 @@ from spark_lance.errors import FormatError, TableNotFoundError
 from spark_lance.io.store import Store
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches, branch_root
-from spark_lance.table.versions.ref_files import pack_ref
-from spark_lance.table.versions.tag_files import list_tags, read_tag, tag_path
+from spark_lance.table.versions.ref_files import list_tags, pack_ref, read_tag, tag_path
 from spark_lance.table.versions.versions import load_latest
 
 __all__ = [

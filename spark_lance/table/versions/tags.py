@@ -10,9 +10,16 @@ from spark_lance.errors import TagExistsError, VersionNotFoundError
 from spark_lance.io.store import Store
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches
-from spark_lance.table.versions.ref_files import format_time, pack_ref
+from spark_lance.table.versions.ref_files import (
+    TAGS_DIR,
+    format_time,
+    list_tags,
+    no_tag,
+    pack_ref,
+    read_tag,
+    tag_path,
+)
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
-from spark_lance.table.versions.tag_files import TAGS_DIR, list_tags, no_tag, read_tag, tag_path
 from spark_lance.table.versions.versions import find_version
 
 __all__ = ["TAGS_DIR", "Tags"]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from spark_lance.datasets.dataset import LanceDataset, write_dataset
 from spark_lance.errors import OptionError
-from spark_lance.index.text import segmenters
-from spark_lance.index.text.segmenters import MODEL_HOME, ngrams
+from spark_lance.index.text import tokenizer
+from spark_lance.index.text.tokenizer import MODEL_HOME, ngrams
 from spark_lance.io.user_cache import process_folder, user_cache
 
 LETTERS = st.text("ab \N{LATIN SMALL LETTER E WITH ACUTE}\N{HIRAGANA LETTER A}\U0001f600", max_size=8)
@@ -152,13 +152,13 @@ def test_the_dictionary_of_jieba_is_kept_where_nobody_else_writes(
     shared.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
     (shared / "jieba.cache").write_bytes(b"not what it seems")
-    segmenters._jieba.cache_clear()
-    tokenizer = segmenters._jieba("default", None)
-    segmenters._jieba.cache_clear()
-    folder = Path(tokenizer.tmp_dir)
+    tokenizer._jieba.cache_clear()
+    jieba = tokenizer._jieba("default", None)
+    tokenizer._jieba.cache_clear()
+    folder = Path(jieba.tmp_dir)
     assert folder == tmp_path / "cache" / "spark-lance" / "jieba"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    tokenizer.initialize()
+    jieba.initialize()
     assert (shared / "jieba.cache").read_bytes() == b"not what it seems"
     assert [path.name for path in folder.iterdir()] == ["jieba.cache"]
 

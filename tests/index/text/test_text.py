@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError, OptionError, SchemaError, UnsupportedFormatError
-from spark_lance.index.text.automaton import read_words
+from spark_lance.index.text.inverted import read_words
 from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, pack_list, unpack_list
 from spark_lance.index.text.tokenizer import Tokenizer
 

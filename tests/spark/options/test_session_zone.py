@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
 from spark_lance.errors import OptionError
-from spark_lance.spark.options.moments import in_zone, parse_zone
-from spark_lance.spark.options.options import read_options
+from spark_lance.spark.options.options import in_zone, parse_zone, read_options
 from spark_lance.spark.table.table import LanceTable
 
 # Both are far from UTC, so that another zone gives another version or an error.

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession, datasource
 
 import spark_lance
 from spark_lance.expressions.json_path import names_of_path
-from spark_lance.spark.scan import json_conditions, predicates
-from spark_lance.spark.scan.json_conditions import path_of
+from spark_lance.spark.scan import predicates
+from spark_lance.spark.scan.predicates import path_of
 from tests.conftest import interpreted
 
 PLANS, ANSI = "spark.lance.planInDriver", "spark.sql.ansi.enabled"
@@ -165,7 +165,7 @@ def plan(frame: DataFrame) -> str:
 
 def check(driver: SparkSession, plain: DataFrame, frame: DataFrame, asked: list[str], least: int) -> None:
     """Compare what conditions keep with Spark's own answers, read by the driver and by tasks."""
-    real, narrowed = json_conditions.condition_of, 0
+    real, narrowed = predicates.condition_of, 0
 
     def counted(*arguments: Any) -> Any:
         nonlocal narrowed

@@ -8,7 +8,7 @@ import pytest
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Schema
-from spark_lance.spark.options.projection import Projection
+from spark_lance.spark.options.option_values import Projection
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import spark_schema_of
 from spark_lance.spark.schema.types import (

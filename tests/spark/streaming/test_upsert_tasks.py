@@ -27,7 +27,7 @@ from spark_lance.memwal.sharding import Router
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.sql import writes
 from spark_lance.spark.streaming import upsert
-from spark_lance.spark.streaming.routes import Route, check_partition
+from spark_lance.spark.streaming.upsert import Route, check_partition
 from tests.memwal.tables import KEY, Rows, as_rows, make, rows
 
 pytestmark = pytest.mark.skipif(

@@ -27,8 +27,8 @@ from spark_lance.errors import (
 )
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.spark.driver.jobs import spread
-from spark_lance.spark.table import clustering, maintaining
-from spark_lance.spark.table.clustering import Clustering, is_carried
+from spark_lance.spark.table import maintaining
+from spark_lance.spark.table.maintaining import Clustering, is_carried
 from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.maintenance.verify import verify
 from tests.strategies import canonical
@@ -165,7 +165,7 @@ def test_sorting(spark: SparkSession, tmp_path: Path, stable: bool) -> None:
 def test_z_order(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stable: bool) -> None:
     if stable:
         # A thousand bounds of each key take seconds to be planned: the slow case has them.
-        monkeypatch.setattr(clustering, "_RANK_BITS", 5)
+        monkeypatch.setattr(maintaining, "_RANK_BITS", 5)
     path = make(tmp_path / "t", enable_stable_row_ids=stable)
     table = LanceTable.forPath(spark, path)
     if stable:

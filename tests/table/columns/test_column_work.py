@@ -21,11 +21,10 @@ import spark_lance
 from spark_lance.errors import FormatError, MergeError, OptionError, SchemaError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.columns import fill
+from spark_lance.table.columns import work
 from spark_lance.table.columns.evolve import commit_files
-from spark_lance.table.columns.fill import Run, overlaid, with_nulls
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.columns.work import ColumnWork, Others
+from spark_lance.table.columns.work import ColumnWork, Others, Run, overlaid, with_nulls
 from spark_lance.table.commits.commit import SYSTEM_ENV
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.table_ref import TableRef
@@ -73,7 +72,7 @@ def test_rows_without_a_value_are_null(
 ) -> None:
     offsets = sorted(offset for offset in chosen if offset < rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fill, "_BATCH_BYTES", batch_bytes)
+        patch.setattr(work, "_BATCH_BYTES", batch_bytes)
         got = pa.Table.from_batches(with_nulls(in_runs(offsets, cuts), rows, VALUES), VALUES)
     got.validate(full=True)
     known = dict(zip(offsets, values_of(offsets).to_pylist(), strict=True))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import spark_lance.datasets.dataset as ours
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.file.equal_values import equal_values
+from spark_lance.table.reading.compare_keys import equal_values
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.version_changes import changes_of
 from spark_lance.table.versions.walk import Walk

@@ -338,7 +338,7 @@ def test_old_names_become_new_ones(tmp_path: Path) -> None:
     with pytest.raises(FormatError):
         spark_lance.dataset(path)
     from spark_lance.io.store import open_store
-    from spark_lance.table.versions.naming import migrate_names
+    from spark_lance.table.versions.versions import migrate_names
 
     table = TableRef(*open_store(path))
     assert migrate_names(table) == 1

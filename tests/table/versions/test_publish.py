@@ -28,8 +28,8 @@ from spark_lance.errors import (
     VersionNotFoundError,
 )
 from spark_lance.io.local import LocalStore
-from spark_lance.io.manifest_sqlite import SqliteManifestStore
 from spark_lance.io.manifest_store import ManifestEntry
+from spark_lance.io.manifest_stores import SqliteManifestStore
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.table.commits.commit import commit_operation

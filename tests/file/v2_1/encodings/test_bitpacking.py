@@ -12,7 +12,7 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.encodings.bitpacking import PackedChunks, block_widths, pack, unpack
 from spark_lance.file.v2_1.levels.ravel import ravel
-from spark_lance.file.v2_1.write.choose import MiniBlock, choose
+from spark_lance.file.v2_1.write.field_writer import MiniBlock, choose
 from tests.file.v2_1.test_write_pylance import VERSIONS, check
 
 WIDTHS = [(bits, width) for bits in (8, 16, 32, 64) for width in range(bits + 1)]

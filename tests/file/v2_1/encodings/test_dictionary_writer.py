@@ -19,7 +19,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.encodings.dictionary_writer import DictionaryLimits, encode_dictionary
 from spark_lance.file.v2_1.encodings.rle import RunChunks, find_runs
 from spark_lance.file.v2_1.levels.ravel import ravel
-from spark_lance.file.v2_1.write.choose import MiniBlock, choose
+from spark_lance.file.v2_1.write.field_writer import MiniBlock, choose
 from tests.file.v2_1.pylance_table import open_in_pylance, write_file
 from tests.file.v2_1.test_write_pylance import VERSIONS, check, compare
 

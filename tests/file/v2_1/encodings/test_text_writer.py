@@ -14,7 +14,7 @@ from spark_lance.file.v2_1.base.chunks import Ranges
 from spark_lance.file.v2_1.encodings.general import CompressedText, Compression, _with_literals, decompress
 from spark_lance.file.v2_1.encodings.plain_writer import VariableChunks
 from spark_lance.file.v2_1.levels.ravel import ravel
-from spark_lance.file.v2_1.write.choose import MiniBlock, choose
+from spark_lance.file.v2_1.write.field_writer import MiniBlock, choose
 
 RNG = np.random.default_rng(5)
 TEXTS: dict[str, list[str] | list[bytes]] = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.v2_1.layouts.levels_writer import LevelChunks, pack_levels
+from spark_lance.file.v2_1.layouts.mini_block import LevelChunks, pack_levels
 from spark_lance.file.v2_1.levels.ravel import ravel
 from tests.file.v2_1.test_write_pylance import VERSIONS, check
 

@@ -20,7 +20,7 @@ from spark_lance.file.v2_1.encodings.byte_stream_split import SplitChunks
 from spark_lance.file.v2_1.encodings.general import CompressedChunks
 from spark_lance.file.v2_1.encodings.rle import RunChunks
 from spark_lance.file.v2_1.levels.ravel import ravel
-from spark_lance.file.v2_1.write.choose import FullZip, MiniBlock, choose
+from spark_lance.file.v2_1.write.field_writer import FullZip, MiniBlock, choose
 from tests.file.v2_1.pylance_table import open_in_pylance, write_file
 from tests.file.v2_1.test_write_pylance import VERSIONS, check, compare
 

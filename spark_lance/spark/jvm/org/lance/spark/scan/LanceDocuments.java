@@ -2,7 +2,7 @@
 //
 // Spark's connectors have no form for get_json_object and variant_get (`column:path` becomes one of them), so the scan
 // gets Spark's own expressions. Python answers with a condition that leaves out documents which cannot meet them. Spark
-// applies its own condition to the others. See spark/scan/json_conditions.py.
+// applies its own condition to the others. See spark/scan/predicates.py.
 //
 // Compiled in the driver by Janino.
 

@@ -34,7 +34,7 @@ public final class LancePushed {
   // Tests whose literal may come first.
   private static final List MIRRORED = Arrays.asList(new Object[] {"=", "<=>", "<>", "<", "<=", ">", ">="});
   private static final List NULL_TESTS = Arrays.asList(new Object[] {"IS_NULL", "IS_NOT_NULL"});
-  // Types of literals with the same values in Python, as JSON; decimals are further ones (see spark/scan/literals.py).
+  // Types of literals with the same values in Python, as JSON; decimals are further ones (see spark/scan/predicates.py).
   private static final List LITERALS =
       Arrays.asList(
           new Object[] {

@@ -1,6 +1,6 @@
 // Micro-batches of upserts: the rows of a shard are sent to one task, which writes them to the shard's log.
 //
-// Python chooses the value of a row for which Spark sends it (spark/streaming/routes.py); here that becomes a
+// Python chooses the value of a row for which Spark sends it (spark/streaming/upsert.py); here that becomes a
 // repartition under Spark's own node for the write. Without it any task may have any row, and the driver writes the logs.
 //
 // Compiled in the driver by Janino.
@@ -62,7 +62,7 @@ public final class LanceRoutes {
     return (SparkPlan) new DataSourceV2Strategy(SparkSession.active()).apply(routed).apply(0);
   }
 
-  // The value that determines the partition of a row; see spark/streaming/routes.py.
+  // The value that determines the partition of a row; see spark/streaming/upsert.py.
   private static Expression sentBy(Map route, LogicalPlan query) {
     if (route.get(Protocol.COLUMN) == null) {
       return new Literal(Integer.valueOf(0), DataTypes.IntegerType);

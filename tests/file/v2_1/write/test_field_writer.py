@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_lance.file.v2_1.encodings.dictionary_writer import DictionaryLimits, number_words
 from spark_lance.file.v2_1.encodings.general import CompressedChunks, Compression
 from spark_lance.file.v2_1.encodings.plain_writer import FixedChunks
-from spark_lance.file.v2_1.write.choose import MiniBlock, Weights, best_form, carried_over
+from spark_lance.file.v2_1.write.field_writer import MiniBlock, Weights, best_form, carried_over
 from spark_lance.file.v2_1.write.settings import Settings
 from tests.file.v2_1.test_write_pylance import VERSIONS, check
 from tests.file.v2_1.write.test_compression_writer import chosen, describe

@@ -15,7 +15,7 @@ from spark_lance.errors import FormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.manifest import pack_manifest
-from spark_lance.table.reading import small_fragments
+from spark_lance.table.maintenance import compact_task
 from spark_lance.table.reading.scan import Scan
 
 
@@ -26,21 +26,21 @@ def rows(start: int, count: int = 10) -> pa.Table:
 
 def read(table: LanceDataset) -> pa.Table:
     tasks = Scan.plan(table.table, table.manifest).tasks()
-    return pa.concat_tables(small_fragments.read_tasks(tasks))
+    return pa.concat_tables(compact_task.read_tasks(tasks))
 
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list of how many fragments were read as one, each time."""
     sizes: list[int] = []
-    whole = small_fragments._read_joined
+    whole = compact_task._read_joined
 
     def noted(run: Any) -> pa.Table:
         table = whole(run)
         sizes.append(len(run))
         return table
 
-    monkeypatch.setattr(small_fragments, "_read_joined", noted)
+    monkeypatch.setattr(compact_task, "_read_joined", noted)
     return sizes
 
 
@@ -57,7 +57,7 @@ def test_runs_are_cut(tmp_path: Path, joined: list[int], monkeypatch: pytest.Mon
     table = dataset(tmp_path / "t")
     size = table.manifest.fragments[0].files[0].file_size_bytes
     limits = {"_JOINED_FILES": 2, "_JOINED_BYTES": 2 * size + 10, "_JOINED_ARROW_BYTES": 900}
-    monkeypatch.setattr(small_fragments, name, limits[name])
+    monkeypatch.setattr(compact_task, name, limits[name])
     assert read(table) == table.to_table()
     assert joined == [2, 2]
 
@@ -80,7 +80,7 @@ def test_what_differs_is_read_apart(tmp_path: Path, joined: list[int]) -> None:
 def test_large_fragments_are_streamed(
     tmp_path: Path, joined: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_fragments, "_SMALL_BYTES", 10)
+    monkeypatch.setattr(compact_task, "_SMALL_BYTES", 10)
     write_dataset(rows(0, 50), tmp_path / "t", max_rows_per_file=10)
     assert read(dataset(tmp_path / "t")) == rows(0, 50)
     assert joined == []
@@ -117,5 +117,5 @@ def test_a_file_with_fewer_columns_than_fields(tmp_path: Path) -> None:
 
 def test_nothing_to_read() -> None:
     store, root = open_store("memory://small/none")
-    assert list(small_fragments.read_tasks([])) == []
+    assert list(compact_task.read_tasks([])) == []
     assert not store.exists(root)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance.file.permute import permuted
+from spark_lance.training.batches import permuted
 
 KINDS = [
     pa.int8(),

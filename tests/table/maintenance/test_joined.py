@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.joined import JoinedFiles, can_join, open_whole
 from spark_lance.file.reader import FileReader
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import Store, open_store
+from spark_lance.table.maintenance.compact_task import JoinedFiles, can_join, open_whole
 from tests.strategies import canonical, tables
 
 
