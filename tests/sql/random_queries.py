@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["INDICES", "SCHEMA", "Queries", "rows"]
+__all__ = ["DECLARED", "INDICES", "SCHEMA", "Queries", "RelationModel", "literal", "rows"]
 
 SCHEMA = pa.schema(
     [
@@ -163,7 +164,7 @@ def rows(draw: random.Random, count: int, first: int = 0) -> list[dict[str, Any]
     return [row(first + number) for number in range(count)]
 
 
-def _text(value: Any) -> str:
+def literal(value: Any) -> str:
     """Return a value as SQL."""
     if value is None:
         return "NULL"
@@ -182,15 +183,137 @@ def _text(value: Any) -> str:
     return f"date'{value}'" if isinstance(value, date) else str(value)
 
 
+@dataclass(frozen=True)
+class RelationModel:
+    """What the queries of `Queries` are about: columns and conditions.
+
+    Attributes:
+        values: column or field -> values to compare it with.
+        projections: what a query may select.
+        conditions: conditions that no generator makes; {pattern} is one of LIKE.
+        nested: queries with subqueries; {one} and {two} are conditions.
+        totals: aggregates to select by group.
+        texts: columns and fields whose equal values may be different texts, such as those with a collation.
+    """
+
+    values: Mapping[str, tuple[Any, ...]]
+    projections: tuple[str, ...]
+    conditions: tuple[str, ...]
+    nested: tuple[str, ...]
+    totals: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+
+
+_PLAIN = RelationModel(
+    values={**_VALUES, "id": (), "st.x": _VALUES["i"], "st.y": _VALUES["s"]},
+    projections=(*SCHEMA.names, "st.x", "st.y", "l[0]", "i + 1L", "upper(s)"),
+    conditions=tuple(_ODD),
+    nested=tuple(_NESTED),
+    totals=("count(*)", "count(i)", "min(s), max(day)", "sum(id)", "max(n)", "count(DISTINCT st.x)"),
+)
+
+_LETTERS = ("", "a", "A", "ab", "Ab", "AB ", "a ", "é", "É", "zz", "Z", "abcd", "ABCD", "ss", "İ")
+_SHORT = ("a", "A", "ab", "ab ", "zz", "Zz", "abc", "")
+# Tables with collations, CHAR, VARCHAR and nested structs.
+DECLARED = RelationModel(
+    values={
+        "id": (),
+        "i": (0, 1, -1, 7, 300, 70000),
+        "d": tuple(Decimal(text) for text in ("0", "1.50", "-1.50", "9999.99", "0.01")),
+        "lc": (*_LETTERS, "ß"),
+        "ci": _LETTERS,
+        "tr": _LETTERS,
+        "ch": _SHORT,
+        "vc": _SHORT,
+        "st.n": (0, 1, -1, 300),
+        "st.c": _SHORT,
+        "st.in.lc": _LETTERS,
+    },
+    projections=(
+        "id, i, d, lc, ci, tr, ch, vc, st, ls, mp, st.n, st.c, st.in, st.in.lc, ls[0].v, mp['k'].b, length(ch), "
+        "length(vc), length(tr), concat(ch, '|'), upper(lc), st.in.v"
+    ).split(", "),
+    conditions=tuple(
+        """
+lc LIKE '{pattern}'
+vc LIKE '{pattern}'
+ch LIKE '{pattern}'
+ch LIKE 'a%'
+startswith(lc, 'A')
+contains(lc, 'B')
+endswith(lc, 'D')
+startswith(vc, 'a')
+startswith(ch, 'ab')
+lc = vc
+lc = ch
+ch = vc
+tr = ch
+ch = 'a  '
+vc = 'a  '
+ch = st.c
+lc = st.in.lc
+length(ch) = 4
+length(vc) = 2
+lc COLLATE UTF8_BINARY = 'A'
+vc COLLATE UTF8_LCASE = 'A'
+ci COLLATE UTF8_LCASE = 'a'
+lower(lc) = 'ab'
+trim(ch) = 'ab'
+substring(lc, 1, 1) = 'A'
+concat(vc, 'x') = 'abx'
+coalesce(lc, 'AB') = 'ab'
+nullif(lc, 'A') IS NULL
+lc IN ('A', 'zZ', NULL)
+lc NOT IN ('A', 'zZ')
+lc BETWEEN 'A' AND 'B'
+array_contains(ls.v, 'a')
+size(ls) = 2
+ls[0].n = 1
+ls[0].lc = 'AB'
+mp['k'].b > 0
+st IS NULL
+st.in IS NULL AND st IS NOT NULL
+st.n IS NULL
+st.in = named_struct('v', 'a', 'lc', 'A')
+CASE WHEN i > 0 THEN lc = 'a' ELSE vc = 'a' END
+lc IN (SELECT lc FROM {rows} o WHERE o.id < 9)
+EXISTS (SELECT 1 FROM {rows} o WHERE o.lc = {rows}.lc AND o.id <> {rows}.id)
+vc > (SELECT min(vc) FROM {rows})
+hash(vc) % 2 = 0
+locate('B', lc) > 0
+lc <=> NULL
+""".strip().splitlines()
+    ),
+    nested=tuple(
+        """
+SELECT id FROM {rows} WHERE {one} UNION ALL SELECT id FROM {rows} WHERE {two}
+SELECT a.id, b.id FROM {rows} a JOIN {rows} b ON a.lc = b.lc AND a.vc = b.vc
+SELECT a.id, b.id FROM {rows} a JOIN {rows} b ON a.ch = b.vc
+SELECT a.id, b.id FROM {rows} a LEFT JOIN {rows} b ON a.tr = b.tr AND b.id < 10
+SELECT a.id FROM {rows} a LEFT ANTI JOIN {rows} b ON a.ci = b.st.in.lc
+SELECT id, count(*) OVER (PARTITION BY lc) AS c FROM {rows} WHERE {one}
+SELECT id, rank() OVER (ORDER BY ci) AS c FROM {rows} WHERE {one}
+SELECT count(*) FROM (SELECT lc FROM {rows} WHERE {one} INTERSECT SELECT lc FROM {rows} WHERE {two})
+SELECT id, e.v, e.n FROM {rows} LATERAL VIEW explode(ls) x AS e WHERE {one}
+SELECT sum(q.c) FROM (SELECT lc, count(*) AS c FROM {rows} WHERE {one} GROUP BY lc) q WHERE q.lc > 'a'
+""".strip().splitlines()
+    ),
+    totals=("count(*)", "count(lc)", "lower(min(lc)), max(vc)", "sum(id)", "max(d)", "count(DISTINCT ci)"),
+    texts=("lc", "ci", "tr", "st.in.lc"),
+)
+
+
 class Queries:
     """Queries over a relation that stands in them as `{rows}`, with the key `id`.
 
     Args:
         draw: where chance comes from.
+        model: the columns of the relation.
     """
 
-    def __init__(self, draw: random.Random) -> None:
+    def __init__(self, draw: random.Random, model: RelationModel = _PLAIN) -> None:
         self._draw = draw
+        self._model = model
 
     def query(self) -> tuple[str, bool]:
         """Return a query, and whether the order of its answer counts."""
@@ -210,11 +333,15 @@ class Queries:
         return self._draw.choice((self._compared, self._compared, self._among, self._odd))()
 
     def _value(self, name: str) -> Any:
-        name = {"st.x": "i", "st.y": "s", "id": "i"}.get(name, name)
-        return self._draw.choice(_VALUES[name])
+        return self._draw.choice(self._model.values["i" if name == "id" else name])
 
     def _name(self) -> str:
-        return self._draw.choice([*_VALUES, "id", "st.x", "st.y"])
+        return self._draw.choice(list(self._model.values))
+
+    def _one_text(self, name: str, expression: str = "{}") -> str:
+        """Return an expression of a column as one text for all of its values that are equal."""
+        value = expression.format(name)
+        return f"rtrim(lower({value} COLLATE UTF8_BINARY))" if name in self._model.texts else value
 
     def _compared(self) -> str:
         draw, name = self._draw, self._name()
@@ -222,7 +349,7 @@ class Queries:
         value = self._value(name) if draw.random() < 0.95 else None
         if name == "id":
             value = draw.randrange(-1, 400)
-        one, two = (name, _text(value)) if draw.random() < 0.8 else (_text(value), name)
+        one, two = (name, literal(value)) if draw.random() < 0.8 else (literal(value), name)
         return f"{one} {sign} {two}"
 
     def _among(self) -> str:
@@ -237,23 +364,26 @@ class Queries:
         if draw.random() < 0.15:
             values.append(None)
         if how == 1:
-            return f"{name} {negated}BETWEEN {_text(values[0])} AND {_text(values[-1])}"
-        return f"{name} {negated}IN ({', '.join(map(_text, values))})"
+            return f"{name} {negated}BETWEEN {literal(values[0])} AND {literal(values[-1])}"
+        return f"{name} {negated}IN ({', '.join(map(literal, values))})"
 
     def _odd(self) -> str:
         draw = self._draw
         pattern = draw.choice(("a%", "%b", "%a%", "a_", "", "a\\\\%b", "_", "%", "a\\\\_b", "é%", "abc"))
-        return draw.choice(_ODD).replace("{pattern}", pattern)
+        return draw.choice(self._model.conditions).replace("{pattern}", pattern)
 
     def _where(self) -> str:
         return f" WHERE {self.condition()}" if self._draw.random() < 0.85 else ""
 
     def _columns(self) -> str:
-        names = [*SCHEMA.names, "st.x", "st.y", "l[0]", "i + 1L", "upper(s)"]
-        return ", ".join(self._draw.sample(names, self._draw.randint(1, 6)))
+        return ", ".join(self._draw.sample(self._model.projections, self._draw.randint(1, 6)))
 
     def _plain(self) -> tuple[str, bool]:
+        if self._draw.random() < 0.1 and self._model.texts:
+            return f"SELECT DISTINCT {self._one_text(self._name())} FROM {{rows}}{self._where()}", False
         distinct = "DISTINCT " if self._draw.random() < 0.1 else ""
+        if self._model.texts:
+            distinct = ""
         return f"SELECT {distinct}{self._columns()} FROM {{rows}}{self._where()}", False
 
     def _order(self, name: str) -> str:
@@ -270,30 +400,27 @@ class Queries:
             order = f"ORDER BY {', '.join(names)}, id {limit}"
             return f"SELECT id, {self._columns()} FROM {{rows}}{self._where()} {order}", True
         name = names[0].split()[0]
-        return f"SELECT {name} FROM {{rows}}{self._where()} ORDER BY {names[0]} {limit}", True
+        return f"SELECT {self._one_text(name)} FROM {{rows}}{self._where()} ORDER BY {names[0]} {limit}", True
 
     def _totals(self) -> tuple[str, bool]:
-        asked = (
-            "count(*)",
-            "count({c})",
-            "min({c})",
-            "max({c})",
-            "count(DISTINCT {c})",
-            "max_by(id, ({c}, id))",
-        )
-        chosen = [self._draw.choice(asked).format(c=self._name()) for _ in range(self._draw.randint(1, 4))]
+        asked = ("count(*)", "count({})", "min({})", "max({})", "count(DISTINCT {})", "max_by(id, ({}, id))")
+        chosen = []
+        for _ in range(self._draw.randint(1, 4)):
+            name, total = self._name(), self._draw.choice(asked)
+            is_text = total.startswith(("min", "max("))
+            chosen.append(self._one_text(name, total) if is_text else total.format(name))
         return f"SELECT {', '.join(chosen)} FROM {{rows}}{self._where()}", False
 
     def _groups(self) -> tuple[str, bool]:
         name = self._name()
-        asked = ("count(*)", "count(i)", "min(s), max(day)", "sum(id)", "max(n)", "count(DISTINCT st.x)")
-        more = self._draw.choice(asked)
+        more = self._draw.choice(self._model.totals)
         having = self._draw.choice(("", "", " HAVING count(*) > 2"))
-        return f"SELECT {name}, {more} FROM {{rows}}{self._where()} GROUP BY {name}{having}", False
+        shown = self._one_text(name)
+        return f"SELECT {shown}, {more} FROM {{rows}}{self._where()} GROUP BY {name}{having}", False
 
     def _joined(self) -> tuple[str, bool]:
         draw, name = self._draw, self._name()
-        values = ", ".join(f"({_text(self._value(name))})" for _ in range(draw.randint(1, 4)))
+        values = ", ".join(f"({literal(self._value(name))})" for _ in range(draw.randint(1, 4)))
         keys = f"(SELECT /*+ BROADCAST */ k FROM VALUES {values} AS v(k) WHERE rand() >= 0)"
         kind = draw.choice(("JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN", "RIGHT JOIN"))
         shown = "id, k" if kind in ("JOIN", "RIGHT JOIN") else "id"
@@ -303,7 +430,7 @@ class Queries:
 
     def _nested(self) -> tuple[str, bool]:
         one, two = self.condition(1), self.condition(1)
-        text = self._draw.choice(_NESTED)
+        text = self._draw.choice(self._model.nested)
         return text.replace("{one}", one).replace("{two}", two), False
 
     def _limited(self) -> tuple[str, bool]:

@@ -116,6 +116,36 @@ def test_text_that_is_too_long_is_refused(session: SparkSession, statement: str)
     assert session.table("t").collect() == before
 
 
+def test_fields_in_another_order_are_stored_by_name(session: SparkSession) -> None:
+    # CHAR and VARCHAR make Spark put checks around the values, which once kept a cast by the places of fields.
+    session.sql(
+        "CREATE TABLE o (id INT, s STRUCT<n: INT, v: VARCHAR(3)>, l ARRAY<STRUCT<n: INT, c: CHAR(2)>>, "
+        "m MAP<CHAR(2), STRUCT<v: VARCHAR(3), n: INT>>)"
+    ).collect()
+    session.sql("INSERT INTO o VALUES (1, NULL, NULL, NULL)").collect()
+    values = {
+        "s": "struct(7 AS v, 8 AS n)",
+        "l": "array(struct('5' AS c, 6 AS n))",
+        "m": "map('k', struct(1 AS n, '2' AS v))",
+    }
+    assigned = ", ".join(f"{name} = {value}" for name, value in values.items())
+    session.sql(f"UPDATE o SET {assigned}").collect()
+    session.sql(
+        "MERGE INTO o USING (SELECT 2 AS id) AS q ON o.id = q.id WHEN NOT MATCHED THEN INSERT (id, s, l, m) "
+        f"VALUES (q.id, {', '.join(values.values())})"
+    ).collect()
+    stored = "Row(n=8, v='7') [Row(n=6, c='5 ')] {'k ': Row(v='2', n=1)}"
+    rows = session.sql("SELECT id, s, l, m FROM o ORDER BY id").collect()
+    assert [" ".join(map(str, row)) for row in rows] == [f"1 {stored}", f"2 {stored}"]
+    for value, condition in (
+        ("struct('x' AS n, 'a' AS v)", "CANNOT_SAFELY_CAST"),
+        ("struct('abcd' AS v, 1 AS n)", "EXCEED_LIMIT_LENGTH"),
+    ):
+        with pytest.raises(PySparkException, match=condition):
+            session.sql(f"UPDATE o SET s = {value}").collect()
+    assert [str(row.s) for row in session.table("o").collect()] == ["Row(n=8, v='7')"] * 2
+
+
 def test_changes_pad_and_compare_as_spark_does(session: SparkSession) -> None:
     session.sql("UPDATE t SET a = 'z', n.x = 'w' WHERE a = 'ab'").collect()
     session.sql(

@@ -10,16 +10,26 @@
 package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.ArrayTransform;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.CreateNamedStruct;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GetStructField;
+import org.apache.spark.sql.catalyst.expressions.If;
+import org.apache.spark.sql.catalyst.expressions.IsNull;
+import org.apache.spark.sql.catalyst.expressions.LambdaFunction;
+import org.apache.spark.sql.catalyst.expressions.MapFromArrays;
+import org.apache.spark.sql.catalyst.expressions.MapKeys;
+import org.apache.spark.sql.catalyst.expressions.MapValues;
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenContext;
 import org.apache.spark.sql.catalyst.expressions.codegen.ExprCode;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
+import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
 import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.InsertAction;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -27,15 +37,21 @@ import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
+import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
 import org.apache.spark.sql.errors.QueryCompilationErrors$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.CharType;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.VarcharType;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.shim.Shim;
+import scala.Option;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
@@ -59,14 +75,14 @@ public final class LanceAssignments {
     } catch (UnsupportedOperationException refused) {
       return plan; // said when the statement is taken
     }
-    if (!isReady(plan)) {
+    if (!isReady(plan, target)) {
       return plan;
     }
-    return (LogicalPlan) plan.transformExpressions(new Resolving(target.relation.table().name()));
+    return (LogicalPlan) plan.transformExpressions(new Resolving(target));
   }
 
   // Whether Spark has resolved all values, but for casts that it cannot make.
-  private static boolean isReady(LogicalPlan plan) {
+  private static boolean isReady(LogicalPlan plan, LanceTarget target) {
     List assignments = new ArrayList();
     if (plan instanceof UpdateTable) {
       add(((UpdateTable) plan).assignments(), assignments);
@@ -86,7 +102,7 @@ public final class LanceAssignments {
     }
     for (int i = 0; i < assignments.size(); i++) {
       Assignment assignment = (Assignment) assignments.get(i);
-      Expression value = given(assignment.value());
+      Expression value = given(unchecked(assignment.value(), rawType(assignment.key(), target)));
       if (!assignment.key().resolved() || !value.resolved()) {
         return false;
       }
@@ -115,9 +131,74 @@ public final class LanceAssignments {
     return value;
   }
 
-  private static Expression stored(Assignment assignment, String table) {
+  // The type of a column or field as it was declared, with CHAR and VARCHAR: Spark has taken them from the columns.
+  private static DataType rawType(Expression key, LanceTarget target) {
+    DataType raw = key.dataType();
+    if (key instanceof GetStructField) {
+      DataType above = rawType(((GetStructField) key).child(), target);
+      raw = above instanceof StructType ? ((StructType) above).fields()[((GetStructField) key).ordinal()].dataType() : raw;
+    } else if (key instanceof Attribute && target.names.containsKey(((Attribute) key).exprId())) {
+      StructField field = target.relation.table().schema().apply((String) target.names.get(((Attribute) key).exprId()));
+      Option<DataType> declared = CharVarcharUtils$.MODULE$.getRawType(field.metadata());
+      raw = declared.isDefined() ? (DataType) declared.get() : field.dataType();
+    }
+    // A column of another type, such as blobs, which are read as descriptions.
+    return CharVarcharUtils$.MODULE$.replaceCharVarcharWithString(raw).equals(key.dataType()) ? raw : key.dataType();
+  }
+
+  // A value without the checks of lengths that Spark has put around it, which rebuild structs, arrays and maps:
+  // CharVarcharUtils.stringLengthCheck. Around a cast by the places of fields they would keep that cast.
+  private static Expression unchecked(Expression value, DataType type) {
+    if (type instanceof CharType || type instanceof VarcharType) {
+      boolean checks = value instanceof StaticInvoke && ((StaticInvoke) value).functionName().endsWith("TypeWriteSideCheck");
+      return checks ? (Expression) ((StaticInvoke) value).arguments().apply(0) : value;
+    }
+    if (type instanceof StructType) {
+      return uncheckedStruct(value, (StructType) type);
+    }
+    if (type instanceof ArrayType && value instanceof ArrayTransform
+        && ((ArrayTransform) value).function() instanceof LambdaFunction) {
+      LambdaFunction function = (LambdaFunction) ((ArrayTransform) value).function();
+      Expression item = unchecked(function.function(), ((ArrayType) type).elementType());
+      return item.equals(function.arguments().apply(0)) ? ((ArrayTransform) value).argument() : value;
+    }
+    if (type instanceof MapType && value instanceof MapFromArrays) {
+      MapType map = (MapType) type;
+      Expression keys = unchecked(((MapFromArrays) value).left(), new ArrayType(map.keyType(), false));
+      Expression values = unchecked(((MapFromArrays) value).right(), new ArrayType(map.valueType(), true));
+      boolean same = keys instanceof MapKeys && values instanceof MapValues
+          && ((MapKeys) keys).child().equals(((MapValues) values).child());
+      return same ? ((MapKeys) keys).child() : value;
+    }
+    return value;
+  }
+
+  // The struct whose fields, checked one by one and in their order, are a value; otherwise the value.
+  private static Expression uncheckedStruct(Expression value, StructType type) {
+    Expression built = value instanceof If ? ((If) value).falseValue() : value;
+    if (!(built instanceof CreateNamedStruct) || (built != value && !(((If) value).predicate() instanceof IsNull))) {
+      return value;
+    }
+    Seq<Expression> fields = ((CreateNamedStruct) built).valExprs();
+    Expression struct = null;
+    for (int i = 0; i < fields.size() && fields.size() == type.length(); i++) {
+      Expression field = unchecked((Expression) fields.apply(i), type.fields()[i].dataType());
+      boolean isOfStruct = field instanceof GetStructField && ((GetStructField) field).ordinal() == i
+          && (struct == null || ((GetStructField) field).child().equals(struct));
+      if (!isOfStruct) {
+        return value;
+      }
+      struct = ((GetStructField) field).child();
+    }
+    boolean same = struct != null
+        && Arrays.equals(((StructType) struct.dataType()).fieldNames(), ((StructType) built.dataType()).fieldNames());
+    return same ? struct : value;
+  }
+
+  private static Expression stored(Assignment assignment, LanceTarget target) {
     Expression key = assignment.key();
-    Expression value = given(assignment.value());
+    DataType raw = rawType(key, target);
+    Expression value = given(unchecked(assignment.value(), raw));
     // Blobs are read as descriptions and written as bytes.
     boolean isBlob = key.dataType() instanceof StructType && value.dataType() instanceof BinaryType;
     if (value instanceof Value || isBlob) {
@@ -127,12 +208,11 @@ public final class LanceAssignments {
     if (conf.storeAssignmentPolicy().toString().equals("LEGACY")) {
       Platform.throwException(QueryCompilationErrors$.MODULE$.legacyStoreAssignmentPolicyError());
     }
-    Attribute column = key instanceof Attribute
-        ? (Attribute) key
-        : DataTypeUtils$.MODULE$.toAttribute(
-            new StructField(name(key), key.dataType(), key.nullable(), org.apache.spark.sql.types.Metadata.empty()));
+    // Of the declared type, so that Spark checks lengths of CHAR and VARCHAR in structs, arrays and maps, too.
+    Attribute column = DataTypeUtils$.MODULE$.toAttribute(
+        new StructField(name(key), raw, key.nullable(), org.apache.spark.sql.types.Metadata.empty()));
     Problems problems = new Problems();
-    Expression result = Shim.resolveUpdate(table, value, column, conf, problems, path(key));
+    Expression result = Shim.resolveUpdate(target.relation.table().name(), value, column, conf, problems, path(key));
     if (!problems.all.isEmpty()) {
       Platform.throwException(
           (Throwable) QueryCompilationErrors$.MODULE$.invalidRowLevelOperationAssignments(
@@ -165,10 +245,10 @@ public final class LanceAssignments {
 
   /** Replaces the values of assignments. */
   private static final class Resolving extends scala.runtime.AbstractPartialFunction {
-    private final String table;
+    private final LanceTarget target;
 
-    Resolving(String table) {
-      this.table = table;
+    Resolving(LanceTarget target) {
+      this.target = target;
     }
 
     public boolean isDefinedAt(Object node) {
@@ -180,7 +260,7 @@ public final class LanceAssignments {
         return otherwise.apply(node);
       }
       Assignment assignment = (Assignment) node;
-      Expression value = stored(assignment, table);
+      Expression value = stored(assignment, target);
       return value == assignment.value() ? assignment : new Assignment(assignment.key(), value);
     }
   }
