@@ -117,7 +117,7 @@ def test_text_that_is_too_long_is_refused(session: SparkSession, statement: str)
 
 
 def test_fields_in_another_order_are_stored_by_name(session: SparkSession) -> None:
-    # CHAR and VARCHAR make Spark put checks around the values, which once kept a cast by the places of fields.
+    # CHAR and VARCHAR make Spark put checks around the values, which kept a cast by position below them.
     session.sql(
         "CREATE TABLE o (id INT, s STRUCT<n: INT, v: VARCHAR(3)>, l ARRAY<STRUCT<n: INT, c: CHAR(2)>>, "
         "m MAP<CHAR(2), STRUCT<v: VARCHAR(3), n: INT>>)"
