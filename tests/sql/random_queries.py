@@ -229,10 +229,14 @@ DECLARED = RelationModel(
         "st.c": _SHORT,
         "st.in.lc": _LETTERS,
     },
-    projections=(
-        "id, i, d, lc, ci, tr, ch, vc, st, ls, mp, st.n, st.c, st.in, st.in.lc, ls[0].v, mp['k'].b, length(ch), "
-        "length(vc), length(tr), concat(ch, '|'), upper(lc), st.in.v"
-    ).split(", "),
+    projections=tuple(
+        """
+id; i; d; lc; ci; tr; ch; vc; st; ls; mp; st.n; st.c; st.in; st.in.lc; ls[0].v; mp['k'].b
+length(ch); length(vc); length(tr); concat(ch, '|'); upper(lc); st.in.v
+""".strip()
+        .replace("\n", "; ")
+        .split("; ")
+    ),
     conditions=tuple(
         """
 lc LIKE '{pattern}'
