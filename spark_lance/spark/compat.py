@@ -43,6 +43,7 @@ else:
 
 __all__ = [
     "KEEPS_ROWS_WITHOUT_COLUMNS",
+    "SESSION_CATALOG",
     "DataSourceStreamArrowWriter",
     "GeographyType",
     "GeometryType",
@@ -70,6 +71,9 @@ __all__ = [
 
 # Spark 4.0 takes batches without columns for empty ones. The release that put it right brought pushFilters.
 KEEPS_ROWS_WITHOUT_COLUMNS = hasattr(DataSourceReader, "pushFilters")
+
+# The name of Spark's own catalog.
+SESSION_CATALOG = "spark_catalog"
 
 # None in Spark 4.0.
 GeometryType: type[st.DataType] | None = getattr(st, "GeometryType", None)

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
 from spark_lance.errors import OptionError
-from spark_lance.spark.compat import avoid_waiting_udfs, has_jvm
+from spark_lance.spark.compat import SESSION_CATALOG, avoid_waiting_udfs, has_jvm
 from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.driver.interpreters import check_workers
 from spark_lance.spark.driver.start import start_parts
@@ -38,7 +38,8 @@ def enable(
         spark: a session, classic or of Spark Connect (which gets the function `lance_blob` only).
         new_sessions: do the same for all sessions that the driver makes from now on, those of Spark Connect
             clients too if it is their server.
-        catalog: the name of the SQL catalog of Lance tables that the session gets.
+        catalog: the name of the SQL catalog of Lance tables that the session gets; with "spark_catalog" the
+            session's own catalog keeps Lance tables next to those of other formats.
         root: the folder of the tables that this catalog has by name; without one it has tables by path only,
             unless the setting `spark.sql.catalog.<catalog>.root` names one.
         save_modes: let `df.write.format("lance").save(path)` make tables in the modes `errorifexists` (the
@@ -50,14 +51,15 @@ def enable(
 
     Raises:
         OptionTypeError: `spark` is not a session.
-        OptionError: the session has been stopped, or the catalog has the name of the session's own.
+        OptionError: the session has been stopped, or the session's own catalog was given a root.
     """
     check_session(spark, "enable(spark)")
     check_running(spark)
-    if catalog.lower() == "spark_catalog":
+    catalog = SESSION_CATALOG if catalog.lower() == SESSION_CATALOG else catalog
+    if catalog == SESSION_CATALOG and root is not None:
         raise OptionError(
-            "enable(catalog='spark_catalog') would take the session's own catalog away: "
-            "give the Lance catalog another name, such as the default catalog='lance'"
+            "the session's own catalog knows where its tables are: leave out root, and set "
+            "spark.sql.warehouse.dir before the session starts"
         )
     if not has_jvm(spark):
         _register_blob_function(spark)

@@ -255,14 +255,6 @@ def test_functions_that_do_not_exist(session: SparkSession, run: Run) -> None:
     assert run("SELECT upper(s) FROM o") == [("A",)]
 
 
-def test_the_catalog_of_the_session_is_left_alone(spark: SparkSession) -> None:
-    session = spark.newSession()
-    with pytest.raises(OptionError, match="give the Lance catalog another name"):
-        spark_lance.enable(session, catalog="spark_catalog")
-    assert session.sql("SELECT 1").count() == 1
-    assert session.conf.get("spark.sql.catalog.spark_catalog", None) is None
-
-
 PAIR = "named_struct('b', {b}, 'a', {a})"
 ORDERED = {
     "p": PAIR,

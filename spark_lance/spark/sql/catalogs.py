@@ -9,6 +9,9 @@ spark.sql.catalog.<name>.allowed_bases places outside of its tables that they ma
 spark.sql.catalog.<name>.storage_for   with impl: places such as s3://bucket/folder, with commas between them;
                                        for tables by name, storage.* is sent to these places only
 spark.sql.catalog.<name>.paths         false: it has no path tables
+
+The session's own catalog, `spark_catalog`, has the class LanceSessionCatalog, and Spark's registry in place
+of a root.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -26,12 +29,14 @@ from spark_lance.catalog.names import Catalog, Name, TableEntry
 from spark_lance.errors import NamespaceNotFoundError, OptionError, TableNotFoundError
 from spark_lance.io.base_options import ALLOWED_BASES
 from spark_lance.redaction import redacted
+from spark_lance.spark.compat import SESSION_CATALOG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_lance.catalog.directory import DirectoryCatalog
     from spark_lance.catalog.service import ServiceCatalog
+    from spark_lance.spark.sql.session_names import SessionNames
 
 __all__ = ["OpenCatalog", "Question", "catalog_name", "inside", "is_path"]
 
@@ -56,6 +61,7 @@ class OpenCatalog:
         paths: whether a path in place of a name is a table.
         service: implementation and settings of a namespace service, in place of a root.
         storage_for: the places that `storage` is for, of those that a service names.
+        session: of the session's own catalog, a session of the driver whose registry has the names.
     """
 
     name: str
@@ -64,6 +70,7 @@ class OpenCatalog:
     paths: bool
     service: tuple[str, tuple[tuple[str, str], ...]] | None = field(default=None, repr=False)
     storage_for: tuple[str, ...] = ()
+    session: SparkSession | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, str]) -> OpenCatalog:
@@ -83,6 +90,12 @@ class OpenCatalog:
         impl = folded.get("impl")
         if impl is not None and "root" in folded:
             raise OptionError(f"spark.sql.catalog.{name} has a root or an impl, not both")
+        if name == SESSION_CATALOG and ("root" in folded or impl is not None):
+            raise OptionError(
+                "the session's own catalog knows where its tables are: leave out "
+                f"spark.sql.catalog.{name}.root and impl, and set spark.sql.warehouse.dir before the session "
+                "starts"
+            )
         if unknown and impl is None:
             raise OptionError(
                 f"spark.sql.catalog.{name}.{unknown[0]} is not known: there are root, impl, paths, "
@@ -99,7 +112,7 @@ class OpenCatalog:
     @property
     def has_names(self) -> bool:
         """Whether there are tables by name."""
-        return self.root is not None or self.service is not None
+        return self.root is not None or self.service is not None or self.session is not None
 
     @property
     def names(self) -> Catalog:
@@ -108,6 +121,8 @@ class OpenCatalog:
         Raises:
             NamespaceNotFoundError: the catalog has no root.
         """
+        if self.session is not None:
+            return self.registry
         if self.service is not None:
             return _service(*self.service)
         if self.root is None:
@@ -116,6 +131,13 @@ class OpenCatalog:
                 f"or name a path, such as {self.name}.`/data/t`"
             )
         return _directory(self.root, self.storage)
+
+    @property
+    def registry(self) -> SessionNames:
+        """The tables of the session's own catalog."""
+        # The other catalogs do not load the code for it.
+        kind = import_module("spark_lance.spark.sql.session_names").SessionNames
+        return cast("SessionNames", kind(self.session, dict(self.storage)))
 
     def options(self, uri: str, name: Name = ()) -> dict[str, str]:
         """Return the options of the data source for a table at a path, with those of the user's store.
@@ -265,7 +287,8 @@ class Question:
     @property
     def catalog(self) -> OpenCatalog:
         """The catalog that is asked."""
-        return OpenCatalog.of(self.request["catalog"], self.request["options"])
+        catalog = OpenCatalog.of(self.request["catalog"], self.request["options"])
+        return replace(catalog, session=self.spark) if catalog.name == SESSION_CATALOG else catalog
 
     @property
     def name(self) -> Name:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyspark.sql.types as st
 
+from spark_lance.catalog.names import shown
 from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, TABLE_OPTIONS, check_setting
@@ -21,6 +22,7 @@ from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sink.table_columns import check_known
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
 from spark_lance.spark.sql.properties import key_options
+from spark_lance.spark.sql.session_names import described_columns, local_path
 from spark_lance.spark.sql.tables import check_no_branch, load_table
 from spark_lance.spark.table.builder import TableBuilder
 from spark_lance.spark.table.table import LanceTable
@@ -46,10 +48,14 @@ _FORMAT = "lance"
 
 
 def create_table(question: Question) -> dict[str, Any]:
-    """Make an empty table and return it."""
+    """Make an empty table and return it; a LOCATION in the session's own catalog may have a table already."""
     uri = _place(question, replaces=False)
-    _make(question, "create", uri)
-    _register(question, uri)
+    if question.catalog.session is not None and _location(question) and _is_table(question, uri):
+        _check_same(question, uri)
+        _register(question, uri, made=False)
+    else:
+        _make(question, "create", uri)
+        _register(question, uri)
     return load_table(question)
 
 
@@ -110,7 +116,7 @@ def _place(question: Question, *, replaces: bool) -> str:
     """
     catalog, name = question.catalog, question.name
     _check_format(question)
-    location = question.request["properties"].get("location")
+    location = _location(question)
     if is_path(name):
         if location not in (None, name[0]):
             raise OptionError(f"the table is named by its path {name[0]}: leave out LOCATION {location!r}")
@@ -120,6 +126,8 @@ def _place(question: Question, *, replaces: bool) -> str:
                 "give the table a name"
             )
         return name[0]
+    if catalog.session is not None and location is not None:
+        return _external_place(question, location, replaces=replaces)
     if location is not None:
         raise OptionError(
             f"tables of catalog {catalog.name} live where the catalog puts them: leave out LOCATION, "
@@ -132,6 +140,68 @@ def _place(question: Question, *, replaces: bool) -> str:
             pass
     check_no_branch(catalog, name, "create")
     return catalog.names.place(name)
+
+
+def _location(question: Question) -> str | None:
+    location: str | None = question.request["properties"].get("location")
+    return location
+
+
+def _external_place(question: Question, location: str, *, replaces: bool) -> str:
+    """Return the place of an external table of the session's own catalog.
+
+    Raises:
+        TableExistsError: there is a table of the name, which is not replaced.
+        OptionError: the place has other files, or the table that is replaced is elsewhere.
+    """
+    catalog, name = question.catalog, question.name
+    uri = local_path(location)
+    if replaces and _exists(question):
+        if (place := catalog.uri(name)) != uri:
+            raise OptionError(
+                f"{shown(name)} is at {place}: leave out LOCATION '{location}', or write DROP TABLE "
+                f"{shown(name)} first"
+            )
+        return uri
+    catalog.registry.check_free(name)
+    is_staged = question.request["verb"] != "create_table"
+    if is_staged or not _is_table(question, uri):
+        catalog.registry.check_empty(uri, name)
+    return uri
+
+
+def _is_table(question: Question, uri: str) -> bool:
+    options = question.catalog.options(uri, question.name)
+    return LanceTable.isLanceTable(question.spark, options.pop("path"), **options)
+
+
+def _check_same(question: Question, uri: str) -> None:
+    """Refuse to register a table under a statement that describes another one.
+
+    Raises:
+        OptionError: columns differ, or the statement sets what only a new table can have.
+    """
+    name = shown(question.name)
+    schema = st.StructType.fromJson(json.loads(question.request["schema"]))
+    columns, _ = described_columns(uri, dict(question.catalog.storage))
+    actual = [(column.name, column.dataType.simpleString()) for column in columns]
+    expected = [(column.name, column.dataType.simpleString()) for column in schema]
+    if expected and expected != actual:
+        different = next((pair for pair in expected if pair not in actual), expected[0])
+        raise OptionError(
+            f"the table at {uri} has other columns than {name} is declared with, such as "
+            f"{' '.join(different)}: leave the columns out"
+        )
+    options, settings = _split_for(question)
+    extra = [key for key in (*options, *settings) if not key.startswith("storage.")]
+    if PRIMARY_KEY in question.request["properties"]:
+        extra.append(PRIMARY_KEY)
+    if extra or question.request["partitions"]:
+        what = f"property {extra[0]!r}" if extra else "the partitioning"
+        raise OptionError(
+            f"the table at {uri} exists, so {what} of CREATE TABLE {name} is not its own: leave it out, and "
+            f"then write ALTER TABLE {name}"
+        )
 
 
 def _check_format(question: Question) -> None:
@@ -155,8 +225,13 @@ def _exists(question: Question) -> bool:
     return LanceTable.isLanceTable(question.spark, options.pop("path"), **options)
 
 
-def _register(question: Question, uri: str) -> None:
-    if not is_path(question.name):
+def _register(question: Question, uri: str, *, made: bool = True) -> None:
+    if is_path(question.name):
+        return
+    if question.catalog.session is not None:
+        external = _location(question) is not None
+        question.catalog.registry.register(question.name, uri, external=external, made=made)
+    else:
         question.catalog.names.add(question.name, uri, {})
 
 

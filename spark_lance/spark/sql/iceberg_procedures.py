@@ -321,7 +321,7 @@ def _snapshot(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
         )
     source = _source(question, a["source_table"])
     files = len(source.inputFiles())
-    writer = source.writeTo(_target(question, a["table"]))
+    writer = source.writeTo(_target(question, a["table"])).using("lance")
     for name, value in (a["properties"] or {}).items():
         writer = writer.tableProperty(name, value)
     writer.create()
@@ -329,6 +329,12 @@ def _snapshot(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
 
 
 def _migrate(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
+    if question.catalog.session is not None:
+        old, new = a["table"], f"{a['table']}_lance"
+        raise UnsupportedFormatError(
+            f"migrate would leave no table if it failed half-way: write CALL {question.catalog.name}.system."
+            f"snapshot('{old}', '{new}'), then DROP TABLE {old}, then ALTER TABLE {new} RENAME TO {old}"
+        )
     raise UnsupportedFormatError(
         f"migrate would replace a table of Spark's own catalog, where no Lance table can be: write CALL "
         f"{question.catalog.name}.system.snapshot('spark_catalog.{a['table']}', '{a['table']}'), and then "
@@ -371,10 +377,15 @@ def _register_table(question: Question, _: None, a: Mapping[str, Any]) -> DataFr
     name = catalog_name(catalog, a["table"], current_namespace(question))
     location = re.sub(r"/(?:metadata|_versions)/[^/]*$", "", str(a["metadata_file"])).rstrip("/")
     table = LanceTable.forPath(question.spark, location)
-    if is_path(name) or catalog.root is None:
+    if is_path(name) or (catalog.root is None and catalog.session is None):
         raise OptionError(f"catalog {catalog.name} registers names of tables: table => 'db.t'")
-    names = cast("DirectoryCatalog", catalog.names)
-    names.register(name, _inside(catalog.root, location), {})
+    if catalog.session is not None:
+        catalog.registry.check_free(name)
+        catalog.registry.register(name, table.path, external=True, made=False)
+    else:
+        assert catalog.root is not None
+        names = cast("DirectoryCatalog", catalog.names)
+        names.register(name, _inside(catalog.root, location), {})
     detail = table.detail().first()
     assert detail is not None
     return _frame(

@@ -18,7 +18,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from spark_lance.redaction import SECRET_NAMES
-from spark_lance.spark.compat import jvm_view
+from spark_lance.spark.compat import SESSION_CATALOG, jvm_view
 from spark_lance.spark.driver import java_classes
 from spark_lance.spark.driver.start import NOT_TAKEN, PUBLISHED, Wish
 from spark_lance.spark.options.option_fields import java_option_names
@@ -112,7 +112,7 @@ def functions() -> list[dict[str, Any]]:
 
 logger = logging.getLogger(__name__)
 
-_CLASS = "org.lance.spark.catalog.LanceCatalog"
+_CLASS, _SESSION_CLASS = f"{_CATALOG}.LanceCatalog", f"{_CATALOG}.LanceSessionCatalog"
 # The format of those who asked for all save modes.
 _CREATING_FORMAT = "lance"
 # Whether the driver's own Python plans the reads of a session (`LanceScan`), or Spark's workers do.
@@ -137,9 +137,13 @@ def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
         root: the folder of its tables; None keeps what the session's settings say.
     """
     prefix = f"spark.sql.catalog.{name}"
+    kind = _SESSION_CLASS if name == SESSION_CATALOG else _CLASS
     arguments = {
         "catalog": name,
-        "settings": {prefix: _CLASS, **({} if root is None else {f"{prefix}.root": root})},
+        "settings": {
+            prefix: kind,
+            **({} if root is None else {f"{prefix}.root": root}),
+        },
         "defaults": {PLANS_IN_DRIVER: "true", _HIDDEN_OPTIONS: _HIDDEN_NAMES},
         "sources": str(java_classes.FOLDER),
         "units": unit_names(),

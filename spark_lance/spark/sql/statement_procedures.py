@@ -202,7 +202,7 @@ def _clone_table(question: Question, _: None, a: Mapping[str, Any]) -> None:
         raise OptionError(f"there is a table {a['target']} already: write CREATE OR REPLACE TABLE")
     if files or exists or not _is_ours(question, a["source"]):
         rows = question.spark.sql(f"SELECT * FROM {a['source']}{_travel(a)}")
-        writer = rows.writeTo(quoted)
+        writer = rows.writeTo(quoted).using("lance")
         for name, value in properties.items():
             writer = writer.tableProperty(name, value)
         (writer.createOrReplace if exists else writer.create)()

@@ -99,6 +99,7 @@ public final class ShimCheck implements Callable {
       source();
       worker();
       statements(session);
+      registry(session);
       Map answers = new HashMap();
       answers.put("schemaEvolution", Shim.schemaEvolution() != null);
       answers.put("asksForSchemaChanges", Shim.asksForSchemaChanges());
@@ -178,6 +179,24 @@ public final class ShimCheck implements Callable {
     Object conf = SQLConf$.MODULE$.get();
     Expression stored = Shim.resolveUpdate("t", Literal$.MODULE$.apply(Integer.valueOf(1)), column, conf, errors, path);
     check(stored.dataType().equals(DataTypes.LongType) && errors.all.isEmpty(), "an INT is stored as a BIGINT");
+  }
+
+  private static void registry(SparkSession session) {
+    check(Shim.registeredTable(session, "default", "no_table") == null, "no table of the name");
+    check(Shim.registeredTable(session, "no_database", "no_table") == null, "no database of the name");
+    String place = Shim.placeOfTable(session, "default", "registered");
+    check(place.endsWith("/registered"), "the place of a managed table");
+    StructType wide = SCHEMA.add("b", "string").add("c", "char(3)");
+    Shim.registerTable(session, "default", "registered", place, "MANAGED", wide.json(), "words");
+    Shim.changeRegisteredColumns(session, "default", "registered", SCHEMA.json());
+    String[] table = Shim.registeredTable(session, "default", "registered");
+    check(table[0].equals("lance") && table[2].equals("MANAGED"), "the registered table");
+    check(table[1].endsWith("/registered") && table[3].equals(SCHEMA.json()), "its place and its changed columns");
+    Shim.unregisterTable(session, "default", "registered");
+    check(Shim.registeredTable(session, "default", "registered") == null, "the table is not registered any more");
+    Shim.registerTable(session, "default", "registered", place, "EXTERNAL", SCHEMA.json(), null);
+    check(Shim.registeredTable(session, "default", "registered")[2].equals("EXTERNAL"), "an external table");
+    Shim.unregisterTable(session, "default", "registered");
   }
 
   // Whether this release parses INSERT ... REPLACE USING and ON.

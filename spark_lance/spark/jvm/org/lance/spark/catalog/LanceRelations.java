@@ -15,10 +15,12 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableOrView;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogManager;
+import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -86,6 +88,7 @@ public final class LanceRelations {
     String[] names = new String[2];
     boolean isOurs = false;
     int count = 0;
+    Seq[] parts = new Seq[2];
     for (int i = 0; i < statement.productArity() && count < 2; i++) {
       Object part = statement.productElement(i);
       Seq name = part instanceof TableIdentifier
@@ -95,8 +98,13 @@ public final class LanceRelations {
               : part instanceof UnresolvedTableOrView ? ((UnresolvedTableOrView) part).multipartIdentifier() : null;
       if (name != null) {
         isOurs = count == 0 ? isOurs(name) : isOurs;
+        parts[count] = name;
         names[count++] = name.mkString(".");
       }
+    }
+    if (count == 2 && catalogOf(parts[0]) instanceof LanceSessionCatalog && makesLance(statement, parts[1])) {
+      throw new UnsupportedOperationException("CREATE TABLE LIKE makes no Lance tables: write CREATE TABLE " + names[0]
+          + " USING lance AS SELECT * FROM " + names[1] + " LIMIT 0");
     }
     if (isOurs && count == 2) {
       throw new UnsupportedOperationException("CREATE TABLE LIKE makes no Lance tables: write CREATE TABLE " + names[0]
@@ -105,12 +113,37 @@ public final class LanceRelations {
     return statement;
   }
 
+  // Whether CREATE TABLE LIKE names the format lance, or no format and a Lance table.
+  private static boolean makesLance(LogicalPlan statement, Seq source) {
+    scala.Option provider = Shim.tableProvider(statement);
+    for (int i = 0; i < statement.productArity(); i++) {
+      if (statement.productElementName(i).equals("provider")) {
+        provider = (scala.Option) statement.productElement(i);
+      }
+    }
+    if (provider != null && provider.isDefined()) {
+      return ((String) provider.get()).equalsIgnoreCase("lance");
+    }
+    UnresolvedRelation named = new UnresolvedRelation(source, new CaseInsensitiveStringMap(new HashMap()), false);
+    LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(named);
+    // A view has the default format.
+    while (relation.children().size() == 1 && !(relation instanceof View)) {
+      relation = (LogicalPlan) relation.children().apply(0);
+    }
+    return relation instanceof DataSourceV2Relation
+        && ((DataSourceV2Relation) relation).table() instanceof LanceTable;
+  }
+
   // Whether a name is in a catalog of ours.
   private static boolean isOurs(Seq name) {
+    return catalogOf(name) instanceof LanceTableCatalog;
+  }
+
+  private static CatalogPlugin catalogOf(Seq name) {
     CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
     String first = (String) name.apply(0);
     boolean named = name.size() > 1 && catalogs.isCatalogRegistered(first);
-    return (named ? catalogs.catalog(first) : catalogs.currentCatalog()) instanceof LanceTableCatalog;
+    return named ? catalogs.catalog(first) : catalogs.currentCatalog();
   }
 
   private static boolean isLance(UnresolvedRelation named) {

@@ -35,6 +35,9 @@ public final class Bridge {
   // The class of catalogs in settings: LanceViewCatalog or LanceTableCatalog under one name (LanceUnits).
   public static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
 
+  // The class of the session's own catalog in settings.
+  public static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
+
   // The catalog of writes by path.
   public static final String PATHS = "lance_paths";
 
@@ -121,6 +124,10 @@ public final class Bridge {
           problem((String) answer.get(Protocol.ERROR), (String) answer.get(Protocol.MESSAGE), name == null ? new String[0] : texts(name), (String) answer.get(Protocol.HINT)));
     }
     return answer.get(Protocol.ANSWER);
+  }
+
+  public static TableAlreadyExistsException exists(Identifier identifier) {
+    return new TableAlreadyExistsException(identifier);
   }
 
   private static Throwable problem(String kind, String message, String[] name, String hint) {

@@ -135,9 +135,10 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
         return;
       }
       boolean own = ((ResolvedIdentifier) name).catalog().name().equals("spark_catalog");
-      if (own && provider.isDefined() && ((String) provider.get()).equalsIgnoreCase("lance") && hasCatalog()) {
+      if (own && provider.isDefined() && ((String) provider.get()).equalsIgnoreCase("lance") && hasCatalog() && !isSessionCatalog()) {
         throw new IllegalArgumentException(
-            "Spark's own catalog cannot keep Lance tables: make the table in a catalog of spark_lance.enable, as in "
+            "Spark's own catalog cannot keep Lance tables until spark_lance.enable(spark, catalog='spark_catalog'): call it, "
+                + "or make the table in another catalog of spark_lance.enable, as in "
                 + "CREATE TABLE lance.db.t or lance.`/data/t`, or CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...')");
       }
     }
@@ -145,7 +146,13 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
     // Whether the session has a catalog of Lance, as those have that were enabled.
     static boolean hasCatalog() {
       return scala.jdk.javaapi.CollectionConverters.asJava(SQLConf$.MODULE$.get().getAllConfs())
-          .containsValue("org.lance.spark.catalog.LanceCatalog");
+          .containsValue("org.lance.spark.catalog.LanceCatalog") || isSessionCatalog();
+    }
+
+    // Whether the session's own catalog has Lance tables.
+    private static boolean isSessionCatalog() {
+      return SQLConf$.MODULE$.get().getConfString("spark.sql.catalog.spark_catalog", "")
+          .equals("org.lance.spark.catalog.LanceSessionCatalog");
     }
   }
 

@@ -26,6 +26,7 @@ import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SessionState;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
@@ -96,6 +97,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
         + "or DROP TAG | BRANCH [IF EXISTS] name"},
   };
   private static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
+  private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
   // The catalog of sessions that are made from now on.
   private static String later = null;
   // Extensions that give it to them.
@@ -203,8 +205,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     for (int i = 0; i < STATEMENTS.length; i++) {
       Matcher found = matcher(STATEMENTS[i][0], text, "\\s*;?\\s*");
       if (found.matches()) {
-        String owner = catalogOf(found.group(group(STATEMENTS[i])));
-        return owner == null ? null : call(owner, STATEMENTS[i], found);
+        String table = found.group(group(STATEMENTS[i]));
+        String owner = catalogOf(table);
+        boolean isColumn = STATEMENTS[i][0].startsWith("DESC") && "spark_catalog".equals(owner) && !isRegistered(table);
+        return owner == null || isColumn ? null : call(owner, STATEMENTS[i], found);
       }
     }
     return null;
@@ -284,7 +288,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
     String kind = settings.getConfString("spark.sql.catalog." + first, "");
     if (kind.length() > 0 || first.equalsIgnoreCase("spark_catalog")) {
-      return kind.equals(CATALOG) ? first : null;
+      return isOurs(first) ? first : null;
     }
     if (session == null) {
       return null;
@@ -298,8 +302,28 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     return Pattern.compile("(?:parquet|orc|csv|json|avro|text)\\.`.*/.*`", Pattern.CASE_INSENSITIVE).matcher(table).matches();
   }
 
+  // Whether Spark's own catalog has a Lance table of a name. It may have a table HISTORY with a column of that name.
+  private static boolean isRegistered(String table) {
+    if (isQuoted(table)) {
+      return true;
+    }
+    SessionState state = active().sessionState();
+    scala.collection.immutable.Seq parts = null;
+    try {
+      parts = state.sqlParser().parseMultipartIdentifier(table);
+    } catch (Exception problem) {
+      return false;
+    }
+    int last = parts.size() - 1;
+    String database = last == 0 ? state.catalog().getCurrentDatabase() : (String) parts.apply(last - 1);
+    String name = ((String) parts.apply(last)).split("@")[0];
+    String[] registered = Shim.registeredTable(active(), database, name);
+    return registered != null && "lance".equalsIgnoreCase(registered[0]);
+  }
+
   private static boolean isOurs(String name) {
-    return ((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.catalog." + name, "").equals(CATALOG);
+    String kind = ((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.sql.catalog." + name, "");
+    return kind.equals(CATALOG) || kind.equals(SESSION_CATALOG);
   }
 
   private static SparkSession active() {

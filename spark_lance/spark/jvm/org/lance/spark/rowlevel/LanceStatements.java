@@ -53,6 +53,7 @@ public final class LanceStatements {
   private static final String SOURCES = "org.lance.spark.rowlevel.LanceSources";
   private static final String UNIT = "org.lance.spark.rowlevel.LanceRowLevel";
   private static final String ASSIGNMENTS = "org.lance.spark.rowlevel.LanceAssignments";
+  private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
   private static final String WRITE = "org.lance.spark.write.LanceWrite$Planned";
   private static final String FEW_ROWS = "org.lance.spark.write.LanceWriteRows";
   private static final String COLUMNS = "org.lance.spark.write.LanceWriteColumns";
@@ -117,6 +118,10 @@ public final class LanceStatements {
   public static final class Assigning extends Rule {
     public TreeNode apply(TreeNode plan) {
       String kind = plan.getClass().getSimpleName();
+      if (kind.equals("ShowTables")) {
+        OptionalUnit unit = OptionalUnit.ofThread(SESSION_CATALOG);
+        return unit == null ? plan : (TreeNode) unit.call("listed", new Object[] {plan});
+      }
       if (!kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
         return plan;
       }

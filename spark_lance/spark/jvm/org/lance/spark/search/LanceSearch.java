@@ -53,6 +53,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
+import org.lance.spark.catalog.LanceSessionCatalog;
 import org.lance.spark.catalog.LanceTableCatalog;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
@@ -136,20 +137,21 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   private Map question(String function, String table) {
     SessionState session = ((SparkSession) SparkSession.active()).sessionState();
     CatalogManager catalogs = session.catalogManager();
-    CatalogPlugin current = catalogs.currentCatalog();
+    LanceTableCatalog current = LanceSessionCatalog.lanceOf(catalogs.currentCatalog());
     boolean isPath = table.startsWith("/") || table.contains("://");
     List parts = isPath ? new ArrayList(Collections.singletonList(table)) : parts(session, table);
     CatalogPlugin first = parts.size() > 1 ? catalog(catalogs, (String) parts.get(0)) : null;
-    if (first instanceof LanceTableCatalog) {
-      return ((LanceTableCatalog) first).question(Protocol.SEARCH, texts(parts.subList(1, parts.size())));
+    LanceTableCatalog named = LanceSessionCatalog.lanceOf(first);
+    if (named != null) {
+      return named.question(Protocol.SEARCH, texts(parts.subList(1, parts.size())));
     }
-    if (!(current instanceof LanceTableCatalog)) {
-      return ((LanceTableCatalog) catalogs.catalog(catalog)).question(Protocol.SEARCH, texts(parts));
+    if (current == null) {
+      return LanceSessionCatalog.lanceOf(catalogs.catalog(catalog)).question(Protocol.SEARCH, texts(parts));
     }
     if (!isPath && parts.size() == 1) {
       parts.addAll(0, Arrays.asList((Object[]) catalogs.currentNamespace()));
     }
-    return ((LanceTableCatalog) current).question(Protocol.SEARCH, texts(parts));
+    return current.question(Protocol.SEARCH, texts(parts));
   }
 
   private List parts(SessionState session, String table) {

@@ -28,6 +28,16 @@ public final class Callers {
     return isSave;
   }
 
+  /** Whether DataFrameWriter.saveAsTable is running. */
+  public static boolean isSavingAsTable() {
+    for (StackTraceElement caller : Thread.currentThread().getStackTrace()) {
+      if (caller.getClassName().endsWith("DataFrameWriter") && caller.getMethodName().startsWith("saveAsTable")) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   /** Whether a DataFrameWriter, and not a DataFrameReader, asks a format for a table. Spark uses the same call for both. */
   public static boolean isWriter() {
     for (StackTraceElement caller : Thread.currentThread().getStackTrace()) {

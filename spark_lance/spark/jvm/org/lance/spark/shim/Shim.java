@@ -11,18 +11,32 @@ import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.function.UnaryOperator;
 import org.apache.spark.JobArtifactSet$;
 import org.apache.spark.JobArtifactState;
+import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.TableIdentifier;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.TableOutputResolver$;
+import org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable$;
+import org.apache.spark.sql.catalyst.catalog.CatalogTableType;
+import org.apache.spark.sql.catalyst.catalog.CatalogUtils$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
 import org.apache.spark.sql.connector.catalog.TableCapability;
@@ -32,6 +46,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceRead
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
@@ -271,6 +286,97 @@ public final class Shim {
   /** The alias of the table in INSERT ... REPLACE ON, an Option. */
   public static scala.Option replaceAlias(Object criteria) {
     return (scala.Option) call(criteria, "tableAliasOpt");
+  }
+
+  // The registry of the session's own catalog: names, places and columns of tables, in memory or in a metastore.
+
+  /** Provider, location (null if it has none), type and columns (JSON) of a registered table; null if it is not registered. */
+  public static String[] registeredTable(SparkSession session, String database, String name) {
+    try {
+      CatalogTable table = session.sessionState().catalog().getTableMetadata(identifier(database, name));
+      scala.Option provider = table.provider();
+      scala.Option location = table.storage().locationUri();
+      return new String[] {
+        provider.isEmpty() ? null : (String) provider.get(),
+        location.isEmpty() ? null : CatalogUtils$.MODULE$.URIToString((URI) location.get()),
+        table.tableType().name(),
+        table.schema().json()
+      };
+    } catch (AnalysisException problem) {
+      if (!(problem instanceof NoSuchTableException) && !(problem instanceof NoSuchNamespaceException)) {
+        Platform.throwException(problem);
+      }
+      return null;
+    }
+  }
+
+  /** The folder of a managed table of a database. */
+  public static String placeOfTable(SparkSession session, String database, String name) {
+    return CatalogUtils$.MODULE$.URIToString(session.sessionState().catalog().defaultTablePath(identifier(database, name)));
+  }
+
+  /**
+   * Registers a table whose files exist.
+   *
+   * @param type MANAGED or EXTERNAL
+   * @param schema the columns, as JSON
+   * @param comment null if it has none
+   */
+  public static void registerTable(
+      SparkSession session, String database, String name, String location, String type, String schema, String comment) {
+    scala.Option place = scala.Option.apply(CatalogUtils$.MODULE$.stringToURI(location));
+    Object storage = copyOf(CatalogStorageFormat.empty(), Collections.singletonMap("locationUri", place));
+    CatalogTableType kind = type.equals("MANAGED") ? CatalogTableType.MANAGED() : CatalogTableType.EXTERNAL();
+    List parts = new ArrayList(Arrays.asList(new Object[] {identifier(database, name), kind, storage, registered(schema)}));
+    // The other parameters depend on the release.
+    int count = CatalogTable.class.getConstructors()[0].getParameterTypes().length;
+    while (parts.size() < count) {
+      parts.add(call(CatalogTable$.MODULE$, "apply$default$" + (parts.size() + 1)));
+    }
+    Map more = new HashMap();
+    more.put("provider", scala.Option.apply("lance"));
+    more.put("comment", scala.Option.apply(comment));
+    Object table = copyOf((scala.Product) construct(CatalogTable.class, parts.toArray()), more);
+    // Spark checks that the folder of a managed table is empty, and this one has the table.
+    session.sessionState().catalog().createTable((CatalogTable) table, false, false);
+  }
+
+  /** Takes a table out of the registry, which also deletes the folder of a managed table. */
+  public static void unregisterTable(SparkSession session, String database, String name) {
+    session.sessionState().catalog().dropTable(identifier(database, name), true, false);
+  }
+
+  /** Replaces the columns (JSON) of a registered table. */
+  public static void changeRegisteredColumns(SparkSession session, String database, String name, String schema) {
+    // SessionCatalog refuses to drop columns.
+    Object registry = session.sessionState().catalog().externalCatalog();
+    // Spark 4.0 has only the method for data columns. It is the same for tables without partitions.
+    Method newer = method(registry.getClass(), "alterTableSchema");
+    Method change = newer == null ? method(registry.getClass(), "alterTableDataSchema") : newer;
+    invoke(change, registry, new Object[] {database, name, registered(schema)});
+  }
+
+  /** Columns as the registry keeps them: CHAR and VARCHAR are strings with metadata. */
+  public static StructType registered(StructType columns) {
+    return CharVarcharUtils$.MODULE$.replaceCharVarcharWithStringInSchema(columns);
+  }
+
+  private static StructType registered(String columns) {
+    return registered((StructType) DataType.fromJson(columns));
+  }
+
+  private static TableIdentifier identifier(String database, String name) {
+    return new TableIdentifier(name, scala.Option.apply(database));
+  }
+
+  // A value of a case class with other parts, by name.
+  private static Object copyOf(scala.Product source, Map parts) {
+    Object[] arguments = new Object[source.productArity()];
+    for (int i = 0; i < arguments.length; i++) {
+      String name = source.productElementName(i);
+      arguments[i] = parts.containsKey(name) ? parts.get(name) : source.productElement(i);
+    }
+    return construct(source.getClass(), arguments);
   }
 
   // Reflection.

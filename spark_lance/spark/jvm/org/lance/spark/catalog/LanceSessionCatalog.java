@@ -1,0 +1,372 @@
+// The session's own catalog with Lance tables in it: spark.sql.catalog.spark_catalog.
+//
+// Spark's own catalog keeps the registry: names, formats and places of all tables. What is no Lance table passes through
+// to it. Lance tables are those of LanceTableCatalog, whose questions Python answers with the places that the registry
+// has (spark/sql/session_names.py).
+//
+// Compiled in the driver by Janino.
+
+package org.lance.spark.catalog;
+
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.ResolvedNamespace;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.CatalogPlugin;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.DelegatingCatalogExtension;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.V1Table;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
+import org.lance.spark.load.Bridge;
+import org.lance.spark.shim.Callers;
+import org.lance.spark.shim.Shim;
+import org.slf4j.LoggerFactory;
+
+public final class LanceSessionCatalog extends DelegatingCatalogExtension implements StagingTableCatalog, ProcedureCatalog {
+  private static final String FORMAT = "lance";
+  private final LanceTableCatalog lance = new LanceTableCatalog();
+
+  public void initialize(String name, CaseInsensitiveStringMap options) {
+    lance.initialize(name, options);
+  }
+
+  /** The catalog of Lance tables that a catalog is, or has; null if there is none. */
+  public static LanceTableCatalog lanceOf(CatalogPlugin catalog) {
+    if (catalog instanceof LanceSessionCatalog) {
+      return ((LanceSessionCatalog) catalog).lance;
+    }
+    return catalog instanceof LanceTableCatalog ? (LanceTableCatalog) catalog : null;
+  }
+
+  // SHOW TABLES, which asks only Spark's own class which names are those of temporary views.
+  public static LogicalPlan listed(LogicalPlan statement) {
+    LogicalPlan place = (LogicalPlan) statement.children().apply(0);
+    if (!(place instanceof ResolvedNamespace) || !(((ResolvedNamespace) place).catalog() instanceof LanceSessionCatalog)) {
+      return statement;
+    }
+    LanceSessionCatalog catalog = (LanceSessionCatalog) ((ResolvedNamespace) place).catalog();
+    LogicalPlan own = copyOf(place, catalog, catalog.delegate);
+    return copyOf(statement, place, own);
+  }
+
+  private static LogicalPlan copyOf(LogicalPlan plan, Object old, Object replacement) {
+    Object[] parts = new Object[plan.productArity()];
+    for (int i = 0; i < parts.length; i++) {
+      parts[i] = plan.productElement(i) == old ? replacement : plan.productElement(i);
+    }
+    return (LogicalPlan) plan.makeCopy(parts);
+  }
+
+  // Tables
+
+  public Table loadTable(Identifier identifier) {
+    Table registered = registered(identifier);
+    if (registered == null) {
+      return lance.loadTable(within(identifier));
+    }
+    if (isLance(registered)) {
+      return synced(identifier, registered, lance.loadTable(identifier));
+    }
+    return registered instanceof V1Table && Callers.isSavingAsTable() ? new Foreign(registered) : registered;
+  }
+
+  public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
+    Table registered = registered(identifier);
+    boolean isOther = registered != null && !isLance(registered);
+    return isOther ? super.loadTable(identifier, version) : lance.loadTable(within(identifier), version);
+  }
+
+  public Table loadTable(Identifier identifier, long micros) throws NoSuchTableException {
+    Table registered = registered(identifier);
+    boolean isOther = registered != null && !isLance(registered);
+    return isOther ? super.loadTable(identifier, micros) : lance.loadTable(within(identifier), micros);
+  }
+
+  // The table as the registry has it; null if there is none of the name.
+  private Table registered(Identifier identifier) {
+    if (identifier.namespace().length != 1) {
+      return null;
+    }
+    try {
+      return super.loadTable(identifier);
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      if (!(problem instanceof NoSuchTableException) && !(problem instanceof NoSuchNamespaceException)) {
+        Platform.throwException(problem);
+      }
+      return null;
+    }
+  }
+
+  private boolean isLance(Identifier identifier) {
+    Table registered = registered(identifier);
+    return registered != null && isLance(registered);
+  }
+
+  private static boolean isLance(Table registered) {
+    return FORMAT.equalsIgnoreCase((String) registered.properties().get(TableCatalog.PROP_PROVIDER));
+  }
+
+  private static boolean isLance(Map properties) {
+    return FORMAT.equalsIgnoreCase((String) properties.get(TableCatalog.PROP_PROVIDER));
+  }
+
+  // The name of a metadata table or branch of a table of the current database: t.history is no table t of a database.
+  private Identifier within(Identifier identifier) {
+    String[] namespace = identifier.namespace();
+    if (namespace.length != 1 || namespaceExists(namespace)) {
+      return identifier;
+    }
+    String[] current = SparkSession.active().sessionState().catalogManager().currentNamespace();
+    boolean isOwn = SparkSession.active().sessionState().catalogManager().currentCatalog() == this;
+    if (!isOwn || current.length != 1 || !isLance(Identifier.of(current, namespace[0]))) {
+      return identifier;
+    }
+    return Identifier.of(new String[] {current[0], namespace[0]}, identifier.name());
+  }
+
+  // The loaded table. JDBC tools read the columns from the registry, so it gets those of the table.
+  private Table synced(Identifier identifier, Table registered, Table loaded) {
+    StructType columns = Shim.registered(loaded.schema());
+    if (!columns.equals(registered.schema())) {
+      try {
+        Shim.changeRegisteredColumns(SparkSession.active(), identifier.namespace()[0], identifier.name(), columns.json());
+      } catch (Exception problem) {
+        LoggerFactory.getLogger("spark_lance").warn(
+            "The session's catalog still lists the old columns of " + identifier + ": " + problem.toString().split("\n")[0]);
+      }
+    }
+    if ("true".equals(registered.properties().get(TableCatalog.PROP_EXTERNAL))) {
+      loaded.properties().remove(TableCatalog.PROP_IS_MANAGED_LOCATION);
+      loaded.properties().put(TableCatalog.PROP_EXTERNAL, "true");
+    }
+    return loaded;
+  }
+
+  public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    if (isLance(properties)) {
+      checkDefaults(schema);
+      return lance.createTable(identifier, schema, partitions, properties);
+    }
+    try {
+      return super.createTable(identifier, schema, partitions, properties);
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      Platform.throwException(problem);
+      return null;
+    }
+  }
+
+  public Table createTable(Identifier identifier, Column[] columns, Transform[] partitions, Map properties) {
+    try {
+      if (isLance(properties)) {
+        checkDefaults(columns);
+        return lance.createTable(identifier, columns, partitions, properties);
+      }
+      return super.createTable(identifier, columns, partitions, properties);
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      Platform.throwException(problem);
+      return null;
+    }
+  }
+
+  // Spark asks the whole catalog whether columns may have defaults, and other formats take them.
+
+  private void checkDefaults(Column[] columns) {
+    for (int i = 0; i < columns.length; i++) {
+      if (columns[i].defaultValue() != null) {
+        checkDefault(columns[i].name());
+      }
+    }
+  }
+
+  private void checkDefaults(StructType schema) {
+    for (int i = 0; i < schema.length(); i++) {
+      if (schema.fields()[i].metadata().contains("CURRENT_DEFAULT")) {
+        checkDefault(schema.fields()[i].name());
+      }
+    }
+  }
+
+  private void checkDefault(String column) {
+    Set capabilities = lance.capabilities();
+    if (!capabilities.contains(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE)) {
+      throw new UnsupportedOperationException("column " + column + " of a Lance table cannot have a DEFAULT: leave it out");
+    }
+  }
+
+  public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    if (isLance(properties)) {
+      checkDefaults(schema);
+      checkOther(identifier);
+      return lance.stageCreate(identifier, schema, partitions, properties);
+    }
+    return new Created(this, identifier, createTable(identifier, schema, partitions, properties));
+  }
+
+  public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    checkReplaced(identifier, properties);
+    checkDefaults(schema);
+    return lance.stageReplace(identifier, schema, partitions, properties);
+  }
+
+  public StagedTable stageCreateOrReplace(
+      Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+    if (!isLance(properties) && registered(identifier) == null) {
+      return stageCreate(identifier, schema, partitions, properties);
+    }
+    checkReplaced(identifier, properties);
+    checkDefaults(schema);
+    return lance.stageCreateOrReplace(identifier, schema, partitions, properties);
+  }
+
+  // CREATE TABLE of a name that another format has.
+  private void checkOther(Identifier identifier) {
+    Table registered = registered(identifier);
+    if (registered != null && !isLance(registered)) {
+      Platform.throwException(Bridge.exists(identifier));
+    }
+  }
+
+  // Only Lance tables are replaced in one step.
+  private void checkReplaced(Identifier identifier, Map properties) {
+    Table registered = registered(identifier);
+    String name = identifier.namespace().length == 1 ? identifier.namespace()[0] + "." + identifier.name() : identifier.name();
+    if (registered != null && !isLance(registered)) {
+      throw new UnsupportedOperationException(name + " is a table of the format "
+          + registered.properties().get(TableCatalog.PROP_PROVIDER) + ", which a Lance table cannot replace: write DROP TABLE " + name
+          + " first");
+    }
+    if (!isLance(properties)) {
+      throw new UnsupportedOperationException(name + " is a Lance table, which a table of the format "
+          + properties.get(TableCatalog.PROP_PROVIDER) + " cannot replace: write DROP TABLE " + name + " first");
+    }
+  }
+
+  public Table alterTable(Identifier identifier, TableChange... changes) {
+    Table registered = registered(identifier);
+    if (registered != null && isLance(registered)) {
+      return synced(identifier, registered, lance.alterTable(identifier, changes));
+    }
+    try {
+      return super.alterTable(identifier, changes);
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      Platform.throwException(problem);
+      return null;
+    }
+  }
+
+  public boolean dropTable(Identifier identifier) {
+    return isLance(identifier) ? lance.dropTable(identifier) : super.dropTable(identifier);
+  }
+
+  public boolean purgeTable(Identifier identifier) {
+    return isLance(identifier) ? lance.dropTable(identifier) : super.purgeTable(identifier);
+  }
+
+  // Procedures
+
+  public Identifier[] listProcedures(String[] namespace) {
+    return lance.listProcedures(namespace);
+  }
+
+  public UnboundProcedure loadProcedure(Identifier identifier) {
+    return lance.loadProcedure(identifier);
+  }
+
+  /**
+   * A table of another format for saveAsTable with the format lance. Spark would drop its own table first and then fail to
+   * write, as its way for such tables takes no formats of Python.
+   */
+  public static final class Foreign implements Table {
+    private final Table table;
+
+    Foreign(Table table) {
+      this.table = table;
+    }
+
+    public String name() {
+      return table.name();
+    }
+
+    public StructType schema() {
+      return table.schema();
+    }
+
+    public Map properties() {
+      return table.properties();
+    }
+
+    public Set capabilities() {
+      return table.capabilities();
+    }
+  }
+
+  /** A table of another format that exists before its rows are written, as Spark's own catalog has it. */
+  public static final class Created implements StagedTable, SupportsWrite {
+    private final LanceSessionCatalog catalog;
+    private final Identifier identifier;
+    private final Table table;
+
+    Created(LanceSessionCatalog catalog, Identifier identifier, Table table) {
+      this.catalog = catalog;
+      this.identifier = identifier;
+      this.table = table;
+    }
+
+    public String name() {
+      return table.name();
+    }
+
+    public StructType schema() {
+      return table.schema();
+    }
+
+    public Set capabilities() {
+      return table.capabilities();
+    }
+
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+      if (!(table instanceof SupportsWrite)) {
+        throw new UnsupportedOperationException(
+            "CREATE TABLE ... AS SELECT cannot write " + table.name() + ": create the table, then INSERT INTO it");
+      }
+      return ((SupportsWrite) table).newWriteBuilder(info);
+    }
+
+    public void commitStagedChanges() {}
+
+    public void abortStagedChanges() {
+      catalog.dropTable(identifier);
+    }
+
+    public CustomTaskMetric[] reportDriverMetrics() {
+      return new CustomTaskMetric[0];
+    }
+  }
+}

@@ -1,0 +1,274 @@
+"""Lance tables of the session's own catalog, `spark_catalog`.
+
+Spark's registry (in memory, Hive's metastore or what the session uses) keeps a name, the format `lance`, a
+place and the columns of each table. A managed table is in the folder of its database, an external one at the
+LOCATION of its statement.
+
+The files exist before the registration: a table appears whole. If the registry refuses it, the table that the
+statement made is deleted, unless nobody knows whether it was registered.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import pyspark.sql.types as st
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from spark_lance.catalog.names import Name, TableEntry, check_part, shown
+from spark_lance.errors import (
+    NamespaceNotFoundError,
+    OptionError,
+    StoreError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+)
+from spark_lance.io.store import open_store
+from spark_lance.spark.compat import SESSION_CATALOG, java_class, java_session, jvm_view
+from spark_lance.spark.driver.java_classes import first_line
+from spark_lance.spark.options.options import read_options
+from spark_lance.spark.scan import rows as read
+from spark_lance.spark.schema.string_types import declared_schema
+from spark_lance.table.format.paths import VERSIONS_DIR
+from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.versions.drop import drop_table, dropping_folders
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SessionNames", "described_columns", "local_path"]
+
+logger = logging.getLogger(__name__)
+
+_SHIM = "org.lance.spark.shim.Shim"
+_FORMAT = "lance"
+_MANAGED, _EXTERNAL = "MANAGED", "EXTERNAL"
+
+
+class SessionNames:
+    """The registry of a driver as a catalog of Lance tables.
+
+    Args:
+        spark: a session of the driver.
+        storage: options of the store.
+    """
+
+    def __init__(self, spark: SparkSession, storage: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._storage = dict(storage)
+
+    def namespaces(self, parent: Name = ()) -> list[Name]:
+        """Return the databases."""
+        if parent:
+            return []
+        listed = self._session.sessionState().catalog().listDatabases()
+        return sorted((str(listed.apply(i)),) for i in range(listed.size()))
+
+    def namespace_properties(self, name: Name) -> dict[str, str]:
+        """Refuse: Spark's own catalog answers this."""
+        raise self._not_here(name)
+
+    def create_namespace(self, name: Name, _: Mapping[str, str]) -> None:
+        """Refuse: Spark's own catalog answers this."""
+        raise self._not_here(name)
+
+    def alter_namespace(self, name: Name, *_: object) -> None:
+        """Refuse: Spark's own catalog answers this."""
+        raise self._not_here(name)
+
+    def drop_namespace(self, name: Name) -> None:
+        """Refuse: Spark's own catalog answers this."""
+        raise self._not_here(name)
+
+    def tables(self, namespace: Name = ()) -> list[Name]:
+        """Refuse: Spark's own catalog answers this."""
+        raise self._not_here(namespace)
+
+    def rename(self, old: Name, _: Name) -> None:
+        """Refuse: Spark's own catalog answers this."""
+        raise self._not_here(old)
+
+    def _not_here(self, name: Name) -> UnsupportedFormatError:
+        text = (
+            f"{SESSION_CATALOG} keeps {shown(name)} in Spark's registry: write the statement in Spark's SQL"
+        )
+        return UnsupportedFormatError(text)
+
+    def table(self, name: Name) -> TableEntry:
+        """Return the place of a table.
+
+        Raises:
+            TableNotFoundError: the registry has no table of this name, or one of another format.
+        """
+        registered = self._registered(name)
+        if registered is None:
+            raise TableNotFoundError(f"there is no table {shown(name)} in {SESSION_CATALOG}")
+        provider, location, kind = registered
+        if provider != _FORMAT or location is None:
+            raise TableNotFoundError(f"table {shown(name)} of {SESSION_CATALOG} is not a Lance table")
+        return TableEntry(name, location, {"external": str(kind != _MANAGED).lower()})
+
+    def place(self, name: Name) -> str:
+        """Return the folder of a new managed table.
+
+        Raises:
+            NamespaceNotFoundError: the database does not exist.
+            TableExistsError: there is a table of the name.
+            OptionError: the folder has files.
+        """
+        database, table = self._parts(name)
+        self.check_free(name)
+        uri = local_path(str(self._shim.placeOfTable(self._session, database, table)))
+        store, path = open_store(uri, self._storage)
+        parent, _, folder = path.rpartition("/")
+        if folder in dropping_folders(store, parent):
+            # The files of a dropped table of this name are still being deleted.
+            return f"{uri}-{uuid.uuid4().hex[:8]}"
+        self.check_empty(uri, name)
+        return uri
+
+    def check_free(self, name: Name) -> None:
+        """Refuse a name that a new table cannot have.
+
+        Raises:
+            NamespaceNotFoundError: the database does not exist.
+            TableExistsError: there is a table of the name.
+        """
+        database, table = self._parts(name)
+        check_part(table)
+        if self._registered(name) is not None:
+            raise TableExistsError(f"there is a table {shown(name)} in {SESSION_CATALOG} already")
+        if not self._session.sessionState().catalog().databaseExists(database):
+            raise NamespaceNotFoundError(f"there is no database {shown((database,))} in {SESSION_CATALOG}")
+
+    def check_empty(self, uri: str, name: Name) -> None:
+        """Refuse a folder with files for a new table.
+
+        Raises:
+            OptionError: it has files.
+        """
+        store, path = open_store(uri, self._storage)
+        if store.list(f"{path}/{VERSIONS_DIR}"):
+            raise OptionError(
+                f"{uri} has a Lance table: write CREATE TABLE {shown(name)} USING lance LOCATION '{uri}' to "
+                "register it"
+            )
+        if store.list(path) or store.list_directories(path):
+            raise OptionError(f"{uri} has files that are no Lance table: give {shown(name)} an empty folder")
+
+    def add(self, name: Name, uri: str, _: Mapping[str, str]) -> None:
+        """Register a managed table that a statement has written; delete it if the registry refuses."""
+        self.register(name, uri, external=False, made=True)
+
+    def register(self, name: Name, uri: str, *, external: bool, made: bool) -> None:
+        """Register a table.
+
+        Args:
+            name: its name.
+            uri: its place.
+            external: the table stays at its place when its name is dropped.
+            made: this statement made the table, so it is deleted if the registry refuses it.
+
+        Raises:
+            TableExistsError: there is a table of this name.
+            PySparkException: the registry refuses it.
+        """
+        database, table = self._parts(name)
+        kind = _EXTERNAL if external else _MANAGED
+        try:
+            columns, comment = described_columns(uri, self._storage)
+            self._registration(database, table, uri, kind, columns.json(), comment)
+        except Exception as error:
+            if made:
+                self._undo(name, uri)
+            condition = error.getCondition() if isinstance(error, PySparkException) else None
+            if condition == "TABLE_OR_VIEW_ALREADY_EXISTS":
+                raise TableExistsError(
+                    f"there is a table {shown(name)} in {SESSION_CATALOG} already"
+                ) from error
+            raise
+
+    def _registration(self, *parts: str | None) -> None:
+        try:
+            self._shim.registerTable(self._session, *parts)
+        except Py4JError as error:
+            raise StoreError(f"the registry of {SESSION_CATALOG} failed: {first_line(error)}") from error
+
+    def _undo(self, name: Name, uri: str) -> None:
+        """Delete a table that was not registered, if that is certain."""
+        try:
+            registered = self._registered(name)
+        except (OSError, PySparkException, Py4JError) as error:
+            logger.warning("nobody knows whether %s is registered, so %s stays: %s", shown(name), uri, error)
+            return
+        if registered is not None and registered[1] is not None and _is_same(registered[1], uri):
+            return
+        drop_table(TableRef(*open_store(uri, self._storage)))
+
+    def drop(self, name: Name) -> None:
+        """Take a table out of the registry, a managed one with its files."""
+        entry = self.table(name)
+        database, table = self._parts(name)
+
+        def forget() -> None:
+            self._shim.unregisterTable(self._session, database, table)
+
+        if entry.properties["external"] == "true":
+            forget()
+        else:
+            drop_table(TableRef(*open_store(entry.uri, self._storage)), forget)
+
+    def _registered(self, name: Name) -> tuple[str | None, str | None, str] | None:
+        """Return format, place and kind of a registered table of any format."""
+        if len(name) != 2:
+            return None
+        answer = self._shim.registeredTable(self._session, *name)
+        if answer is None:
+            return None
+        provider, location, kind, _ = answer
+        lower = None if provider is None else str(provider).lower()
+        return lower, None if location is None else local_path(str(location)), str(kind)
+
+    @staticmethod
+    def _parts(name: Name) -> tuple[str, str]:
+        if len(name) != 2:
+            raise OptionError(
+                f"{shown(name)} is not a name of {SESSION_CATALOG}: write database and table, such as "
+                "default.t"
+            )
+        return name[0], name[1]
+
+    @property
+    def _shim(self) -> Any:
+        return java_class(jvm_view(self._spark), _SHIM)
+
+    @property
+    def _session(self) -> Any:
+        return java_session(self._spark)
+
+
+def described_columns(uri: str, storage: Mapping[str, str]) -> tuple[st.StructType, str | None]:
+    """Return the columns of a table as SQL shows them, and its comment."""
+    options = read_options({"path": uri, **{f"storage.{key}": value for key, value in storage.items()}})
+    _, snapshot = read.opened(options, None)
+    comment = (dict(snapshot.schema.to_arrow().metadata or {})).get(b"comment", b"").decode()
+    return declared_schema(read.described(snapshot, options)), comment or None
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a `file:` URI of this machine; other places as they are."""
+    if not uri.startswith("file:"):
+        return uri.rstrip("/") if len(uri) > 1 else uri
+    parts = urlsplit(uri)
+    path = unquote(parts.path) if "%" in parts.path else uri[len("file:") :].lstrip("/")
+    return "/" + path.strip("/") if path else "/"
+
+
+def _is_same(place: str, other: str) -> bool:
+    return local_path(place).rstrip("/") == local_path(other).rstrip("/")

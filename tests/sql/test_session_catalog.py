@@ -1,0 +1,230 @@
+"""The session's own catalog with Lance tables in it: the same statements over Parquet and over Lance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+import spark_lance
+from spark_lance.errors import OptionError
+from spark_lance.spark.sql.session_names import SessionNames, local_path
+
+Run = Callable[[str], list[tuple[Any, ...]]]
+DATABASE = "mixed"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("session catalog")
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession, folder: Path) -> Iterator[SparkSession]:
+    session = spark_lance.enable(spark.newSession(), catalog="spark_catalog")
+    session.sql(f"CREATE DATABASE {DATABASE} LOCATION '{folder}'")
+    session.sql(f"USE {DATABASE}")
+    yield session
+    session.sql(f"DROP DATABASE {DATABASE} CASCADE")
+    assert not folder.exists()
+
+
+@pytest.fixture
+def run(session: SparkSession) -> Run:
+    return lambda sql: [tuple(row) for row in session.sql(sql).collect()]
+
+
+# Statements with the answers that both formats give. {t} is a table, {f} its format.
+SAME = (
+    "CREATE TABLE {t} (id INT, s STRING, c CHAR(3)) USING {f} COMMENT 'words'",
+    "CREATE TABLE IF NOT EXISTS {t} (x INT) USING {f}",
+    "INSERT INTO {t} VALUES (1, 'a', 'x'), (2, 'b', NULL)",
+    "INSERT INTO {t} (id, s) SELECT id + 2, s FROM {t}",
+    "SELECT * FROM {t} ORDER BY id",
+    "SELECT s, count(*), max(c) FROM mixed.{t} WHERE id > 1 GROUP BY s ORDER BY s",
+    "SELECT * FROM spark_catalog.mixed.{t} AS a JOIN {t} AS b ON a.id = b.id + 2 ORDER BY a.id",
+    "ALTER TABLE {t} ADD COLUMNS (n BIGINT COMMENT 'number')",
+    "SELECT count(n), count(*) FROM {t}",
+    "CREATE TABLE {t}_copy USING {f} AS SELECT id, s FROM {t} WHERE id < 3",
+    "SELECT * FROM {t}_copy ORDER BY id",
+    "ALTER TABLE {t}_copy RENAME TO {t}_new",
+    "SELECT * FROM {t}_new ORDER BY id",
+    "SELECT * FROM mixed.{t}_new WHERE id = 2",
+    "CREATE VIEW {t}_view AS SELECT id * 10 AS ten FROM {t}",
+    "SELECT * FROM {t}_view ORDER BY ten",
+    "CREATE TEMPORARY VIEW {t}_temporary AS SELECT s FROM {t} WHERE id = 1",
+    "SELECT * FROM {t}_temporary",
+    "CACHE TABLE {t}",
+    "INSERT INTO {t} VALUES (9, 'z', 'z', 9)",
+    "SELECT id, n FROM {t} WHERE id = 9",
+    "UNCACHE TABLE {t}",
+    "TRUNCATE TABLE {t}_new",
+    "INSERT OVERWRITE {t}_new VALUES (7, 'q')",
+    "SELECT * FROM {t}_new",
+    "DROP VIEW {t}_view",
+    "DROP TABLE {t}_new",
+    "DROP TABLE IF EXISTS {t}_new",
+)
+# Statements that fail with one condition for both formats.
+WRONG = (
+    "CREATE TABLE {t} (x INT) USING {f}",
+    "SELECT * FROM {t}_new",
+    "DROP TABLE {t}_new",
+    "INSERT INTO {t} VALUES (1)",
+)
+
+
+def names(run: Run, start: str) -> list[str]:
+    return sorted(row[1].removeprefix(start) for row in run("SHOW TABLES") if row[1].startswith(start))
+
+
+def test_statements_mean_the_same_for_both_formats(session: SparkSession, run: Run, folder: Path) -> None:
+    for sql in SAME:
+        ours, theirs = run(sql.format(t="l", f="lance")), run(sql.format(t="p", f="parquet"))
+        assert ours == theirs, sql
+        assert names(run, "l") == names(run, "p"), sql
+    assert run("DESCRIBE l") == run("DESCRIBE p")
+    tables = {table.name: table for table in session.catalog.listTables() if table.name in ("l", "p")}
+    assert {table.tableType for table in tables.values()} == {"MANAGED"}
+    columns = [[column.name for column in session.catalog.listColumns(name)] for name in ("l", "p")]
+    assert columns == [["id", "s", "c", "n"]] * 2
+    for sql in WRONG:
+        conditions = []
+        for table, kind in (("l", "lance"), ("p", "parquet")):
+            with pytest.raises(AnalysisException) as error:
+                run(sql.format(t=table, f=kind))
+            conditions.append(error.value.getCondition())
+        assert conditions[0] == conditions[1], sql
+    for table in ("l", "p"):
+        assert (folder / table).is_dir()
+        run(f"DROP TABLE {table}")
+        assert not (folder / table).exists()
+
+
+def test_other_formats_pass_through(session: SparkSession, run: Run) -> None:
+    run("CREATE TABLE h (id INT, day STRING) USING parquet PARTITIONED BY (day)")
+    run("INSERT INTO h VALUES (1, 'a'), (2, 'b')")
+    assert run("SHOW PARTITIONS h") == [("day=a",), ("day=b",)]
+    run("ALTER TABLE h DROP PARTITION (day = 'a')")
+    session.sql("SELECT 3 AS id, 'c' AS day").write.insertInto("h")
+    session.range(1).selectExpr("4 AS id", "'d' AS day").write.partitionBy("day").mode("append").saveAsTable(
+        "h"
+    )
+    assert run("SELECT id FROM h ORDER BY id") == [(2,), (3,)]
+    run("CREATE TABLE k USING csv AS SELECT 1 AS a")
+    assert run("SELECT * FROM k") == [(1,)]
+    run("CREATE TABLE history (id INT) USING parquet")
+    assert ("data_type", "int") in run("DESC history id")
+    for table in ("h", "k", "history"):
+        run(f"DROP TABLE {table}")
+
+
+def test_what_only_lance_has(session: SparkSession, run: Run) -> None:
+    run("CREATE TABLE t USING lance TBLPROPERTIES ('team' = 'a') AS SELECT 1 AS id, 'a' AS s")
+    run("UPDATE t SET s = 'b' WHERE id = 1")
+    run(
+        "MERGE INTO mixed.t USING (SELECT 2 AS id, 'c' AS s) AS n ON t.id = n.id "
+        "WHEN NOT MATCHED THEN INSERT *"
+    )
+    run("DELETE FROM t WHERE id = 1")
+    assert run("SELECT * FROM t") == [(2, "c")]
+    assert run("SELECT * FROM t VERSION AS OF 1") == [(1, "a")]
+    for name in ("t.history", "mixed.t.history", "spark_catalog.mixed.t.history"):
+        assert run(f"SELECT count(*) FROM {name}") == [(5,)]
+    run("ALTER TABLE t CREATE BRANCH dev")
+    run("INSERT INTO `t@dev` VALUES (3, 'd')")
+    assert run("SELECT count(*) FROM mixed.t.branch_dev") == [(2,)]
+    assert run("CALL spark_catalog.system.compact('t')")
+    assert run("OPTIMIZE mixed.t") == run("OPTIMIZE spark_catalog.mixed.t")
+    assert len(run("DESCRIBE HISTORY t LIMIT 2")) == 2
+    run("CREATE TABLE o USING parquet AS SELECT 1 AS a")
+    with pytest.raises(PySparkException, match="is not a Lance table"):
+        run("OPTIMIZE o")
+    run("ALTER TABLE t DROP COLUMN s")
+    columns = session._jsparkSession.sharedState().externalCatalog().getTable(DATABASE, "t").schema()
+    assert columns.simpleString() == "struct<id:int>"
+    run("CREATE OR REPLACE TABLE t USING lance AS SELECT 'x' AS k")
+    assert run("SELECT * FROM t") == [("x",)]
+    run("DROP TABLE t")
+    run("DROP TABLE o")
+
+
+def test_writers(session: SparkSession, run: Run) -> None:
+    rows = session.sql("SELECT 1 AS a")
+    rows.write.format("lance").saveAsTable("w")
+    rows.write.format("lance").mode("append").saveAsTable("w")
+    rows.write.insertInto("w")
+    assert run("SELECT count(*) FROM w") == [(3,)]
+    rows.write.format("lance").mode("overwrite").saveAsTable("w")
+    rows.writeTo("w").append()
+    assert run("SELECT * FROM w") == [(1,), (1,)]
+    rows.writeTo("w").using("lance").createOrReplace()
+    assert run("SELECT * FROM w") == [(1,)]
+    run("CREATE TABLE q USING parquet AS SELECT 5 AS a")
+    for write in (
+        lambda: rows.write.format("lance").mode("overwrite").saveAsTable("q"),
+        lambda: run("CREATE OR REPLACE TABLE q USING lance AS SELECT 1 AS a"),
+    ):
+        with pytest.raises(PySparkException, match=r"write DROP TABLE mixed\.q first"):
+            write()
+    assert run("SELECT * FROM q") == [(5,)]
+    for statement in ("CREATE TABLE y LIKE w", "CREATE TABLE y LIKE q USING lance"):
+        with pytest.raises(PySparkException, match="USING lance AS SELECT"):
+            run(statement)
+    run("CREATE TABLE y LIKE q")
+    for table in ("w", "q", "y"):
+        run(f"DROP TABLE {table}")
+
+
+def test_external_tables(run: Run, tmp_path: Path) -> None:
+    place = tmp_path / "some place"
+    run(f"CREATE TABLE e (id INT) USING lance LOCATION '{place}'")
+    run("INSERT INTO e VALUES (5)")
+    assert ("Type", "EXTERNAL", "") in run("DESCRIBE EXTENDED e")
+    assert f"LOCATION '{place}'" in run("SHOW CREATE TABLE e")[0][0]
+    run("DROP TABLE e")
+    assert names(run, "e") == []
+    run(f"CREATE TABLE e USING lance LOCATION '{place}'")
+    run(f"CREATE TABLE e1 (id INT) USING lance LOCATION '{place}'")
+    run(f"CALL spark_catalog.system.register_table('mixed.e2', '{place}')")
+    assert [run(f"SELECT * FROM {name}") for name in ("e", "e1", "e2")] == [[(5,)]] * 3
+    for statement, problem in (
+        ("(id STRING) USING lance LOCATION '{place}'", "other columns"),
+        ("USING lance LOCATION '{place}' TBLPROPERTIES ('team' = 'a')", "property 'team'"),
+        ("USING lance LOCATION '{place}' AS SELECT 1 AS id", "to register it"),
+        ("(id INT) USING lance LOCATION '{place}/..'", "files that are no Lance table"),
+    ):
+        with pytest.raises(PySparkException, match=problem):
+            run(f"CREATE TABLE f {statement.format(place=place)}")
+    assert names(run, "f") == []
+    for name in ("e", "e1", "e2"):
+        run(f"DROP TABLE {name}")
+    assert (place / "_versions").is_dir()
+
+
+def test_a_table_that_cannot_be_registered_leaves_nothing(run: Run, folder: Path) -> None:
+    with mock.patch.object(SessionNames, "_registration", side_effect=OSError("no metastore")):
+        for statement in ("(id INT) USING lance", "USING lance AS SELECT 1 AS a"):
+            with pytest.raises(PySparkException, match="no metastore"):
+                run(f"CREATE TABLE broken {statement}")
+            assert not (folder / "broken").exists()
+        with (
+            mock.patch.object(SessionNames, "_registered", side_effect=[None, OSError("gone")]),
+            pytest.raises(PySparkException, match="no metastore"),
+        ):
+            run("CREATE TABLE unknown (id INT) USING lance")
+        # Nobody knows whether it is registered.
+        assert (folder / "unknown").exists()
+    assert names(run, "broken") == names(run, "unknown") == []
+
+
+def test_settings(session: SparkSession) -> None:
+    with pytest.raises(OptionError, match="leave out root"):
+        spark_lance.enable(session, catalog="spark_catalog", root="/data")
+    assert local_path("file:/a%20b/c/") == local_path("file:///a b/c") == "/a b/c"
+    assert local_path("s3://bucket/t") == "s3://bucket/t"
