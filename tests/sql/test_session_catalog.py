@@ -115,7 +115,7 @@ def test_other_formats_pass_through(session: SparkSession, run: Run) -> None:
     session.range(1).selectExpr("4 AS id", "'d' AS day").write.partitionBy("day").mode("append").saveAsTable(
         "h"
     )
-    assert run("SELECT id FROM h ORDER BY id") == [(2,), (3,)]
+    assert run("SELECT id FROM h ORDER BY id") == [(2,), (3,), (4,)]
     run("CREATE TABLE k USING csv AS SELECT 1 AS a")
     assert run("SELECT * FROM k") == [(1,)]
     run("CREATE TABLE history (id INT) USING parquet")

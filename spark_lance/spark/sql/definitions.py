@@ -52,7 +52,7 @@ def create_table(question: Question) -> dict[str, Any]:
     uri = _place(question, replaces=False)
     if question.catalog.session is not None and _location(question) and _is_table(question, uri):
         _check_same(question, uri)
-        _register(question, uri, made=False)
+        _register(question, uri, is_new=False)
     else:
         _make(question, "create", uri)
         _register(question, uri)
@@ -225,12 +225,12 @@ def _exists(question: Question) -> bool:
     return LanceTable.isLanceTable(question.spark, options.pop("path"), **options)
 
 
-def _register(question: Question, uri: str, *, made: bool = True) -> None:
+def _register(question: Question, uri: str, *, is_new: bool = True) -> None:
     if is_path(question.name):
         return
     if question.catalog.session is not None:
         external = _location(question) is not None
-        question.catalog.registry.register(question.name, uri, external=external, made=made)
+        question.catalog.registry.register(question.name, uri, external=external, is_new=is_new)
     else:
         question.catalog.names.add(question.name, uri, {})
 

@@ -381,7 +381,7 @@ def _register_table(question: Question, _: None, a: Mapping[str, Any]) -> DataFr
         raise OptionError(f"catalog {catalog.name} registers names of tables: table => 'db.t'")
     if catalog.session is not None:
         catalog.registry.check_free(name)
-        catalog.registry.register(name, table.path, external=True, made=False)
+        catalog.registry.register(name, table.path, external=True, is_new=False)
     else:
         assert catalog.root is not None
         names = cast("DirectoryCatalog", catalog.names)

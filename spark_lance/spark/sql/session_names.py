@@ -164,16 +164,16 @@ class SessionNames:
 
     def add(self, name: Name, uri: str, _: Mapping[str, str]) -> None:
         """Register a managed table that a statement has written; delete it if the registry refuses."""
-        self.register(name, uri, external=False, made=True)
+        self.register(name, uri, external=False, is_new=True)
 
-    def register(self, name: Name, uri: str, *, external: bool, made: bool) -> None:
+    def register(self, name: Name, uri: str, *, external: bool, is_new: bool) -> None:
         """Register a table.
 
         Args:
             name: its name.
             uri: its place.
             external: the table stays at its place when its name is dropped.
-            made: this statement made the table, so it is deleted if the registry refuses it.
+            is_new: this statement made the table, so it is deleted if the registry refuses it.
 
         Raises:
             TableExistsError: there is a table of this name.
@@ -185,7 +185,7 @@ class SessionNames:
             columns, comment = described_columns(uri, self._storage)
             self._registration(database, table, uri, kind, columns.json(), comment)
         except Exception as error:
-            if made:
+            if is_new:
                 self._undo(name, uri)
             condition = error.getCondition() if isinstance(error, PySparkException) else None
             if condition == "TABLE_OR_VIEW_ALREADY_EXISTS":

@@ -86,7 +86,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     if (isLance(registered)) {
       return synced(identifier, registered, lance.loadTable(identifier));
     }
-    return registered instanceof V1Table && Callers.isSavingAsTable() ? new Foreign(registered) : registered;
+    return registered instanceof V1Table && Callers.isSavingAsTable() && !Callers.isResolvingRelations() ? new Foreign(registered) : registered;
   }
 
   public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
