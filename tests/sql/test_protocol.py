@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance.spark.driver import java_classes
 from spark_lance.spark.sql import bridge
+from spark_lance.spark.sql.bridge import VERBS
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.sql.protocol import ANSWERS, PARTS, REQUESTS
 from tests.spark.protocol_java import NAME, java_class
@@ -98,3 +100,8 @@ def test_requests_have_the_keys_of_their_types(
     ):
         session.sql(statement).collect()
     assert len(verbs) > 20
+
+
+@pytest.mark.parametrize(("verb", "module"), VERBS.items())
+def test_each_verb_is_a_function_of_its_module(verb: str, module: str) -> None:
+    assert callable(getattr(import_module(f"spark_lance.spark.sql.{module}"), verb))

@@ -62,7 +62,7 @@ VERBS = {
     "make_format": "made",
     "make_blob_function": "made",
     "search": "search",
-    "search_each": "lateral",
+    "search_each": "search",
     "nearest": "search",
 }
 
