@@ -102,8 +102,11 @@ public final class LanceAssignments {
     }
     for (int i = 0; i < assignments.size(); i++) {
       Assignment assignment = (Assignment) assignments.get(i);
+      if (!assignment.key().resolved()) {
+        return false; // it has no type yet
+      }
       Expression value = given(unchecked(assignment.value(), rawType(assignment.key(), target)));
-      if (!assignment.key().resolved() || !value.resolved()) {
+      if (!value.resolved()) {
         return false;
       }
       // Spark has not yet looked at this value.
