@@ -19,8 +19,8 @@ from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.sql.protocol import ANSWERS, PARTS, REQUESTS
 from tests.spark.protocol_java import NAME, java_class
 
-# Maps of other things than requests: options of reads and writes, parameters of Spark's errors, and the
-# request of `enable` (spark_lance/spark/driver/start.py).
+# Maps of other things than requests: options of reads and writes, parameters of Spark's errors, fields of its
+# CatalogTable, and the request of `enable` (spark_lance/spark/driver/start.py).
 OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing"} | {
     "replaceOn",
     "overwriteSchema",
@@ -28,6 +28,8 @@ OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing
     "targetAlias",
     "relationName",
     "searchPath",
+    "provider",
+    "comment",
 }
 OF_ENABLE = ("LanceStart", "LanceStatements", "LanceUnits", "LanceLate", "LanceParser")
 
