@@ -214,7 +214,7 @@ def test_a_table_that_cannot_be_registered_leaves_nothing(run: Run, folder: Path
                 run(f"CREATE TABLE broken {statement}")
             assert not (folder / "broken").exists()
         with (
-            mock.patch.object(SessionNames, "_registered", side_effect=[None, OSError("gone")]),
+            mock.patch.object(SessionNames, "_entry", side_effect=[None, OSError("gone")]),
             pytest.raises(PySparkException, match="no metastore"),
         ):
             run("CREATE TABLE unknown (id INT) USING lance")

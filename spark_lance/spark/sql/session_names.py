@@ -67,8 +67,8 @@ class SessionNames:
         """Return the databases."""
         if parent:
             return []
-        listed = self._session.sessionState().catalog().listDatabases()
-        return sorted((str(listed.apply(i)),) for i in range(listed.size()))
+        databases = self._session.sessionState().catalog().listDatabases()
+        return sorted((str(databases.apply(i)),) for i in range(databases.size()))
 
     def namespace_properties(self, name: Name) -> dict[str, str]:
         """Refuse: Spark's own catalog answers this."""
@@ -106,10 +106,10 @@ class SessionNames:
         Raises:
             TableNotFoundError: the registry has no table of this name, or one of another format.
         """
-        registered = self._registered(name)
-        if registered is None:
+        entry = self._entry(name)
+        if entry is None:
             raise TableNotFoundError(f"there is no table {shown(name)} in {SESSION_CATALOG}")
-        provider, location, kind = registered
+        provider, location, kind = entry
         if provider != _FORMAT or location is None:
             raise TableNotFoundError(f"table {shown(name)} of {SESSION_CATALOG} is not a Lance table")
         return TableEntry(name, location, {"external": str(kind != _MANAGED).lower()})
@@ -142,7 +142,7 @@ class SessionNames:
         """
         database, table = self._parts(name)
         check_part(table)
-        if self._registered(name) is not None:
+        if self._entry(name) is not None:
             raise TableExistsError(f"there is a table {shown(name)} in {SESSION_CATALOG} already")
         if not self._session.sessionState().catalog().databaseExists(database):
             raise NamespaceNotFoundError(f"there is no database {shown((database,))} in {SESSION_CATALOG}")
@@ -203,11 +203,11 @@ class SessionNames:
     def _undo(self, name: Name, uri: str) -> None:
         """Delete a table that was not registered, if that is certain."""
         try:
-            registered = self._registered(name)
+            entry = self._entry(name)
         except (OSError, PySparkException, Py4JError) as error:
             logger.warning("nobody knows whether %s is registered, so %s stays: %s", shown(name), uri, error)
             return
-        if registered is not None and registered[1] is not None and _is_same(registered[1], uri):
+        if entry is not None and entry[1] is not None and _is_same(entry[1], uri):
             return
         drop_table(TableRef(*open_store(uri, self._storage)))
 
@@ -224,7 +224,7 @@ class SessionNames:
         else:
             drop_table(TableRef(*open_store(entry.uri, self._storage)), forget)
 
-    def _registered(self, name: Name) -> tuple[str | None, str | None, str] | None:
+    def _entry(self, name: Name) -> tuple[str | None, str | None, str] | None:
         """Return format, place and kind of a registered table of any format."""
         if len(name) != 2:
             return None

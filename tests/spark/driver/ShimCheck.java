@@ -187,7 +187,7 @@ public final class ShimCheck implements Callable {
     String place = Shim.placeOfTable(session, "default", "registered");
     check(place.endsWith("/registered"), "the place of a managed table");
     StructType wide = SCHEMA.add("b", "string").add("c", "char(3)");
-    check(Shim.registered(wide).apply("c").dataType().equals(DataTypes.StringType), "CHAR as the registry keeps it");
+    check(Shim.registryColumns(wide).apply("c").dataType().equals(DataTypes.StringType), "CHAR as the registry keeps it");
     Shim.registerTable(session, "default", "registered", place, "MANAGED", wide.json(), "words");
     Shim.changeRegisteredColumns(session, "default", "registered", SCHEMA.json());
     String[] table = Shim.registeredTable(session, "default", "registered");

@@ -25,7 +25,6 @@ import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
-import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.V1Table;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
@@ -58,7 +57,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   }
 
   // SHOW TABLES, which asks only Spark's own class which names are those of temporary views.
-  public static LogicalPlan listed(LogicalPlan statement) {
+  public static LogicalPlan showTables(LogicalPlan statement) {
     LogicalPlan place = (LogicalPlan) statement.children().apply(0);
     if (!(place instanceof ResolvedNamespace) || !(((ResolvedNamespace) place).catalog() instanceof LanceSessionCatalog)) {
       return statement;
@@ -79,30 +78,30 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   // Tables
 
   public Table loadTable(Identifier identifier) {
-    Table registered = registered(identifier);
-    if (registered == null) {
+    Table entry = registryTable(identifier);
+    if (entry == null) {
       return lance.loadTable(within(identifier));
     }
-    if (isLance(registered)) {
-      return synced(identifier, registered, lance.loadTable(identifier));
+    if (isLance(entry)) {
+      return syncColumns(identifier, entry, lance.loadTable(identifier));
     }
-    return registered instanceof V1Table && Callers.isSavingAsTable() && !Callers.isResolvingRelations() ? new Foreign(registered) : registered;
+    return entry instanceof V1Table && Callers.isSavingAsTable() && !Callers.isResolvingRelations() ? new Foreign(entry) : entry;
   }
 
   public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
-    Table registered = registered(identifier);
-    boolean isOther = registered != null && !isLance(registered);
+    Table entry = registryTable(identifier);
+    boolean isOther = entry != null && !isLance(entry);
     return isOther ? super.loadTable(identifier, version) : lance.loadTable(within(identifier), version);
   }
 
   public Table loadTable(Identifier identifier, long micros) throws NoSuchTableException {
-    Table registered = registered(identifier);
-    boolean isOther = registered != null && !isLance(registered);
+    Table entry = registryTable(identifier);
+    boolean isOther = entry != null && !isLance(entry);
     return isOther ? super.loadTable(identifier, micros) : lance.loadTable(within(identifier), micros);
   }
 
   // The table as the registry has it; null if there is none of the name.
-  private Table registered(Identifier identifier) {
+  private Table registryTable(Identifier identifier) {
     if (identifier.namespace().length != 1) {
       return null;
     }
@@ -119,12 +118,12 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   }
 
   private boolean isLance(Identifier identifier) {
-    Table registered = registered(identifier);
-    return registered != null && isLance(registered);
+    Table entry = registryTable(identifier);
+    return entry != null && isLance(entry);
   }
 
-  private static boolean isLance(Table registered) {
-    return FORMAT.equalsIgnoreCase((String) registered.properties().get(TableCatalog.PROP_PROVIDER));
+  private static boolean isLance(Table entry) {
+    return FORMAT.equalsIgnoreCase((String) entry.properties().get(TableCatalog.PROP_PROVIDER));
   }
 
   private static boolean isLance(Map properties) {
@@ -145,10 +144,10 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     return Identifier.of(new String[] {current[0], namespace[0]}, identifier.name());
   }
 
-  // The loaded table. JDBC tools read the columns from the registry, so it gets those of the table.
-  private Table synced(Identifier identifier, Table registered, Table loaded) {
-    StructType columns = Shim.registered(loaded.schema());
-    if (!columns.equals(registered.schema())) {
+  // Gives the registry the columns of a table and returns the table. JDBC tools read the columns from the registry.
+  private Table syncColumns(Identifier identifier, Table entry, Table table) {
+    StructType columns = Shim.registryColumns(table.schema());
+    if (!columns.equals(entry.schema())) {
       try {
         Shim.changeRegisteredColumns(SparkSession.active(), identifier.namespace()[0], identifier.name(), columns.json());
       } catch (Exception problem) {
@@ -156,16 +155,15 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
             "The session's catalog still lists the old columns of " + identifier + ": " + problem.toString().split("\n")[0]);
       }
     }
-    if ("true".equals(registered.properties().get(TableCatalog.PROP_EXTERNAL))) {
-      loaded.properties().remove(TableCatalog.PROP_IS_MANAGED_LOCATION);
-      loaded.properties().put(TableCatalog.PROP_EXTERNAL, "true");
+    if ("true".equals(entry.properties().get(TableCatalog.PROP_EXTERNAL))) {
+      table.properties().remove(TableCatalog.PROP_IS_MANAGED_LOCATION);
+      table.properties().put(TableCatalog.PROP_EXTERNAL, "true");
     }
-    return loaded;
+    return table;
   }
 
   public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
     if (isLance(properties)) {
-      checkDefaults(schema);
       return lance.createTable(identifier, schema, partitions, properties);
     }
     try {
@@ -181,7 +179,6 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   public Table createTable(Identifier identifier, Column[] columns, Transform[] partitions, Map properties) {
     try {
       if (isLance(properties)) {
-        checkDefaults(columns);
         return lance.createTable(identifier, columns, partitions, properties);
       }
       return super.createTable(identifier, columns, partitions, properties);
@@ -193,34 +190,8 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     }
   }
 
-  // Spark asks the whole catalog whether columns may have defaults, and other formats take them.
-
-  private void checkDefaults(Column[] columns) {
-    for (int i = 0; i < columns.length; i++) {
-      if (columns[i].defaultValue() != null) {
-        checkDefault(columns[i].name());
-      }
-    }
-  }
-
-  private void checkDefaults(StructType schema) {
-    for (int i = 0; i < schema.length(); i++) {
-      if (schema.fields()[i].metadata().contains("CURRENT_DEFAULT")) {
-        checkDefault(schema.fields()[i].name());
-      }
-    }
-  }
-
-  private void checkDefault(String column) {
-    Set capabilities = lance.capabilities();
-    if (!capabilities.contains(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE)) {
-      throw new UnsupportedOperationException("column " + column + " of a Lance table cannot have a DEFAULT: leave it out");
-    }
-  }
-
   public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
     if (isLance(properties)) {
-      checkDefaults(schema);
       checkOther(identifier);
       return lance.stageCreate(identifier, schema, partitions, properties);
     }
@@ -229,35 +200,33 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
 
   public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
     checkReplaced(identifier, properties);
-    checkDefaults(schema);
     return lance.stageReplace(identifier, schema, partitions, properties);
   }
 
   public StagedTable stageCreateOrReplace(
       Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    if (!isLance(properties) && registered(identifier) == null) {
+    if (!isLance(properties) && registryTable(identifier) == null) {
       return stageCreate(identifier, schema, partitions, properties);
     }
     checkReplaced(identifier, properties);
-    checkDefaults(schema);
     return lance.stageCreateOrReplace(identifier, schema, partitions, properties);
   }
 
   // CREATE TABLE of a name that another format has.
   private void checkOther(Identifier identifier) {
-    Table registered = registered(identifier);
-    if (registered != null && !isLance(registered)) {
+    Table entry = registryTable(identifier);
+    if (entry != null && !isLance(entry)) {
       Platform.throwException(Bridge.exists(identifier));
     }
   }
 
   // Only Lance tables are replaced in one step.
   private void checkReplaced(Identifier identifier, Map properties) {
-    Table registered = registered(identifier);
+    Table entry = registryTable(identifier);
     String name = identifier.namespace().length == 1 ? identifier.namespace()[0] + "." + identifier.name() : identifier.name();
-    if (registered != null && !isLance(registered)) {
+    if (entry != null && !isLance(entry)) {
       throw new UnsupportedOperationException(name + " is a table of the format "
-          + registered.properties().get(TableCatalog.PROP_PROVIDER) + ", which a Lance table cannot replace: write DROP TABLE " + name
+          + entry.properties().get(TableCatalog.PROP_PROVIDER) + ", which a Lance table cannot replace: write DROP TABLE " + name
           + " first");
     }
     if (!isLance(properties)) {
@@ -267,9 +236,9 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   }
 
   public Table alterTable(Identifier identifier, TableChange... changes) {
-    Table registered = registered(identifier);
-    if (registered != null && isLance(registered)) {
-      return synced(identifier, registered, lance.alterTable(identifier, changes));
+    Table entry = registryTable(identifier);
+    if (entry != null && isLance(entry)) {
+      return syncColumns(identifier, entry, lance.alterTable(identifier, changes));
     }
     try {
       return super.alterTable(identifier, changes);

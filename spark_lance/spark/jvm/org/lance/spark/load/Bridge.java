@@ -32,11 +32,8 @@ import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
 public final class Bridge {
-  // The class of catalogs in settings: LanceViewCatalog or LanceTableCatalog under one name (LanceUnits).
+  // The class of catalogs in settings: LanceTableCatalog under a stable name (LanceUnits).
   public static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
-
-  // The class of the session's own catalog in settings.
-  public static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
 
   // The catalog of writes by path.
   public static final String PATHS = "lance_paths";

@@ -120,7 +120,7 @@ public final class LanceStatements {
       String kind = plan.getClass().getSimpleName();
       if (kind.equals("ShowTables")) {
         OptionalUnit unit = OptionalUnit.ofThread(SESSION_CATALOG);
-        return unit == null ? plan : (TreeNode) unit.call("listed", new Object[] {plan});
+        return unit == null ? plan : (TreeNode) unit.call("showTables", new Object[] {plan});
       }
       if (!kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
         return plan;

@@ -327,7 +327,7 @@ public final class Shim {
     scala.Option place = scala.Option.apply(CatalogUtils$.MODULE$.stringToURI(location));
     Object storage = copyOf(CatalogStorageFormat.empty(), Collections.singletonMap("locationUri", place));
     CatalogTableType kind = type.equals("MANAGED") ? CatalogTableType.MANAGED() : CatalogTableType.EXTERNAL();
-    List parts = new ArrayList(Arrays.asList(new Object[] {identifier(database, name), kind, storage, registered(schema)}));
+    List parts = new ArrayList(Arrays.asList(new Object[] {identifier(database, name), kind, storage, registryColumns(schema)}));
     // The other parameters depend on the release.
     int count = CatalogTable.class.getConstructors()[0].getParameterTypes().length;
     while (parts.size() < count) {
@@ -353,16 +353,16 @@ public final class Shim {
     // Spark 4.0 has only the method for data columns. It is the same for tables without partitions.
     Method newer = method(registry.getClass(), "alterTableSchema");
     Method change = newer == null ? method(registry.getClass(), "alterTableDataSchema") : newer;
-    invoke(change, registry, new Object[] {database, name, registered(schema)});
+    invoke(change, registry, new Object[] {database, name, registryColumns(schema)});
   }
 
   /** Columns as the registry keeps them: CHAR and VARCHAR are strings with metadata. */
-  public static StructType registered(StructType columns) {
+  public static StructType registryColumns(StructType columns) {
     return CharVarcharUtils$.MODULE$.replaceCharVarcharWithStringInSchema(columns);
   }
 
-  private static StructType registered(String columns) {
-    return registered((StructType) DataType.fromJson(columns));
+  private static StructType registryColumns(String columns) {
+    return registryColumns((StructType) DataType.fromJson(columns));
   }
 
   private static TableIdentifier identifier(String database, String name) {
