@@ -156,6 +156,68 @@ def test_vectors_and_keys_keep_their_types(session: SparkSession) -> None:
     assert texts(session, "SELECT * FROM lance.t") == ["1 [1.0, 2.0]", "2 [1.5, 2.5]"]
 
 
+STRINGS = """
+    id BIGINT, i INT, c CHAR(3), st STRUCT<n: INT, c: CHAR(3), in: STRUCT<v: VARCHAR(3), k: INT>>,
+    ls ARRAY<STRUCT<n: INT, v: CHAR(2)>>
+"""
+# A wider column, and fields that are new or in another order, next to CHAR and VARCHAR.
+FRESH = """
+    SELECT 'x' AS c, 5000000000 AS i, {} AS id, array(named_struct('v', 'a', 'n', 5, 'w', 7)) AS ls,
+    named_struct('in', named_struct('k', 50L, 'v', {}, 'z', 1), 'c', 'a', 'n', 7) AS st
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("INSERT WITH SCHEMA EVOLUTION INTO lance.t BY NAME {}", marks=needs_inserts),
+        pytest.param(
+            "MERGE WITH SCHEMA EVOLUTION INTO lance.t USING ({}) AS s ON t.id = s.id AND t.c = 'y' "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+            marks=needs_merges,
+        ),
+        pytest.param(
+            "MERGE WITH SCHEMA EVOLUTION INTO lance.t USING ({}) AS s ON t.id = s.id WHEN NOT MATCHED THEN "
+            "INSERT (id, i, c, st, ls) VALUES (s.id, s.i, s.c, s.st, s.ls)",
+            marks=needs_merges,
+        ),
+    ],
+    ids=["insert", "merge all", "merge"],
+)
+def test_tables_with_char_and_varchar_evolve(session: SparkSession, statement: str) -> None:
+    session.sql(f"CREATE TABLE lance.t ({STRINGS})").collect()
+    session.sql("INSERT INTO lance.t (id, i, c) VALUES (1, 6, 'y')").collect()
+    with pytest.raises(PySparkException, match="EXCEED_LIMIT_LENGTH"):
+        session.sql(statement.format(FRESH.format("9L", "'long'"))).collect()
+    session.sql(statement.format(FRESH.format("2L", "'q'"))).collect()
+    declared = [str(row.data_type) for row in session.sql("DESCRIBE lance.t").collect()]
+    assert declared == [
+        "bigint",
+        "bigint",
+        "char(3)",
+        "struct<n:int,c:char(3),in:struct<v:varchar(3),k:bigint,z:int>>",
+        "array<struct<n:int,v:char(2),w:int>>",
+    ]
+    assert texts(session, "SELECT * FROM lance.t") == [
+        "1 6 y   None None",
+        "2 5000000000 x   Row(n=7, c='a  ', in=Row(v='q', k=50, z=1)) [Row(n=5, v='a ', w=7)]",
+    ]
+
+
+@needs_merges
+def test_fields_that_a_merge_adds_to_a_struct_with_char_are_stored(session: SparkSession) -> None:
+    # Spark checks the lengths of a value whose fields are those before the evolution, and drops the rest.
+    session.sql(f"CREATE TABLE lance.t ({STRINGS})").collect()
+    session.sql("INSERT INTO lance.t (id) VALUES (1)").collect()
+    session.sql(
+        f"MERGE WITH SCHEMA EVOLUTION INTO lance.t USING ({FRESH.format('1L', repr('q'))}) AS s "
+        "ON t.id = s.id WHEN MATCHED THEN UPDATE SET st = s.st, ls = s.ls"
+    ).collect()
+    assert texts(session, "SELECT st, ls FROM lance.t") == [
+        "Row(n=7, c='a  ', in=Row(v='q', k=50, z=1)) [Row(n=5, v='a ', w=7)]"
+    ]
+
+
 @needs_inserts
 def test_values_that_do_not_fit_are_refused(session: SparkSession) -> None:
     session.sql(

@@ -17,6 +17,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
@@ -106,6 +107,7 @@ public final class ShimCheck implements Callable {
       answers.put("takesCatalystFilters", Shim.takesCatalystFilters());
       answers.put("keepsReadPlan", Shim.keepsReadPlan());
       answers.put("replaceCriteria", replaces(session));
+      answers.put("changesSchema", evolves(session));
       return answers;
     } finally {
       session.stop();
@@ -198,6 +200,14 @@ public final class ShimCheck implements Callable {
     Shim.registerTable(session, "default", "registered", place, "EXTERNAL", SCHEMA.json(), null);
     check(Shim.registeredTable(session, "default", "registered")[2].equals("EXTERNAL"), "an external table");
     Shim.unregisterTable(session, "default", "registered");
+  }
+
+  // Whether this release parses MERGE WITH SCHEMA EVOLUTION. Before its tables are resolved the schema may change.
+  private static boolean evolves(SparkSession session) throws Exception {
+    String text = "INTO t USING s ON t.a = s.a WHEN MATCHED THEN DELETE";
+    check(!Shim.changesSchema((MergeIntoTable) session.sessionState().sqlParser().parsePlan("MERGE " + text)), "no evolution");
+    LogicalPlan merge = session.sessionState().sqlParser().parsePlan("MERGE WITH SCHEMA EVOLUTION " + text);
+    return Shim.changesSchema((MergeIntoTable) merge);
   }
 
   // Whether this release parses INSERT ... REPLACE USING and ON.

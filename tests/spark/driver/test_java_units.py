@@ -162,6 +162,7 @@ def test_the_shim_works(jvm: Any, units: Any, request: pytest.FixtureRequest) ->
         "takesCatalystFilters": release >= (4, 1),
         "keepsReadPlan": release >= (4, 1),
         "replaceCriteria": release >= (4, 3),
+        "changesSchema": True,
     }
 
 

@@ -16,6 +16,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
@@ -134,8 +135,11 @@ public class LanceTable
     return (String) versionOptions.get(Protocol.VERSION);
   }
 
+  // A statement WITH SCHEMA EVOLUTION sees CHAR and VARCHAR as strings with metadata. Spark replaces these types in every
+  // other statement, but not there, and its rules for the columns of a write would never end.
   public StructType schema() {
-    return declared;
+    return Callers.isSchemaEvolution()
+        ? CharVarcharUtils$.MODULE$.replaceCharVarcharWithStringInSchema(declared) : declared;
   }
 
   public Map properties() {

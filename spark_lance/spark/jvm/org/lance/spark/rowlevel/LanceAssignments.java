@@ -64,7 +64,7 @@ public final class LanceAssignments {
   public static LogicalPlan resolved(LogicalPlan plan) {
     boolean merges = plan instanceof MergeIntoTable;
     LogicalPlan table = merges ? ((MergeIntoTable) plan).targetTable() : ((UpdateTable) plan).table();
-    if (!plan.childrenResolved() || (merges && ((MergeIntoTable) plan).withSchemaEvolution())) {
+    if (!plan.childrenResolved()) {
       return plan;
     }
     LanceTarget target = new LanceTarget(merges ? "MERGE" : "UPDATE");
@@ -75,10 +75,16 @@ public final class LanceAssignments {
     } catch (UnsupportedOperationException refused) {
       return plan; // said when the statement is taken
     }
-    if (!isReady(plan, target)) {
+    if (!isReady(plan, target) || (merges && changesSchema((MergeIntoTable) plan, target))) {
       return plan;
     }
-    return (LogicalPlan) plan.transformExpressions(new Resolving(target));
+    return (LogicalPlan) plan.transformExpressions(new Resolving(target, false));
+  }
+
+  // Whether Spark may still change the table's columns. A cast that it cannot make would hide the answer.
+  private static boolean changesSchema(MergeIntoTable merge, LanceTarget target) {
+    return merge.withSchemaEvolution()
+        && Shim.changesSchema((MergeIntoTable) merge.transformExpressions(new Resolving(target, true)));
   }
 
   // Whether Spark has resolved all values, but for casts that it cannot make.
@@ -184,8 +190,10 @@ public final class LanceAssignments {
     }
     Seq<Expression> fields = ((CreateNamedStruct) built).valExprs();
     Expression struct = null;
-    for (int i = 0; i < fields.size() && fields.size() == type.length(); i++) {
+    boolean checks = false;
+    for (int i = 0; i < fields.size() && fields.size() <= type.length(); i++) {
       Expression field = unchecked((Expression) fields.apply(i), type.fields()[i].dataType());
+      checks = checks || field != fields.apply(i);
       boolean isOfStruct = field instanceof GetStructField && ((GetStructField) field).ordinal() == i
           && (struct == null || ((GetStructField) field).child().equals(struct));
       if (!isOfStruct) {
@@ -193,9 +201,13 @@ public final class LanceAssignments {
       }
       struct = ((GetStructField) field).child();
     }
-    boolean same = struct != null
-        && Arrays.equals(((StructType) struct.dataType()).fieldNames(), ((StructType) built.dataType()).fieldNames());
-    return same ? struct : value;
+    if (struct == null) {
+      return value;
+    }
+    String[] names = ((StructType) struct.dataType()).fieldNames();
+    // Spark checks the fields that a column had before its evolution, and drops those that were added.
+    int count = checks ? Math.min(fields.size(), names.length) : names.length;
+    return Arrays.equals(Arrays.copyOf(names, count), ((StructType) built.dataType()).fieldNames()) ? struct : value;
   }
 
   private static Expression stored(Assignment assignment, LanceTarget target) {
@@ -246,12 +258,14 @@ public final class LanceAssignments {
     }
   }
 
-  /** Replaces the values of assignments. */
+  /** Replaces the values of assignments by stored ones, or by those without Spark's casts. */
   private static final class Resolving extends scala.runtime.AbstractPartialFunction {
     private final LanceTarget target;
+    private final boolean strips;
 
-    Resolving(LanceTarget target) {
+    Resolving(LanceTarget target, boolean strips) {
       this.target = target;
+      this.strips = strips;
     }
 
     public boolean isDefinedAt(Object node) {
@@ -263,7 +277,8 @@ public final class LanceAssignments {
         return otherwise.apply(node);
       }
       Assignment assignment = (Assignment) node;
-      Expression value = stored(assignment, target);
+      Expression value = strips
+          ? given(unchecked(assignment.value(), rawType(assignment.key(), target))) : stored(assignment, target);
       return value == assignment.value() ? assignment : new Assignment(assignment.key(), value);
     }
   }

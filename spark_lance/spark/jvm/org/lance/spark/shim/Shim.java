@@ -35,6 +35,7 @@ import org.apache.spark.sql.catalyst.catalog.CatalogUtils$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
 import org.apache.spark.sql.classic.SparkSession;
@@ -129,6 +130,21 @@ public final class Shim {
   /** Whether Spark asks a table which changes of its schema it supports: since Spark 4.3. */
   public static boolean asksForSchemaChanges() {
     return hasClass("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
+  }
+
+  /** Whether Spark may still change the columns of the table of a MERGE. */
+  public static boolean changesSchema(MergeIntoTable merge) {
+    boolean asks = asksForSchemaChanges();
+    Method ready = method(MergeIntoTable.class, asks ? "schemaEvolutionReady" : "canEvaluateSchemaEvolution");
+    Method changes = method(MergeIntoTable.class, asks ? "pendingSchemaChanges" : "needSchemaEvolution");
+    if (!merge.withSchemaEvolution() || ready == null || changes == null) {
+      return merge.withSchemaEvolution();
+    }
+    if (!Boolean.TRUE.equals(invoke(ready, merge, new Object[0]))) {
+      return true;
+    }
+    Object pending = invoke(changes, merge, new Object[0]);
+    return asks ? !((scala.collection.immutable.Seq) pending).isEmpty() : Boolean.TRUE.equals(pending);
   }
 
   /** Whether Spark offers its own expressions to any source: Spark 4.0 offers them to files only. */
