@@ -181,6 +181,11 @@ public final class ShimCheck implements Callable {
     Object conf = SQLConf$.MODULE$.get();
     Expression stored = Shim.resolveUpdate("t", Literal$.MODULE$.apply(Integer.valueOf(1)), column, conf, errors, path);
     check(stored.dataType().equals(DataTypes.LongType) && errors.all.isEmpty(), "an INT is stored as a BIGINT");
+    check(Shim.fillsMissingColumns() != session.version().startsWith("4.0."), "who fills missing columns");
+    LogicalPlan rows = session.sql("SELECT 1L AS a").queryExecution().analyzed();
+    Object columns = scala.jdk.javaapi.CollectionConverters.asScala(Arrays.asList(column, column.withName("b").newInstance())).toList();
+    LogicalPlan filled = Shim.withMissingColumns("t", columns, rows);
+    check(filled.output().size() == 2 && filled.resolved(), "a missing column is filled");
   }
 
   private static void registry(SparkSession session) {

@@ -50,6 +50,7 @@ import org.slf4j.LoggerFactory;
 public final class LanceStatements {
   private static final String RELATIONS = "org.lance.spark.catalog.LanceRelations";
   private static final String NEW_COLUMNS = "org.lance.spark.write.LanceNewColumns";
+  private static final String MISSING_COLUMNS = "org.lance.spark.write.LanceMissingColumns";
   private static final String SOURCES = "org.lance.spark.rowlevel.LanceSources";
   private static final String UNIT = "org.lance.spark.rowlevel.LanceRowLevel";
   private static final String ASSIGNMENTS = "org.lance.spark.rowlevel.LanceAssignments";
@@ -122,6 +123,10 @@ public final class LanceStatements {
         OptionalUnit unit = OptionalUnit.ofThread(SESSION_CATALOG);
         return unit == null ? plan : (TreeNode) unit.call("showTables", new Object[] {plan});
       }
+      if (plan instanceof InsertIntoStatement && !Shim.fillsMissingColumns()) {
+        OptionalUnit unit = OptionalUnit.ofThread(MISSING_COLUMNS);
+        return unit == null ? plan : (TreeNode) unit.call("insert", new Object[] {plan});
+      }
       if (!kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
         return plan;
       }
@@ -175,7 +180,7 @@ public final class LanceStatements {
         return ((MergeIntoTable) node).withSchemaEvolution();
       }
       if (node instanceof V2WriteCommand) {
-        return changesColumns((LogicalPlan) node);
+        return changesColumns((LogicalPlan) node) || lacksColumns((V2WriteCommand) node);
       }
       if (!(node instanceof UnresolvedRelation)) {
         return false;
@@ -200,6 +205,11 @@ public final class LanceStatements {
       return node.getClass().getSimpleName().startsWith("CreateTableLike");
     }
 
+    // Whether columns may be missing that Spark does not fill.
+    private static boolean lacksColumns(V2WriteCommand write) {
+      return write.isByName() && !Shim.fillsMissingColumns();
+    }
+
     private static boolean changesColumns(LogicalPlan write) {
       for (int i = 0; i < write.productArity(); i++) {
         if (write.productElementName(i).equals("writeOptions")) {
@@ -221,6 +231,10 @@ public final class LanceStatements {
       }
       boolean merges = node instanceof MergeIntoTable;
       boolean writes = node instanceof V2WriteCommand;
+      if (writes && !changesColumns((LogicalPlan) node)) {
+        OptionalUnit unit = OptionalUnit.ofThread(MISSING_COLUMNS);
+        return unit == null ? node : unit.call("write", new Object[] {node});
+      }
       OptionalUnit unit = OptionalUnit.ofThread(merges ? SOURCES : writes ? NEW_COLUMNS : RELATIONS);
       String reads = node instanceof UnresolvedRelation ? "changes" : "replacing";
       return unit == null ? node : unit.call(isLike(node) ? "alike" : merges ? "fitted" : writes ? "widened" : reads, new Object[] {node});

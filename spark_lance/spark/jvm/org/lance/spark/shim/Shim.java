@@ -271,6 +271,25 @@ public final class Shim {
     return (Expression) invoke(method, TableOutputResolver$.MODULE$, arguments.toArray());
   }
 
+  /** Whether Spark fills columns that a write by name leaves out with their defaults: since Spark 4.1, for any table. */
+  public static boolean fillsMissingColumns() {
+    return !org.apache.spark.package$.MODULE$.SPARK_VERSION().startsWith("4.0.");
+  }
+
+  /** Rows as a table stores them, with defaults or nulls for the columns that they lack, by Spark's rules of writes by name. */
+  public static LogicalPlan withMissingColumns(String table, Object columns, LogicalPlan rows) {
+    Method method = method(TableOutputResolver$.class, "resolveOutputColumns");
+    if (method == null) {
+      throw lacking("TableOutputResolver.resolveOutputColumns");
+    }
+    Object mode = Boolean.TRUE;
+    if (method.getParameterTypes()[5] != boolean.class) {
+      mode = call(object("org.apache.spark.sql.catalyst.analysis.TableOutputResolver$DefaultValueFillMode$"), "FILL");
+    }
+    Object[] arguments = {table, columns, rows, Boolean.TRUE, rows.conf(), mode};
+    return (LogicalPlan) invoke(method, TableOutputResolver$.MODULE$, arguments);
+  }
+
   /** The criteria of INSERT ... REPLACE USING or ON, since Spark 4.3; null if an INSERT has none. */
   public static Object replaceCriteria(LogicalPlan insert) {
     for (int i = 0; i < insert.productArity(); i++) {

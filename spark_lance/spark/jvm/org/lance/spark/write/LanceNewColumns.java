@@ -90,7 +90,7 @@ public final class LanceNewColumns {
   }
 
   // The relation of a Lance table that a plan is, or names; null if it is none.
-  private static DataSourceV2Relation relation(LogicalPlan table) {
+  static DataSourceV2Relation relation(LogicalPlan table) {
     LogicalPlan plan = table;
     if (plan instanceof UnresolvedRelation) {
       UnresolvedRelation named = (UnresolvedRelation) plan;

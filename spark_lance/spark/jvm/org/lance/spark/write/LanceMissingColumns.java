@@ -1,0 +1,101 @@
+// Writes by name that leave columns out, on Spark 4.0.
+//
+// Later releases fill such columns with their defaults, or with null. Spark 4.0 can do it, too (TableOutputResolver),
+// but does not for the tables of a catalog. A rule of the analyzer asks for it before Spark refuses the write.
+//
+// Compiled in the driver by Janino.
+
+package org.lance.spark.write;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.plans.logical.InsertIntoStatement;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.lance.spark.shim.Shim;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+public final class LanceMissingColumns {
+  private static final Seq<String> NONE = CollectionConverters.asScala(new ArrayList<String>()).toList();
+
+  private LanceMissingColumns() {}
+
+  /** An INSERT by name with all columns; the same INSERT where none is missing, or where Spark has to refuse it. */
+  public static LogicalPlan insert(LogicalPlan plan) {
+    InsertIntoStatement insert = (InsertIntoStatement) plan;
+    boolean hasColumnList = !insert.userSpecifiedCols().isEmpty();
+    DataSourceV2Relation relation = insert.table().resolved() ? LanceNewColumns.relation(insert.table()) : null;
+    if (relation == null || !insert.query().resolved() || !insert.partitionSpec().isEmpty() || !(hasColumnList || insert.byName())) {
+      return plan;
+    }
+    LogicalPlan rows = hasColumnList ? named(insert.query(), insert.userSpecifiedCols()) : insert.query();
+    LogicalPlan filled = rows == null ? null : filled(relation, rows);
+    if (filled == null) {
+      return plan;
+    }
+    Object[] parts = new Object[plan.productArity()];
+    for (int i = 0; i < parts.length; i++) {
+      String name = plan.productElementName(i);
+      Object part = plan.productElement(i);
+      if (name.equals("query")) {
+        part = filled;
+      } else if (name.equals("userSpecifiedCols")) {
+        part = scala.collection.immutable.Nil$.MODULE$;
+      } else if (name.equals("byName")) {
+        part = Boolean.TRUE;
+      }
+      parts[i] = part;
+    }
+    return (LogicalPlan) plan.makeCopy(parts);
+  }
+
+  /** The same for the write of a DataFrame. */
+  public static LogicalPlan write(LogicalPlan plan) {
+    V2WriteCommand command = (V2WriteCommand) plan;
+    DataSourceV2Relation relation = LanceNewColumns.relation((LogicalPlan) command.table());
+    LogicalPlan filled = relation == null || !command.query().resolved() ? null : filled(relation, command.query());
+    if (filled == null) {
+      return plan;
+    }
+    Object[] parts = new Object[plan.productArity()];
+    for (int i = 0; i < parts.length; i++) {
+      Object part = plan.productElement(i);
+      parts[i] = part == command.table() ? relation : part == command.query() ? filled : part;
+    }
+    return (LogicalPlan) plan.makeCopy(parts);
+  }
+
+  // The rows of an INSERT with the names of its column list; null if there are more or fewer of them.
+  private static LogicalPlan named(LogicalPlan query, Seq<String> names) {
+    if (names.size() != query.output().size()) {
+      return null;
+    }
+    List<NamedExpression> columns = new ArrayList<NamedExpression>();
+    for (int i = 0; i < names.size(); i++) {
+      Attribute column = (Attribute) query.output().apply(i);
+      columns.add(new Alias(column, (String) names.apply(i), NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
+    }
+    return new Project(CollectionConverters.asScala(columns).toList(), query);
+  }
+
+  // Rows with the missing columns of a table; null if they have all, or others, which Spark reports.
+  private static LogicalPlan filled(DataSourceV2Relation relation, LogicalPlan rows) {
+    boolean hasAll = true;
+    int count = 0;
+    for (Attribute column : CollectionConverters.asJava(relation.output())) {
+      int times = 0;
+      for (Attribute other : CollectionConverters.asJava(rows.output())) {
+        times += rows.conf().resolver().apply(column.name(), other.name()).equals(Boolean.TRUE) ? 1 : 0;
+      }
+      hasAll = hasAll && times > 0;
+      count += times;
+    }
+    return hasAll || count != rows.output().size() ? null : Shim.withMissingColumns(relation.table().name(), relation.output(), rows);
+  }
+}
