@@ -27,6 +27,7 @@ __all__ = [
     "ColumnTypeError",
     "CommitError",
     "CommitOutcomeUnknownError",
+    "ConstraintError",
     "ExpressionError",
     "FormatError",
     "IncompatibleConflictError",
@@ -212,6 +213,10 @@ class ColumnNotFoundError(SchemaError, KeyError, RuntimeError):
 
 class ColumnTypeError(SchemaError, TypeError):
     """The type of a column cannot be used for this: choose another column, or cast it."""
+
+
+class ConstraintError(SchemaError):
+    """A row violates a constraint of the table, or a constraint cannot be used: the message names both."""
 
 
 class BlobSourceError(LanceError, LookupError):

@@ -6,11 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from spark_lance.errors import ConstraintError
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
 from spark_lance.table.format.reserved_names import check_settings, visible_settings
 from spark_lance.table.operations.update_config import Texts, text_updates
+from spark_lance.table.schema.constraints import (
+    CHECK,
+    Constraint,
+    column_names,
+    constraint_setting,
+    find_constraint,
+    own_condition,
+    table_constraints,
+)
 from spark_lance.table.versions.auto_cleanup import PREFIX as AUTO_CLEANUP
 from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 
@@ -52,6 +64,8 @@ class DatasetSettings:
         """
         damaged = has_damaged_record(self.dataset.manifest)
         check_settings({key: value for key, value in values.items() if value is not None or not damaged})
+        if replace:
+            values = {**dict(map(constraint_setting, self.constraints)), **values}
         return self._update(config_updates=text_updates(values, replace=replace))
 
     def delete(self, keys: Sequence[str]) -> LanceDataset:
@@ -69,6 +83,57 @@ class DatasetSettings:
     def disable_auto_cleanup(self) -> LanceDataset:
         """Let the table clean up by itself no more."""
         return self.delete([key for key in self.get() if key.startswith(AUTO_CLEANUP)])
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints of the table, by name."""
+        return table_constraints(self.dataset.manifest.config)
+
+    def add_constraint(self, name: str, expression: str) -> LanceDataset:
+        """Add a CHECK constraint and return the new version; from now on all our writers check it.
+
+        Args:
+            name: of the constraint, new in the table.
+            expression: a condition such as "price >= 0". Rows for which it is null satisfy it.
+
+        Raises:
+            ConstraintError: the name is taken, a row violates the condition, or only Spark can evaluate it.
+            CommitError: the commit failed; see its subclasses.
+        """
+        schema = self.dataset.lance_schema
+        arrow = pa.schema([field.read_field() for field in schema.fields])
+        if own_condition(expression, arrow) is None:
+            raise ConstraintError(
+                f"constraint {name} ({expression}) is no condition on {', '.join(arrow.names)} that is "
+                "evaluated without Spark: compare columns with literals, or use LanceTable.addConstraint"
+            )
+        columns = column_names(expression, arrow.names)
+        return self.add(Constraint(name, CHECK, expression, columns, enforced=True))
+
+    def add(self, constraint: Constraint) -> LanceDataset:
+        """Add a constraint that is known to fit the table, and return the new version; errors as above."""
+        there = find_constraint(self.dataset.manifest.config, constraint.name)
+        if there is not None:
+            raise ConstraintError(
+                f"{self.dataset.uri} has a constraint {there.name} ({there.sql}) already: drop it first"
+            )
+        key, value = constraint_setting(constraint)
+        return self._update(config_updates=text_updates({key: value}))
+
+    def drop_constraint(self, name: str, *, if_exists: bool = False) -> LanceDataset:
+        """Drop a constraint and return the new version, or this one if there is none and `if_exists`.
+
+        Raises:
+            ConstraintError: there is no constraint of the name, and not `if_exists`.
+            CommitError: the commit failed; see its subclasses.
+        """
+        there = find_constraint(self.dataset.manifest.config, name)
+        if there is None and if_exists:
+            return self.dataset
+        if there is None:
+            names = ", ".join(one.name for one in self.constraints) or "none"
+            raise ConstraintError(f"{self.dataset.uri} has no constraint {name}; there are: {names}")
+        return self._update(config_updates=text_updates({constraint_setting(there)[0]: None}))
 
     def update_metadata(self, values: Texts, *, replace: bool = False) -> LanceDataset:
         """Set metadata of the table; arguments and errors as `update_config`."""

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import join
 from spark_lance.errors import (
@@ -37,6 +38,7 @@ from spark_lance.errors import (
     WriterFencedError,
 )
 from spark_lance.memwal.entries import (
+    TOMBSTONE,
     WalEntry,
     by_generation,
     entry_mark,
@@ -53,10 +55,12 @@ from spark_lance.memwal.shard_manifest import change_shard, claim_shard, load_sh
 from spark_lance.memwal.sstables import check_key, write_sstable
 from spark_lance.memwal.wal_rows import check_rows, logged_keys, logged_rows, plain_schema
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardManifest
+from spark_lance.table.commits.constraints import check_rows as check_constraints
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.schema.constraints import table_constraints
 from spark_lance.table.writing.inputs import as_reader
 
 __all__ = [
@@ -375,6 +379,10 @@ class ShardWriter:
         if not rows.num_rows:
             return
         check_rows(rows)
+        settings = self._snapshot.manifest.config
+        if table_constraints(settings):
+            alive = rows.filter(pc.invert(rows[TOMBSTONE]))
+            check_constraints(settings, self._schema, alive, self._snapshot.root)
         logged = pa.Table.from_arrays(rows.columns, schema=self._arrow)
         data = pack_entry(logged, self._arrow, self._epoch, self._memtable.generation, metadata)
         try:

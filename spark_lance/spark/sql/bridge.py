@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_lance import errors
 from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.table.constraints import evaluate_with
 
 __all__ = ["VERBS", "Bridge"]
 
@@ -90,6 +91,7 @@ class Bridge:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        evaluate_with(spark)
 
     def apply(self, question: str, subject: Any) -> str:
         """Answer a question: `{"answer": ...}`, or `{"error": kind, "message": ..., "name": [...]}`."""

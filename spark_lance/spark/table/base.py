@@ -11,6 +11,7 @@ from spark_lance.errors import OptionTypeError
 from spark_lance.io.store import open_store
 from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
+from spark_lance.spark.table.constraints import evaluate_with
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
 
@@ -47,6 +48,7 @@ class TableBase(OneSpelling):
         check_session(self.spark, "LanceTable.forPath(spark, path)")
         if not isinstance(self.path, str):
             raise OptionTypeError(f"the path of a table is text, not {type(self.path).__name__}")
+        evaluate_with(self.spark)
 
     @property
     def writeOptions(self) -> WriteOptions:

@@ -26,6 +26,7 @@ from spark_lance.spark.options.options import SESSION_ZONE, in_zone
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.builder import TableBuilder, option_texts, place_of
 from spark_lance.spark.table.changing import delete_rows, update_rows
+from spark_lance.spark.table.constraints import add_check
 from spark_lance.spark.table.describing import (
     TableBranches,
     TableTags,
@@ -51,6 +52,8 @@ from spark_lance.table.versions.resolve import MAIN, Reference, version_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from spark_lance.table.schema.constraints import Constraint
 
 __all__ = ["LanceTable"]
 
@@ -448,6 +451,34 @@ class LanceTable(TableBase):
     def alterColumns(self, *alterations: Mapping[str, Any]) -> None:
         """See `columns.alterAll`."""
         return self.columns.alterAll(*alterations)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints of the table, by name."""
+        return self.dataset().settings.constraints
+
+    def addConstraint(self, name: str, expression: str) -> None:
+        """Add a CHECK constraint: from now on no row for which its expression is false can be written.
+
+        Args:
+            name: of the constraint, new in the table.
+            expression: SQL such as "price >= 0 AND currency IS NOT NULL". Null is no violation.
+
+        Raises:
+            ConstraintError: the name is taken, the expression is no condition on the table's columns, or a
+                row of the table violates it; the message has the row.
+            CommitError: the commit failed; see its subclasses.
+        """
+        add_check(self.spark, self.dataset(), name, expression)
+
+    def dropConstraint(self, name: str, *, ifExists: bool = False) -> None:
+        """Drop a constraint.
+
+        Raises:
+            ConstraintError: there is none of the name, and not `ifExists`.
+            CommitError: the commit failed; see its subclasses.
+        """
+        self.dataset().settings.drop_constraint(name, if_exists=ifExists)
 
     @property
     def indexes(self) -> TableIndexes:

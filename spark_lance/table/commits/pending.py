@@ -44,6 +44,7 @@ class PendingCommit(OfTable):
         checked: no version up to this one is in the way.
         unfit: operations of others onto which ours must still be fitted.
         recorded: the transaction as it stands in its file; None if there is no file yet.
+        constraints: the constraints and fragments that are checked.
         doubt: the failure of a put that may still land; None if the fate of every put is known.
     """
 
@@ -58,6 +59,7 @@ class PendingCommit(OfTable):
     restored: Manifest | None = None
     unfit: list[Message] = field(default_factory=list)
     recorded: Transaction | None = None
+    constraints: set[object] = field(default_factory=set)
     doubt: OSError | None = None
 
     def __post_init__(self) -> None:

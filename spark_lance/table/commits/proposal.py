@@ -45,6 +45,7 @@ from spark_lance.file.reader import read_field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.conflicts import Verdict, verdict
+from spark_lance.table.commits.constraints import check_constraints
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite, carried
 from spark_lance.table.commits.pending import Landed, PendingCommit
 from spark_lance.table.commits.row_changes import RowChanges
@@ -234,6 +235,7 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
     number = base.version + 1 if number is None else number
     built = build(current, commit.transaction.operation, commit.stamp(number, carried(base, number)))
     check_successor(commit.restored or sound, built, without_coverage if commit.restored is None else ())
+    check_constraints(commit.table, base, built, commit.transaction.name, commit.constraints)
     return replace(built, inferred=base.inferred) if base.inferred else built
 
 
@@ -288,6 +290,7 @@ def _fitted(commit: PendingCommit, latest: Manifest) -> Transaction:
 def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> Manifest | Landed:
     """Build the first version where there is no table yet."""
     first = build(commit.stamp(1, {}))
+    check_constraints(commit.table, None, first, commit.transaction.name, commit.constraints)
     versions = list_versions(commit.table)
     for file in versions:
         if file.version == first.version:

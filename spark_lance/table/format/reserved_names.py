@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping
 
 from spark_lance.errors import OptionError
 
-__all__ = ["APPLIED_WRITES", "FRAGMENT_REUSE", "MEM_WAL", "check_settings", "visible_settings"]
+__all__ = [
+    "APPLIED_WRITES",
+    "CONSTRAINTS",
+    "FRAGMENT_REUSE",
+    "MEM_WAL",
+    "check_settings",
+    "visible_settings",
+]
 
 # Moves of rows by compactions that did not rewrite indices.
 FRAGMENT_REUSE = "__lance_frag_reuse"
@@ -16,7 +23,10 @@ MEM_WAL = "__lance_mem_wal"
 
 # The setting that records the last write of every job. (`lance.` is reserved by the format.)
 APPLIED_WRITES = "spark_lance.transactions"
+# The settings that are constraints: this and the name of the constraint.
+CONSTRAINTS = "spark_lance.constraints."
 _OWN = "spark_lance."
+_DELTA_CONSTRAINTS = "delta.constraints."
 # Settings with our prefix that users may set.
 _MAX_JOBS, _MAX_AGE = f"{APPLIED_WRITES}.max_jobs", f"{APPLIED_WRITES}.max_age"
 _MIN_RETENTION = "spark_lance.vacuum.min_retention"
@@ -27,7 +37,11 @@ _OFFERED = frozenset({_MAX_JOBS, _MAX_AGE, _MIN_RETENTION})
 
 def visible_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a table without the ones that this package keeps for itself."""
-    return {key: value for key, value in settings.items() if key.lower() != APPLIED_WRITES}
+    return {
+        key: value
+        for key, value in settings.items()
+        if key.lower() != APPLIED_WRITES and not key.lower().startswith(CONSTRAINTS)
+    }
 
 
 def check_settings(settings: Iterable[str] | Mapping[str, str | None]) -> None:
@@ -40,6 +54,12 @@ def check_settings(settings: Iterable[str] | Mapping[str, str | None]) -> None:
         OptionError: a key has the prefix `spark_lance.` and is not a setting for users, or a value is bad.
     """
     for key in settings:
+        if key.lower().startswith((CONSTRAINTS, _DELTA_CONSTRAINTS)):
+            name = key.rpartition(".")[2]
+            raise OptionError(
+                f"setting {key!r} is a constraint, and constraints are not set as properties: ALTER TABLE t "
+                f"ADD CONSTRAINT {name} CHECK (condition), or LanceTable.addConstraint({name!r}, condition)"
+            )
         if key.lower().startswith(_OWN) and key not in _OFFERED:
             raise OptionError(
                 f"setting {key!r} is internal and cannot be set or removed; settings with the prefix {_OWN} "

@@ -1,0 +1,92 @@
+"""Constraints of tables in a session: Spark evaluates expressions that are not evaluated without it."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyspark.sql.types as st
+
+from spark_lance.errors import ConstraintError, ExpressionError
+from spark_lance.file.base.schema import Field
+from spark_lance.spark.compat import is_stopped
+from spark_lance.spark.schema.convert import BatchConverter
+from spark_lance.spark.schema.types import arrow_schema, spark_field
+from spark_lance.spark.table.expressions import analysed
+from spark_lance.table.commits.constraints import use_engine
+from spark_lance.table.schema.constraints import CHECK, Constraint, column_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_lance.datasets.dataset import LanceDataset
+
+__all__ = ["add_check", "evaluate_with"]
+
+# A condition that is not about the row alone may change its answer later.
+_NOT_OF_THE_ROW = re.compile(
+    r"\b(select|exists|over|rand|randn|random|uuid|shuffle|monotonically_increasing_id|spark_partition_id|"
+    r"current_\w+|now|localtimestamp|input_file_\w+)\b",
+    re.IGNORECASE,
+)
+
+
+def evaluate_with(spark: SparkSession) -> None:
+    """Let a session evaluate constraints in this process from now on."""
+    use_engine(partial(_violating, spark))
+
+
+def add_check(
+    spark: SparkSession, dataset: LanceDataset, name: str, expression: str, *, enforced: bool = True
+) -> None:
+    """Add a CHECK constraint, see `LanceTable.addConstraint`."""
+    fields = dataset.lance_schema.fields
+    columns = column_names(expression, [field.name for field in fields])
+    if match := _NOT_OF_THE_ROW.search(re.sub(r"'[^']*'", "''", expression)):
+        raise ConstraintError(
+            f"constraint {name} ({expression}) is not about the row alone, as {match[0]!r} shows: use "
+            "columns, literals and functions of them"
+        )
+    chosen = tuple(field for field in fields if field.name in columns)
+    if not chosen:
+        names = ", ".join(field.name for field in fields)
+        raise ConstraintError(f"constraint {name} ({expression}) names no column of the table: {names}")
+    _check_condition(spark, name, expression, chosen)
+    evaluate_with(spark)
+    dataset.settings.add(Constraint(name, CHECK, expression, columns, enforced))
+
+
+def _spark_schema(fields: tuple[Field, ...]) -> st.StructType:
+    return st.StructType([spark_field(field.read_field()) for field in fields])
+
+
+def _check_condition(spark: SparkSession, name: str, expression: str, fields: tuple[Field, ...]) -> None:
+    frame = spark.createDataFrame([], _spark_schema(fields))
+    try:
+        with analysed(f"constraint {name}", frame.columns):
+            kind = frame.selectExpr(f"({expression})").schema[0].dataType
+            # A condition of WHERE has neither aggregates nor windows.
+            if kind == st.BooleanType():
+                frame.where(f"NOT ({expression})").schema  # noqa: B018 (resolves it with Spark Connect, too)
+    except ExpressionError as error:
+        raise ConstraintError(str(error)) from error
+    if kind != st.BooleanType():
+        raise ConstraintError(
+            f"constraint {name} ({expression}) is of type {kind.simpleString()}, not boolean"
+        )
+
+
+def _violating(
+    spark: SparkSession, expression: str, rows: pa.Table, fields: tuple[Field, ...]
+) -> pa.Table | None:
+    """Return one of the rows for which an expression is false, or none; None if the session has ended."""
+    if is_stopped(spark):
+        return None
+    schema = _spark_schema(fields)
+    target = arrow_schema(schema)
+    convert = BatchConverter.plan(rows.schema, target)
+    table = pa.Table.from_batches(map(convert, rows.to_batches()), target)
+    with analysed(f"the constraint {expression}", schema.names):
+        return spark.createDataFrame(table, schema).where(f"NOT ({expression})").limit(1).toArrow()

@@ -1,0 +1,270 @@
+"""Constraints of a table: conditions that its rows meet, and keys that readers may rely on.
+
+They are settings of the table, which other engines ignore: their writers do not check them.
+
+    spark_lance.constraints.<name>    {"type": "check", "expression": "a > 0", "columns": ["a"], ...}
+
+A row violates a CHECK if its expression is false; null is no violation. The text is Spark's SQL. Keys
+(`primary_key`, `unique`, `foreign_key`) are information: nobody checks them.
+
+Expressions whose result is the same here as in Spark are evaluated here (`own_condition`): comparisons, IN,
+BETWEEN, LIKE and IS NULL of columns with literals or columns of the same family of types, with AND, OR and
+NOT. All others need Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import ConstraintError, ExpressionError, FormatError
+from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal, bind, type_of
+from spark_lance.expressions.predicate import Condition, compile_tree
+from spark_lance.late import late
+from spark_lance.table.format.reserved_names import CONSTRAINTS
+
+if TYPE_CHECKING:
+    from spark_lance.expressions.sql import parse_sql
+else:
+    parse_sql = late("spark_lance.expressions.sql", "parse_sql")
+
+__all__ = [
+    "CHECK",
+    "Constraint",
+    "column_names",
+    "comparable",
+    "comparable_schema",
+    "constraint_setting",
+    "find_constraint",
+    "own_condition",
+    "table_constraints",
+]
+
+CHECK = "check"
+_TYPES = ("check", "primary_key", "unique", "foreign_key")
+_NAME = re.compile(r"[\w .-]{1,128}")
+# Text that SQL parsers read in different ways: escapes, double quotes and comments.
+_AMBIGUOUS = re.compile(r"[\\\"]|--|/\*")
+_WORD = re.compile(r"`((?:[^`]|``)+)`|'(?:[^'\\]|\\.|'')*'|([^\W\d]\w*)")
+_COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">=", "is_same"})
+_CONNECTIVES = frozenset({"and", "or", "not"})
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
+_DIGITS = 18
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A constraint of a table.
+
+    Attributes:
+        name: its name, unique in the table whatever the case.
+        type: "check", "primary_key", "unique" or "foreign_key".
+        expression: SQL of a CHECK.
+        columns: the top-level columns that it reads, or the columns of the key.
+        enforced: whether writers check it; only CHECK can be.
+        rely: whether optimizers may take a constraint that is not enforced for true.
+        table, references: the table and the columns that a foreign key refers to.
+    """
+
+    name: str
+    type: str
+    expression: str | None = None
+    columns: tuple[str, ...] = ()
+    enforced: bool = False
+    rely: bool = False
+    table: str | None = None
+    references: tuple[str, ...] = ()
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether writers check it."""
+        return self.type == CHECK and self.enforced
+
+    @property
+    def sql(self) -> str:
+        """The constraint as CREATE TABLE writes it, behind its name."""
+        columns = ", ".join(f"`{name}`" for name in self.columns)
+        text = {
+            "check": f"CHECK ({self.expression})",
+            "primary_key": f"PRIMARY KEY ({columns})",
+            "unique": f"UNIQUE ({columns})",
+            "foreign_key": f"FOREIGN KEY ({columns}) REFERENCES {self.table} "
+            f"({', '.join(f'`{name}`' for name in self.references)})",
+        }[self.type]
+        return f"{text}{' ENFORCED' if self.enforced else ' NOT ENFORCED'}{' RELY' if self.rely else ''}"
+
+
+def constraint_setting(constraint: Constraint) -> tuple[str, str]:
+    """Return the key and the value of the setting that has a constraint.
+
+    Raises:
+        ConstraintError: the name cannot be used.
+    """
+    if not _NAME.fullmatch(constraint.name):
+        raise ConstraintError(
+            f"{constraint.name!r} cannot be the name of a constraint: use up to 128 letters, digits and _"
+        )
+    values = {key: value for key, value in asdict(constraint).items() if value and key != "name"}
+    return CONSTRAINTS + constraint.name, json.dumps(values)
+
+
+def table_constraints(config: Mapping[str, str]) -> tuple[Constraint, ...]:
+    """Return the constraints in the settings of a table, by name.
+
+    Raises:
+        FormatError: a setting is not a constraint that this release knows.
+    """
+    keys = sorted(key for key in config if key.startswith(CONSTRAINTS))
+    return tuple(_constraint(key.removeprefix(CONSTRAINTS), config[key]) for key in keys)
+
+
+def find_constraint(config: Mapping[str, str], name: str) -> Constraint | None:
+    """Return the constraint of a name, whatever the case; None if there is none."""
+    folded = name.lower()
+    return next((one for one in table_constraints(config) if one.name.lower() == folded), None)
+
+
+def _constraint(name: str, text: str) -> Constraint:
+    try:
+        values = json.loads(text)
+        values |= {key: tuple(values.get(key, ())) for key in ("columns", "references")}
+        result = Constraint(name, **values)
+        if result.type not in _TYPES or (result.type == CHECK and not isinstance(result.expression, str)):
+            raise ValueError(result.type)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise FormatError(
+            f"the setting {CONSTRAINTS}{name} is no constraint that this release knows: {text[:80]!r}"
+        ) from error
+    return result
+
+
+def column_names(expression: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of a table's columns whose names occur in an expression.
+
+    A name that is a function's or a field's as well counts, so there may be columns that it does not read.
+    """
+    words = {(quoted or word).replace("``", "`").lower() for quoted, word in _WORD.findall(expression)}
+    return tuple(name for name in names if name.lower() in words)
+
+
+def comparable_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema in which `own_condition` compares: all floats are doubles, as Spark's literals."""
+    fields = [
+        field.with_type(pa.float64()) if pa.types.is_floating(field.type) else field for field in schema
+    ]
+    return pa.schema(fields)
+
+
+def comparable(table: pa.Table) -> pa.Table:
+    """Return rows in `comparable_schema`, with one NaN and one zero, as Spark compares them."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_floating(field.type):
+            values = pc.cast(table.column(place), pa.float64())
+            values = pc.if_else(pc.is_nan(values), float("nan"), values)
+            values = pc.if_else(pc.equal(values, 0.0), 0.0, values)
+            table = table.set_column(place, field.with_type(pa.float64()), values)
+    return table
+
+
+def own_condition(expression: str, schema: pa.Schema) -> Condition | None:
+    """Return an expression as a condition on rows in `comparable_schema`; None if only Spark computes it.
+
+    Args:
+        expression: Spark's SQL.
+        schema: the columns of the table.
+    """
+    if _AMBIGUOUS.search(expression):
+        return None
+    names = [name.lower() for name in schema.names]
+    if len(set(names)) < len(names):
+        return None
+    schema = comparable_schema(schema)
+    try:
+        tree = bind(parse_sql(expression), schema)
+        return compile_tree(tree, schema) if _is_exact(tree, schema) else None
+    except (ExpressionError, KeyError, pa.ArrowException):
+        return None
+
+
+def _is_exact(node: Expression, schema: pa.Schema) -> bool:
+    """Whether a condition means the same here and in Spark."""
+    if isinstance(node, Column):
+        return bool(pa.types.is_boolean(type_of(node, schema)))
+    if not isinstance(node, Call):
+        return False
+    arguments = node.arguments
+    if node.function in _CONNECTIVES:
+        return all(_is_exact(part, schema) for part in arguments)
+    if node.function == "is_null":
+        return isinstance(arguments[0], Column)
+    families = [_family(part, schema) for part in arguments]
+    if node.function == "like":
+        return families == ["text", "text"] and isinstance(arguments[1], Literal)
+    if node.function not in (*_COMPARISONS, "in") or None in families:
+        return False
+    if not any(isinstance(part, (Column, Call)) for part in arguments):
+        return False
+    if node.function == "in" and any(isinstance(part, (Column, Call)) for part in arguments[1:]):
+        return False
+    return _agree(arguments, {str(family) for family in families}, schema)
+
+
+def _agree(arguments: tuple[Expression, ...], families: set[str], schema: pa.Schema) -> bool:
+    """Whether values of some families are compared here as Spark compares them."""
+    if len(families) == 1:
+        kinds = {type_of(part, schema) for part in arguments if isinstance(part, Column)}
+        return len(kinds) == 1 or families == {"integer"} or not kinds
+    # A column of numbers with literals of other numbers.
+    columns = {_family(part, schema) for part in arguments if not isinstance(part, Literal)}
+    literals = {_family(part, schema) for part in arguments if isinstance(part, Literal)}
+    if columns == {"double"}:
+        return literals <= {"integer", "decimal", "double"}
+    return columns == {"decimal"} and literals <= {"integer", "decimal"}
+
+
+def _family(node: Expression, schema: pa.Schema) -> str | None:
+    """Return the kind of values that a part of a comparison has; None if Spark may compare it otherwise."""
+    if isinstance(node, Column):
+        return _column_family(node, schema)
+    if isinstance(node, Call) and node.function == "length" and isinstance(node.arguments[0], Column):
+        return "integer" if _family(node.arguments[0], schema) == "text" else None
+    if isinstance(node, Cast):
+        is_date = node.type == pa.date32() and isinstance(node.argument, Literal)
+        return "date" if is_date and not node.or_null else None
+    if not isinstance(node, Literal):
+        return None
+    value = node.value
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer" if abs(value) < 1 << 63 else None
+    if isinstance(value, Decimal):
+        return "decimal" if len(value.as_tuple().digits) <= _DIGITS else None
+    return "double" if isinstance(value, float) else "text" if isinstance(value, str) else None
+
+
+def _column_family(column: Column, schema: pa.Schema) -> str | None:
+    kind = type_of(column, schema)
+    if kind in _INTEGERS:
+        return "integer"
+    if kind == pa.bool_():
+        return "boolean"
+    if kind == pa.date32():
+        return "date"
+    if pa.types.is_decimal128(kind):
+        return "decimal" if kind.precision <= _DIGITS else None
+    if len(column.path) > 1:
+        return None
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        # CHAR(n) and collations have comparisons of their own.
+        metadata = schema.field(column.path[0]).metadata or {}
+        plain = metadata.get(b"spark.string-type", b"varchar").startswith(b"varchar")
+        return "text" if plain and b"ARROW:extension:name" not in metadata else None
+    return "double" if kind == pa.float64() else None
