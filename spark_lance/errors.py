@@ -57,6 +57,8 @@ __all__ = [
     "TornManifestError",
     "UnsupportedFormatError",
     "VersionNotFoundError",
+    "ViewExistsError",
+    "ViewNotFoundError",
     "WalEntryError",
     "WalHoleError",
     "WorkerPythonError",
@@ -124,6 +126,20 @@ class TableNotFoundError(LanceError, FileNotFoundError, ValueError):
 
 class TableExistsError(LanceError, FileExistsError):
     """A Lance table is already here: use mode append or overwrite."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class ViewNotFoundError(LanceError, LookupError):
+    """The catalog has no view of this name: list its views, or create it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class ViewExistsError(LanceError, FileExistsError):
+    """The catalog has a view or table of this name already: replace the view, or choose another name."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

@@ -3,6 +3,7 @@
     <root>/<table>.lance                    tables of the root namespace
     <root>/<8 hex digits>_<object id>       tables of nested namespaces
     <root>/__manifest                       a Lance table that lists both, and the namespaces
+    <root>/__views/<object id>.json         views; see `spark_lance.catalog.views`
 
 Columns of `__manifest`: object_id (the parts of the name joined by "$"; the primary key), object_type
 ("table" or "namespace"), location (of a table, relative to the root, not percent-encoded), metadata (a JSON
@@ -27,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, can_be_part, check_part, shown
+from spark_lance.catalog.views import VIEWS_DIR, Views
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
     MergeError,
@@ -38,6 +40,7 @@ from spark_lance.errors import (
     StoreError,
     TableExistsError,
     TableNotFoundError,
+    ViewExistsError,
 )
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store, join, open_store
@@ -144,7 +147,8 @@ class DirectoryCatalog:
         self._check_namespace(name, entries)
         if not name:
             raise OptionError("the root namespace of a catalog cannot be dropped")
-        children = [other for other in entries if len(other) > len(name) and other[: len(name)] == name]
+        names = [*entries, *self.views.all_names()]
+        children = [other for other in names if len(other) > len(name) and other[: len(name)] == name]
         if children:
             raise NamespaceInUseError(
                 f"namespace {shown(name)} is not empty: drop its content first, such as {shown(children[0])}"
@@ -284,6 +288,51 @@ class DirectoryCatalog:
             self._check_droppable(location, entries)
             drop_table(TableRef(*self._open(entry.uri)), forget)
 
+    @property
+    def views(self) -> Views:
+        """The views of all namespaces."""
+        return Views(*self._open(self.root))
+
+    def list_views(self, namespace: Name = ()) -> list[Name]:
+        """Return the views directly in a namespace, sorted."""
+        self._check_namespace(namespace, self._entries())
+        return self.views.names(namespace)
+
+    def create_view(self, name: Name, view: Mapping[str, Any]) -> None:
+        """Create a view.
+
+        Raises:
+            ViewExistsError: a view or a table has the name.
+            NamespaceExistsError: a namespace has it.
+        """
+        self._check_free_for_view(name)
+        self.views.create(name, view, lambda: self._has_table(name))
+
+    def rename_view(self, old: Name, new: Name) -> None:
+        """Give a view another name; the errors are those of `create_view`."""
+        self._check_free_for_view(new)
+        self.views.rename(old, new, lambda: self._has_table(new))
+
+    def _check_free_for_view(self, name: Name) -> None:
+        _check_new(name)
+        self._check_root()
+        entries = self._entries()
+        self._check_namespace(name[:-1], entries)
+        entry = entries.get(name)
+        if entry is not None and entry.kind == _NAMESPACE:
+            raise NamespaceExistsError(f"there is a namespace {shown(name)} in {self.root} already")
+        if entry is not None or self._has_table(name):
+            raise ViewExistsError(
+                f"table {shown(name)} exists in {self.root}: choose another name for the view"
+            )
+
+    def _has_table(self, name: Name) -> bool:
+        try:
+            self.table(name)
+        except TableNotFoundError:
+            return False
+        return True
+
     def _open(self, uri: str) -> tuple[Store, str]:
         return open_store(uri, self.storage_options)
 
@@ -339,7 +388,7 @@ class DirectoryCatalog:
             OptionError: a drop of the table would delete something else.
         """
         parts = location.split("/")
-        if parts[0] == _LIST or is_hidden_folder(parts[0]):
+        if parts[0] in (_LIST, VIEWS_DIR) or is_hidden_folder(parts[0]):
             raise OptionError(
                 f"location {location!r} belongs to the catalog {self.root} itself: a table needs a folder of "
                 "its own"
@@ -480,6 +529,10 @@ class DirectoryCatalog:
     def _check_free(self, name: Name, entries: Mapping[Name, _Entry]) -> None:
         there = entries.get(name)
         if there is None:
+            if self.views.exists(name):
+                raise TableExistsError(
+                    f"view {shown(name)} exists in {self.root}: drop it first, or choose another name"
+                )
             return
         if there.kind == _NAMESPACE:
             raise NamespaceExistsError(f"there is a namespace {shown(name)} in {self.root} already")

@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_lance
@@ -27,6 +29,9 @@ OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing
     "mergeSchema",
     "targetAlias",
     "relationName",
+    "relationId",
+    "viewName",
+    "operation",
     "searchPath",
     "provider",
     "comment",
@@ -101,6 +106,26 @@ def test_requests_have_the_keys_of_their_types(
         "DROP NAMESPACE keys.n CASCADE",
     ):
         session.sql(statement).collect()
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2):
+        for statement in (
+            "CREATE NAMESPACE keys.n",
+            "CREATE VIEW keys.n.v AS SELECT 1 AS a",
+            "CREATE OR REPLACE VIEW keys.n.v AS SELECT 2 AS a",
+            "ALTER VIEW keys.n.v SET TBLPROPERTIES ('k' = '1')",
+            "ALTER VIEW keys.n.v RENAME TO keys.n.w",
+            "SELECT * FROM keys.n.w",
+            "SHOW VIEWS IN keys.n",
+        ):
+            session.sql(statement).collect()
+        with pytest.raises(PySparkException, match="EXPECT_TABLE_NOT_VIEW"):
+            session.sql("INSERT INTO keys.n.w VALUES (1)").collect()
+        for statement in (
+            "DROP VIEW keys.n.w",
+            "DROP NAMESPACE keys.n",
+        ):
+            session.sql(statement).collect()
+        assert {"load_relation", "load_view", "list_views", "create_view", "replace_view"} <= verbs
+        assert {"drop_view", "rename_view"} < verbs
     assert len(verbs) > 20
 
 

@@ -30,6 +30,13 @@ VERBS = {
     "create_namespace": "namespaces",
     "alter_namespace": "namespaces",
     "drop_namespace": "namespaces",
+    "load_relation": "views",
+    "load_view": "views",
+    "list_views": "views",
+    "create_view": "views",
+    "replace_view": "views",
+    "drop_view": "views",
+    "rename_view": "views",
     "list_tables": "tables",
     "load_table": "tables",
     "load_changes": "tables",
@@ -76,6 +83,8 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (errors.VersionNotFoundError, "Refused"),
     (errors.TableNotFoundError, "NoSuchTable"),
     (errors.TableExistsError, "TableExists"),
+    (errors.ViewNotFoundError, "NoSuchView"),
+    (errors.ViewExistsError, "ViewExists"),
     (errors.UnsupportedFormatError, "Unsupported"),
     (errors.CardinalityError, "Cardinality"),
     (errors.WorkerPythonError, "Unsupported"),
@@ -130,13 +139,16 @@ def _failure(error: Exception, request: Mapping[str, Any]) -> dict[str, Any]:
     if request["verb"] == "alter_table" and kind == "Refused":
         kind = "Unsupported"  # Spark wraps the other one into an error with a stack trace
     name = list(request.get("name", []))
+    if kind in ("TableExists", "ViewExists") and "to" in request:
+        new = list(request["to"])  # the name that is taken
+        name = [*name[:-1], *new] if len(new) == 1 else new
     if "write" in request:
         # By its name programs know whether a write may be repeated, as in what tasks raise.
         kind_of_error = f"{type(error).__module__}.{type(error).__qualname__}"
         return {"error": kind, "message": f"{kind_of_error}: {_sentence(error, request)}"}
     if kind != "NoSuchNamespace":
         return {"error": kind, "message": _sentence(error, request), "name": name}
-    if request["verb"].endswith("_table"):
+    if request["verb"].endswith(("_table", "_view", "_relation")):
         name = name[:-1] or [request["catalog"]]
     # A name that is only missing needs no more words than Spark has for it.
     hint = None if {"root", "impl"} & set(request.get("options", {})) else _sentence(error, request)

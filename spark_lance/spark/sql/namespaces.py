@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_lance.catalog.names import Name
+from spark_lance.catalog.views import HoldsViews
 from spark_lance.errors import NamespaceNotFoundError
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question
 
@@ -65,6 +66,9 @@ def _drop_content(question: Question, namespace: Name) -> None:
     names: Any = question.catalog.names
     for name in names.tables(namespace):
         names.drop(name)
+    if isinstance(names, HoldsViews):
+        for name in names.list_views(namespace):
+            names.views.drop(name)
     for inner in names.namespaces(namespace):
         _drop_content(question, inner)
         try:

@@ -179,6 +179,27 @@ class Route(TypedDict, total=False):
     values: Sequence[Any]
 
 
+class Dependency(TypedDict):
+    """A table or function (`kind`) that a view uses."""
+
+    kind: str
+    name: Sequence[str]
+
+
+class ViewMembers(TypedDict):
+    """A view, as `spark_lance.catalog.views` stores it."""
+
+    query: str
+    schema: str
+    query_column_names: Sequence[str]
+    schema_mode: str | None
+    current_catalog: str | None
+    current_namespace: Sequence[str]
+    sql_configs: Mapping[str, str]
+    properties: Mapping[str, str]
+    dependencies: Sequence[Dependency] | None
+
+
 class Subject(TypedDict, total=False):
     """Objects of a request, in a Java map. Python adds `result`, a DataFrame, and `thrown`, an exception."""
 
@@ -239,7 +260,7 @@ class CheckOptions(NameRequest):
 
 
 class RenameTable(NameRequest):
-    """Rename a table."""
+    """Rename a table or view."""
 
     to: Sequence[str]
 
@@ -297,6 +318,21 @@ class EndStaged(StageTable):
 
     written: bool
     staged: Staged
+
+
+# Requests about views.
+
+
+class WriteView(NameRequest):
+    """Create a view."""
+
+    view: ViewMembers
+
+
+class ReplaceView(WriteView):
+    """Replace a view, or create it if `creates` is set."""
+
+    creates: bool
 
 
 # Requests about statements.
@@ -486,6 +522,12 @@ class TableAnswer(_TableParts):
     writable: bool
 
 
+class ViewAnswer(TypedDict):
+    """A view."""
+
+    view: ViewMembers
+
+
 class ProcedureAnswer(TypedDict, total=False):
     """A procedure; `problem` says why it does not exist."""
 
@@ -576,6 +618,13 @@ REQUESTS: Mapping[str, type] = {
     "drop_namespace": DropNamespace,
     "list_tables": NameRequest,
     "load_table": LoadTable,
+    "load_relation": NameRequest,
+    "load_view": NameRequest,
+    "list_views": NameRequest,
+    "create_view": WriteView,
+    "replace_view": ReplaceView,
+    "drop_view": NameRequest,
+    "rename_view": RenameTable,
     "load_changes": LoadChanges,
     "check_options": CheckOptions,
     "drop_table": NameRequest,
@@ -613,6 +662,8 @@ REQUESTS: Mapping[str, type] = {
 # Verb -> the type of the answer, for those that are objects.
 ANSWERS: Mapping[str, type] = {
     "load_table": TableAnswer,
+    # "load_relation" has a TableAnswer or a ViewAnswer.
+    "load_view": ViewAnswer,
     "load_changes": TableAnswer,
     "alter_table": TableAnswer,
     "create_table": TableAnswer,
@@ -646,5 +697,7 @@ PARTS: Sequence[type] = (
     Parameter,
     ColumnStatistics,
     Route,
+    Dependency,
+    ViewMembers,
     Subject,
 )

@@ -60,6 +60,8 @@ OPENED = (
 NEEDED = {
     f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution"
     for name in ("LanceEvolving", "LanceMergeTarget")
+} | {
+    "org.lance.spark.catalog.LanceViewCatalog": "org.apache.spark.sql.connector.catalog.RelationCatalog",
 }
 
 
@@ -159,6 +161,7 @@ def test_the_shim_works(jvm: Any, units: Any, request: pytest.FixtureRequest) ->
     assert dict(check.newInstance().call()) == {
         "schemaEvolution": release >= (4, 1),
         "asksForSchemaChanges": release >= (4, 3),
+        "keepsViews": release >= (4, 2),
         "takesCatalystFilters": release >= (4, 1),
         "keepsReadPlan": release >= (4, 1),
         "replaceCriteria": release >= (4, 3),

@@ -134,6 +134,17 @@ public final class LanceRelations {
         && ((DataSourceV2Relation) relation).table() instanceof LanceTable;
   }
 
+  // Refuses CREATE VIEW in a catalog of ours where Spark keeps views in its own catalog only, with what to write.
+  public static LogicalPlan refuseView(LogicalPlan statement) {
+    Object child = statement.productElement(0);
+    if (child instanceof UnresolvedIdentifier && isOurs(((UnresolvedIdentifier) child).nameParts())) {
+      Seq name = ((UnresolvedIdentifier) child).nameParts();
+      throw new UnsupportedOperationException("Spark has views in other catalogs from 4.2 on: write CREATE VIEW "
+          + "spark_catalog.default." + name.last() + " AS SELECT ... FROM lance.db.t");
+    }
+    return statement;
+  }
+
   // Whether a name is in a catalog of ours.
   private static boolean isOurs(Seq name) {
     return catalogOf(name) instanceof LanceTableCatalog;

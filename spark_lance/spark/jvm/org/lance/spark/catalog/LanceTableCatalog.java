@@ -17,6 +17,7 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.trees.CurrentOrigin$;
 import org.apache.spark.sql.catalyst.trees.Origin;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -71,9 +72,12 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
 
   // What the session's settings say now: a root may be named after the first use.
   private Map options() {
-    Map settings =
-        scala.jdk.javaapi.CollectionConverters.asJava(((SQLConf) SQLConf$.MODULE$.get()).getAllConfs());
     String prefix = "spark.sql.catalog." + name;
+    Map settings = settings((SQLConf) SQLConf$.MODULE$.get());
+    if (!settings.containsKey(prefix)) {
+      // Spark resolves a view under the settings that the view has captured, and these have no catalogs.
+      settings = settings(SparkSession.active().sessionState().conf());
+    }
     if (!settings.containsKey(prefix)) {
       return options; // another session's
     }
@@ -86,6 +90,10 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       }
     }
     return found;
+  }
+
+  private static Map settings(SQLConf conf) {
+    return scala.jdk.javaapi.CollectionConverters.asJava(conf.getAllConfs());
   }
 
   public Map question(String verb) {
@@ -102,7 +110,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return question;
   }
 
-  private Map question(String verb, Identifier identifier) {
+  Map question(String verb, Identifier identifier) {
     return question(verb, parts(identifier));
   }
 
@@ -110,7 +118,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return Bridge.ask(parts == null ? question(verb) : question(verb, parts), null);
   }
 
-  private static String[] parts(Identifier identifier) {
+  static String[] parts(Identifier identifier) {
     String[] namespace = identifier.namespace();
     String[] parts = new String[namespace.length + 1];
     System.arraycopy(namespace, 0, parts, 0, namespace.length);
@@ -182,28 +190,28 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     if (identifier instanceof Bridge.Loads) {
       return ((Bridge.Loads) identifier).load();
     }
-    return found(identifier, question(Protocol.LOAD_TABLE, identifier));
+    return (Table) load(identifier, question(Protocol.LOAD_TABLE, identifier));
   }
 
   public Table loadTable(Identifier identifier, String version) {
     Map question = question(Protocol.LOAD_TABLE, identifier);
     question.put(Protocol.VERSION, version);
-    return found(identifier, question);
+    return (Table) load(identifier, question);
   }
 
   public Table loadTable(Identifier identifier, long micros) {
     Map question = question(Protocol.LOAD_TABLE, identifier);
     question.put(Protocol.ASOF, Long.valueOf(micros));
-    return found(identifier, question);
+    return (Table) load(identifier, question);
   }
 
   // Where the catalog is called like the format, a name of two parts that the analyzer does not find here is next
   // taken for a file of the format, which ends in an error that says nothing of a table. So the analyzer hears at once
   // that there is none; whoever else asks, as writers do that make what is missing, gets the exception to catch. Of a
   // branch that is missing the analyzer would not tell why, so it hears this, too, at once.
-  private Table found(Identifier identifier, Map question) {
+  Object load(Identifier identifier, Map question) {
     try {
-      return table(question);
+      return relation(question);
     } catch (RuntimeException problem) {
       throw problem;
     } catch (Exception problem) {
@@ -250,14 +258,18 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   private Table table(Map question) {
+    return (Table) relation(question);
+  }
+
+  private Object relation(Map question) {
     boolean missing = false;
     try {
-      return LanceTable.of(question, (Map) Bridge.ask(question, null));
+      return relation(question, (Map) Bridge.ask(question, null));
     } catch (RuntimeException problem) {
       throw problem;
     } catch (Exception problem) {
       // The statement may go on to make it.
-      missing = problem instanceof NoSuchTableException && question.get(Protocol.VERB).equals(Protocol.LOAD_TABLE);
+      missing = problem instanceof NoSuchTableException && ((String) question.get(Protocol.VERB)).startsWith("load_");
       Platform.throwException(problem);
       return null;
     } finally {
@@ -265,6 +277,11 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
         Bridge.written();
       }
     }
+  }
+
+  // The table of an answer; LanceViewCatalog also has views.
+  Object relation(Map question, Map answer) {
+    return LanceTable.of(question, answer);
   }
 
   public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {

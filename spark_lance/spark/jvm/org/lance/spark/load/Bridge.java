@@ -15,8 +15,10 @@ import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchViewException;
 import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.ViewAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
@@ -149,6 +151,12 @@ public final class Bridge {
     if (kind.equals("NoSuchBranch")) {
       return new NoSuchBranchException(identifier(name), message);
     }
+    if (kind.equals("NoSuchView")) {
+      return new NoSuchViewException(identifier(name));
+    }
+    if (kind.equals("ViewExists")) {
+      return new ViewAlreadyExistsException(identifier(name));
+    }
     if (kind.equals("TableExists")) {
       return new TableAlreadyExistsException(identifier(name));
     }
@@ -210,11 +218,7 @@ public final class Bridge {
   // What an exception that Spark takes for "look elsewhere" says, with the whole name, as one that ends the statement.
   public static AnalysisException missing(NoSuchTableException problem, String catalog, Identifier identifier) {
     scala.collection.immutable.Map told = problem.messageParameters();
-    String displayName = quoted(catalog);
-    for (int i = 0; i < identifier.namespace().length; i++) {
-      displayName += "." + quoted(identifier.namespace()[i]);
-    }
-    displayName += "." + quoted(identifier.name());
+    String displayName = quoted(catalog, identifier);
     if (problem instanceof NoSuchBranchException) {
       displayName += " (" + ((NoSuchBranchException) problem).reason + ")";
     }
@@ -227,6 +231,26 @@ public final class Bridge {
       told = told.contains(name) ? (scala.collection.immutable.Map) told.updated(name, whole.get(name)) : told;
     }
     return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", told);
+  }
+
+  /** A name as Spark's errors write it. */
+  public static String quoted(String catalog, Identifier identifier) {
+    String displayName = quoted(catalog);
+    for (int i = 0; i < identifier.namespace().length; i++) {
+      displayName += "." + quoted(identifier.namespace()[i]);
+    }
+    return displayName + "." + quoted(identifier.name());
+  }
+
+  /** The parameters of an error of Spark. */
+  public static scala.collection.immutable.Map scalaMap(Map parameters) {
+    scala.collection.immutable.Map result =
+        (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty();
+    for (Iterator entries = parameters.entrySet().iterator(); entries.hasNext(); ) {
+      Map.Entry entry = (Map.Entry) entries.next();
+      result = (scala.collection.immutable.Map) result.updated(entry.getKey(), entry.getValue());
+    }
+    return result;
   }
 
   private static String quoted(String part) {

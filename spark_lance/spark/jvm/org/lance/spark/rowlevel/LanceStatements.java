@@ -173,7 +173,7 @@ public final class LanceStatements {
       if (node instanceof InsertIntoStatement) {
         return replaces((InsertIntoStatement) node);
       }
-      if (isLike(node)) {
+      if (isLike(node) || isRefusedView(node)) {
         return true;
       }
       if (node instanceof MergeIntoTable) {
@@ -210,6 +210,10 @@ public final class LanceStatements {
       return write.isByName() && !Shim.fillsMissingColumns();
     }
 
+    private static boolean isRefusedView(Object node) {
+      return node.getClass().getSimpleName().equals("CreateView") && !Shim.keepsViews();
+    }
+
     private static boolean changesColumns(LogicalPlan write) {
       for (int i = 0; i < write.productArity(); i++) {
         if (write.productElementName(i).equals("writeOptions")) {
@@ -237,6 +241,9 @@ public final class LanceStatements {
       }
       OptionalUnit unit = OptionalUnit.ofThread(merges ? SOURCES : writes ? NEW_COLUMNS : RELATIONS);
       String reads = node instanceof UnresolvedRelation ? "changes" : "replacing";
+      if (isRefusedView(node)) {
+        return unit == null ? node : unit.call("refuseView", new Object[] {node});
+      }
       return unit == null ? node : unit.call(isLike(node) ? "alike" : merges ? "fitted" : writes ? "widened" : reads, new Object[] {node});
     }
   }

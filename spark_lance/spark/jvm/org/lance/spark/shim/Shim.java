@@ -147,6 +147,11 @@ public final class Shim {
     return asks ? !((scala.collection.immutable.Seq) pending).isEmpty() : Boolean.TRUE.equals(pending);
   }
 
+  /** Whether catalogs can keep views: since Spark 4.2. The ViewCatalog of older releases is used by no statement. */
+  public static boolean keepsViews() {
+    return hasClass("org.apache.spark.sql.connector.catalog.RelationCatalog");
+  }
+
   /** Whether Spark offers its own expressions to any source: Spark 4.0 offers them to files only. */
   public static synchronized boolean takesCatalystFilters() {
     if (takesCatalystFilters == null) {

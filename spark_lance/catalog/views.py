@@ -1,0 +1,386 @@
+"""Views of a directory namespace: one JSON object each, next to the tables.
+
+    <root>/__views/<object id>.json     object id: the parts of the name, at least two, joined by "$"
+
+Other engines of Lance list folders `*.lance` and the table `__manifest`, so they do not see the folder.
+Members of an object:
+
+    format              "spark-lance view"
+    version             1; readers refuse higher ones
+    id                  32 hex digits, new with every write, by which a writer recognizes its own object
+    query               the text of the SELECT, in the SQL of Spark
+    schema              columns of the view with comments: a struct in the JSON of Spark's types
+    query_column_names  names of the columns of the query, one for each column; [] for schema mode EVOLUTION
+    schema_mode         BINDING, COMPENSATION, TYPE EVOLUTION, EVOLUTION, UNSUPPORTED or null: how the columns
+                        follow changes of the tables
+    current_catalog     the catalog that names without one are in; null for that of the reader
+    current_namespace   the namespace that names without one are in, a list of parts
+    sql_configs         settings of Spark that the query was written under, such as the zone of the session
+    properties          texts by name; among them comment, owner, collation, table_type
+    dependencies        [{"kind": "table" or "function", "name": [...]}], or null if they are not known
+
+An object is created only if it is absent, and replaced as a whole. A table and a view cannot have one name.
+If two programs create both at the same moment, the creator of the view finds the table and removes the view.
+
+Somebody else may have written the object. `parse_view` checks each member, and refuses settings of catalogs
+and types with classes: the object could load code with them. The query itself is trusted: whoever can write
+the folder decides what its readers compute, as for the rows of the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from spark_lance.catalog.names import SEPARATOR, Name, can_be_part, check_part, shown
+from spark_lance.errors import (
+    FormatError,
+    OptionError,
+    UnsupportedFormatError,
+    ViewExistsError,
+    ViewNotFoundError,
+)
+from spark_lance.io.store import Store, join
+
+__all__ = ["VIEWS_DIR", "HoldsViews", "Views", "check_view", "parse_view"]
+
+VIEWS_DIR = "__views"
+_SUFFIX = ".json"
+_FORMAT, _VERSION = "spark-lance view", 1
+# A longer text is no query that somebody wrote.
+_MAX_BYTES = 1 << 20
+_MAX_DEPTH = 64
+_SCHEMA_MODES = frozenset({"BINDING", "COMPENSATION", "TYPE EVOLUTION", "EVOLUTION", "UNSUPPORTED", None})
+# Names of Spark's types without members, such as string, decimal(10,2), interval day to second.
+_TYPE = re.compile(r"[a-z][a-z_0-9 ]*(?:\([A-Za-z0-9_:, -]{0,40}\))?", re.ASCII)
+_SETTING = re.compile(r"spark\.[A-Za-z0-9_.-]+", re.ASCII)
+# By these settings Spark loads the classes of catalogs.
+_CATALOGS = "spark.sql.catalog."
+
+
+@dataclass(frozen=True)
+class Views:
+    """The views below the root of a directory namespace.
+
+    Attributes:
+        store: where the namespace is.
+        root: its path.
+    """
+
+    store: Store
+    root: str
+
+    def names(self, namespace: Name) -> list[Name]:
+        """Return the views directly in a namespace, sorted."""
+        return [name for name in self.all_names() if name[:-1] == namespace]
+
+    def all_names(self) -> list[Name]:
+        """Return the views of all namespaces, sorted."""
+        files = self.store.list(join(self.root, VIEWS_DIR))
+        ids = [file[: -len(_SUFFIX)] for file in files if file.endswith(_SUFFIX)]
+        names = (tuple(text.split(SEPARATOR)) for text in ids)
+        return sorted(filter(_can_be_view, names))
+
+    def exists(self, name: Name) -> bool:
+        """Return whether there is a view of a name."""
+        return _can_be_view(name) and self.store.exists(self._path(name))
+
+    def load(self, name: Name) -> dict[str, Any]:
+        """Return the members of a view, checked.
+
+        Raises:
+            ViewNotFoundError: there is none.
+            FormatError: it is damaged.
+            UnsupportedFormatError: a newer release wrote it.
+        """
+        if not _can_be_view(name):
+            raise self._missing(name)
+        path = self._path(name)
+        try:
+            size = self.store.size(path)
+            if size > _MAX_BYTES:
+                raise FormatError(f"a view of {size} bytes: views have at most {_MAX_BYTES}", path=path)
+            return parse_view(self.store.read(path), path)
+        except FileNotFoundError:
+            raise self._missing(name) from None
+
+    def create(self, name: Name, view: Mapping[str, Any], has_table: Callable[[], bool]) -> None:
+        """Create a view.
+
+        Args:
+            name: its name, which no table and no namespace has.
+            view: the members of `check_view`.
+            has_table: whether a table has the name now.
+
+        Raises:
+            ViewExistsError: the name is taken.
+            OptionError: the view cannot be stored.
+        """
+        check_name(name)
+        data = _pack(view)
+        path = self._path(name)
+        try:
+            self.store.put_if_absent(path, data, sync=True)
+        except FileExistsError:
+            # The object of a request that was sent twice is this writer's own.
+            if self.store.read(path) != data:
+                raise ViewExistsError(f"view {shown(name)} exists in {self.root}") from None
+        if has_table():
+            self.store.delete(path, self.root)
+            raise ViewExistsError(
+                f"table {shown(name)} exists in {self.root}: choose another name for the view"
+            )
+
+    def replace(self, name: Name, view: Mapping[str, Any]) -> None:
+        """Replace a view.
+
+        Raises:
+            ViewNotFoundError: there is none.
+            OptionError: the view cannot be stored.
+        """
+        data = _pack(view)
+        if not self.exists(name):
+            raise self._missing(name)
+        self.store.put(self._path(name), data)
+
+    def rename(self, old: Name, new: Name, has_table: Callable[[], bool]) -> None:
+        """Give a view another name. A failure in between leaves both names.
+
+        Raises:
+            ViewNotFoundError: there is no view of the old name.
+            ViewExistsError: the new name is taken.
+        """
+        self.create(new, self.load(old), has_table)
+        self.drop(old)
+
+    def drop(self, name: Name) -> bool:
+        """Remove a view; False if there is none."""
+        if not self.exists(name):
+            return False
+        self.store.delete(self._path(name), self.root)
+        return True
+
+    def _path(self, name: Name) -> str:
+        return join(self.root, VIEWS_DIR, SEPARATOR.join(name) + _SUFFIX)
+
+    def _missing(self, name: Name) -> ViewNotFoundError:
+        return ViewNotFoundError(f"there is no view {shown(name)} in {self.root}")
+
+
+@runtime_checkable
+class HoldsViews(Protocol):
+    """A catalog that keeps views: the operations that look at tables, too."""
+
+    @property
+    def views(self) -> Views:
+        """The views of all namespaces."""
+
+    def list_views(self, namespace: Name = ()) -> list[Name]:
+        """Return the views directly in a namespace, sorted."""
+
+    def create_view(self, name: Name, view: Mapping[str, Any]) -> None:
+        """Create a view in a namespace that exists, of a name that is free."""
+
+    def rename_view(self, old: Name, new: Name) -> None:
+        """Give a view a name that is free, in a namespace that exists."""
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def check_name(name: Name) -> None:
+    """Refuse a name that no view can have.
+
+    Raises:
+        OptionError: a part is not allowed, or the name has no namespace.
+    """
+    if len(name) < 2:
+        raise OptionError(
+            f"Spark reads no views outside of namespaces: CREATE NAMESPACE db, and name it db.{shown(name)}"
+        )
+    for part in name:
+        check_part(part)
+
+
+def _can_be_view(name: Name) -> bool:
+    return len(name) > 1 and all(map(can_be_part, name))
+
+
+def _pack(view: Mapping[str, Any]) -> bytes:
+    """Return the object of a view.
+
+    Raises:
+        OptionError: it is too long, or its readers would refuse it.
+    """
+    members = {key: view[key] for key in _MEMBERS}
+    head = {"format": _FORMAT, "version": _VERSION, "id": uuid.uuid4().hex}
+    data = json.dumps({**head, **members}, indent=1, ensure_ascii=False).encode()
+    if len(data) > _MAX_BYTES:
+        raise OptionError(
+            f"the view has {len(data)} bytes, and at most {_MAX_BYTES} are allowed: shorten its query"
+        )
+    try:
+        check_view(members, "")
+    except FormatError as error:
+        raise OptionError(f"the view cannot be stored: {error.message}") from None
+    return data
+
+
+def parse_view(data: bytes, path: str) -> dict[str, Any]:
+    """Return the members of a stored view, each checked.
+
+    Args:
+        data: the object.
+        path: its path, for messages.
+
+    Raises:
+        FormatError: it is damaged, or a member is not allowed.
+        UnsupportedFormatError: a newer release wrote it.
+    """
+    try:
+        content = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"undecodable view: {error}", path=path) from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise FormatError(f"a view is a JSON object with the format {_FORMAT!r}", path=path)
+    version = content.get("version")
+    if type(version) is not int or version < 1:
+        raise FormatError(f"a view's version cannot be {version!r}", path=path)
+    if version > _VERSION:
+        raise UnsupportedFormatError(
+            f"view of version {version}, and this release reads {_VERSION}", path=path
+        )
+    members = {key: content.get(key) for key in _MEMBERS}
+    check_view(members, path)
+    return members
+
+
+def check_view(members: Mapping[str, Any], path: str) -> None:
+    """Check every member of a view.
+
+    Raises:
+        FormatError: one is not allowed.
+    """
+    for key, check in _MEMBERS.items():
+        if not check(members[key]):
+            raise FormatError(f"a view's {key} cannot be {_excerpt(members[key])}", path=path)
+    schema = members["schema"]
+    _check_type(schema, path, 0)
+    if schema.get("type") != "struct":
+        raise FormatError("a view's schema is a struct", path=path)
+    names, columns = members["query_column_names"], schema["fields"]
+    if names and len(names) != len(columns):
+        raise FormatError(f"a view has {len(columns)} columns and {len(names)} names of its query", path=path)
+    for key in members["sql_configs"]:
+        if not _SETTING.fullmatch(key) or key.startswith(_CATALOGS):
+            raise FormatError(f"a view's sql_configs cannot have {_excerpt(key)}", path=path)
+
+
+def _excerpt(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_texts(value: object) -> bool:
+    return type(value) is list and all(map(_is_text, value))
+
+
+def _is_name_or_none(value: object) -> bool:
+    return value is None or (type(value) is str and bool(value))
+
+
+def _is_map(value: object) -> bool:
+    return type(value) is dict and all(map(_is_text, value.values()))
+
+
+def _is_dependencies(value: object) -> bool:
+    return value is None or (
+        type(value) is list
+        and all(
+            type(each) is dict
+            and each.get("kind") in ("table", "function")
+            and _is_texts(each.get("name"))
+            and len(each["name"]) > 0
+            for each in value
+        )
+    )
+
+
+# Member -> whether a value is allowed. `_check_type` and `check_view` look further into some.
+_MEMBERS: Mapping[str, Callable[[Any], bool]] = {
+    "query": lambda value: _is_text(value) and bool(value.strip()),
+    "schema": lambda value: type(value) is dict,
+    "query_column_names": _is_texts,
+    "schema_mode": lambda value: (value is None or _is_text(value)) and value in _SCHEMA_MODES,
+    "current_catalog": _is_name_or_none,
+    "current_namespace": _is_texts,
+    "sql_configs": _is_map,
+    "properties": _is_map,
+    "dependencies": _is_dependencies,
+}
+
+
+def _check_type(value: Any, path: str, depth: int) -> None:
+    """Check the JSON of a type of Spark.
+
+    Raises:
+        FormatError: it is none, or one of a class of the user, which Spark would load.
+    """
+    if type(value) is str and _TYPE.fullmatch(value):
+        return
+    kind = value.get("type") if type(value) is dict else None
+    if depth > _MAX_DEPTH or kind not in ("struct", "array", "map"):
+        raise FormatError(f"a view's column cannot have the type {_excerpt(value)}", path=path)
+    if kind == "struct":
+        fields = value.get("fields")
+        if type(fields) is not list or not all(map(_is_field, fields)):
+            raise FormatError("a view's schema has a struct without proper fields", path=path)
+        for field in fields:
+            _check_type(field["type"], path, depth + 1)
+        return
+    parts = ("elementType",) if kind == "array" else ("keyType", "valueType")
+    if type(value.get("containsNull" if kind == "array" else "valueContainsNull")) is not bool:
+        raise FormatError(f"a view's schema has an {kind} that does not say whether it has nulls", path=path)
+    for part in parts:
+        _check_type(value.get(part), path, depth + 1)
+
+
+def _is_field(value: object) -> bool:
+    return (
+        type(value) is dict
+        and type(value.get("name")) is str
+        and type(value.get("nullable")) is bool
+        and value.get("type") is not None
+        and _is_metadata(value.get("metadata", {}), 0)
+    )
+
+
+def _is_metadata(value: object, depth: int) -> bool:
+    """Whether a value is metadata of a column in Spark: texts, numbers, maps, and lists of one kind."""
+    return (
+        type(value) is dict
+        and depth <= _MAX_DEPTH
+        and all(
+            _is_plain(each) or _is_list(each, depth) or _is_metadata(each, depth + 1)
+            for each in value.values()
+        )
+    )
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) in (str, bool, float) or (type(value) is int and -(1 << 63) <= value < 1 << 63)
+
+
+def _is_list(value: object, depth: int) -> bool:
+    if type(value) is not list or len({type(each) for each in value}) > 1:
+        return False
+    return all(_is_plain(each) or _is_metadata(each, depth + 1) for each in value)

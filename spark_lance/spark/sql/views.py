@@ -1,0 +1,137 @@
+"""Views in SQL: loaded, listed, created, replaced, renamed and dropped, where Spark keeps views in catalogs.
+
+Java sends and receives the members of a view (`spark_lance.catalog.views`). Spark has checked its query.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from spark_lance.catalog.views import HoldsViews
+from spark_lance.errors import (
+    LanceError,
+    OptionError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+    ViewNotFoundError,
+)
+from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
+from spark_lance.spark.sql.tables import load_table
+
+__all__ = [
+    "create_view",
+    "drop_view",
+    "list_views",
+    "load_relation",
+    "load_view",
+    "rename_view",
+    "replace_view",
+]
+
+
+def load_relation(question: Question) -> dict[str, Any]:
+    """Return a table, or the view of a name that no table has."""
+    try:
+        return load_table(question)
+    except LanceError as error:
+        if not isinstance(error, TableNotFoundError | OptionError) or not _may_be_view(question):
+            raise
+        try:
+            return load_view(question)
+        except ViewNotFoundError:
+            raise error from None
+
+
+def load_view(question: Question) -> dict[str, Any]:
+    """Return the members of a view.
+
+    Raises:
+        ViewNotFoundError: there is none.
+    """
+    if not _may_be_view(question):
+        raise ViewNotFoundError(f"there is no view {question.name[-1]!r}")
+    view = _views(question.catalog).views.load(question.name)
+    return {"view": {**view, "schema": json.dumps(view["schema"])}}
+
+
+def list_views(question: Question) -> list[str]:
+    """Return the names of the views directly in a namespace."""
+    catalog = question.catalog
+    if not catalog.has_names or not isinstance(catalog.names, HoldsViews):
+        return []
+    return [name[-1] for name in catalog.names.list_views(question.name)]
+
+
+def create_view(question: Question) -> None:
+    """Create a view.
+
+    Raises:
+        ViewExistsError: a view or a table has the name.
+    """
+    _check_name(question)
+    _views(question.catalog).create_view(question.name, _members(question))
+
+
+def replace_view(question: Question) -> None:
+    """Replace a view; with `creates`, create it if it does not exist.
+
+    Raises:
+        ViewNotFoundError: there is none.
+        ViewExistsError: a table has the name.
+    """
+    _check_name(question)
+    names, view = _views(question.catalog), _members(question)
+    try:
+        names.views.replace(question.name, view)
+    except ViewNotFoundError:
+        if not question.request["creates"]:
+            raise
+        names.create_view(question.name, view)
+
+
+def drop_view(question: Question) -> bool:
+    """Drop a view; False if there is none."""
+    return _may_be_view(question) and _views(question.catalog).views.drop(question.name)
+
+
+def rename_view(question: Question) -> None:
+    """Give a view another name: one in its own namespace, or one with namespaces; see `rename_table`."""
+    catalog, old, new = question.catalog, question.name, tuple(question.request["to"])
+    if not _may_be_view(question):
+        raise ViewNotFoundError(f"there is no view {old[-1]!r}")
+    _views(catalog).rename_view(old, (*old[:-1], *new) if len(new) == 1 else inside(catalog, new))
+
+
+def _may_be_view(question: Question) -> bool:
+    """Whether a name can be that of a view: it is no path, and the catalog keeps views."""
+    catalog = question.catalog
+    return not is_path(question.name) and catalog.has_names and isinstance(catalog.names, HoldsViews)
+
+
+def _check_name(question: Question) -> None:
+    if is_path(question.name):
+        raise OptionError(
+            f"{question.name[0]} is a path: a view needs a name, such as {question.catalog.name}.db.v"
+        )
+
+
+def _views(catalog: OpenCatalog) -> HoldsViews:
+    """Return the names of a catalog that keeps views.
+
+    Raises:
+        UnsupportedFormatError: it is a service, which keeps none.
+        NamespaceNotFoundError: it has no root.
+    """
+    names = catalog.names
+    if not isinstance(names, HoldsViews):
+        raise UnsupportedFormatError(
+            f"the namespace service of catalog {catalog.name} keeps no views: write "
+            f"CREATE VIEW spark_catalog.default.v AS SELECT ... FROM {catalog.name}.db.t"
+        )
+    return names
+
+
+def _members(question: Question) -> dict[str, Any]:
+    view = dict(question.request["view"])
+    return {**view, "schema": json.loads(view["schema"])}
