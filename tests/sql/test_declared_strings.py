@@ -146,6 +146,31 @@ def test_fields_in_another_order_are_stored_by_name(session: SparkSession) -> No
     assert [str(row.s) for row in session.table("o").collect()] == ["Row(n=8, v='7')"] * 2
 
 
+def test_lengths_are_checked_by_lance_table(session: SparkSession) -> None:
+    session.sql("CREATE TABLE u (id INT, v VARCHAR(3), l ARRAY<STRUCT<c: CHAR(2)>>)").collect()
+    session.sql("INSERT INTO u VALUES (1, 'a', NULL)").collect()
+    table = spark_lance.LanceTable.forName(session, "lance.d.u")
+    for name, text in (("v", "'abcd'"), ("l", "array(struct('abc' AS c))")):
+        with pytest.raises(spark_lance.errors.SchemaError, match="characters at most"):
+            table.update("id = 1", {name: text})
+    table.update("id = 1", {"v": "'ab   '", "l": "array(struct('a' AS c))"})
+    assert [str(row) for row in table.toDF().collect()] == ["Row(id=1, v='ab ', l=[Row(c='a ')])"]
+
+
+def test_defaults_of_columns_with_collations(session: SparkSession) -> None:
+    session.sql(
+        "CREATE TABLE w (id INT, s STRING COLLATE UTF8_LCASE DEFAULT 'X', "
+        "l ARRAY<STRING COLLATE UTF8_LCASE> DEFAULT array('Y'))"
+    ).collect()
+    session.sql("INSERT OVERWRITE w VALUES (1, 'a', array('b'))").collect()
+    session.sql(
+        "MERGE INTO w USING (SELECT explode(array(1, 2)) AS k, array('A') AS a) AS q ON w.id = q.k "
+        "WHEN MATCHED THEN UPDATE SET l = q.a WHEN NOT MATCHED THEN INSERT (id) VALUES (q.k)"
+    ).collect()
+    rows = session.sql("SELECT * FROM w WHERE s = 'x' OR array_contains(l, 'a') ORDER BY id").collect()
+    assert rows == [(1, "a", ["A"]), (2, "X", ["Y"])]
+
+
 def test_changes_pad_and_compare_as_spark_does(session: SparkSession) -> None:
     session.sql("UPDATE t SET a = 'z', n.x = 'w' WHERE a = 'ab'").collect()
     session.sql(
@@ -293,7 +318,7 @@ def test_times_keep_their_digits(session: SparkSession) -> None:
         rows.replace("TIME'10:11:12',", "CAST(TIME'10:11:12' AS TIME(0)),"),
         (
             "SELECT * FROM p",
-            "SELECT id FROM p WHERE m > TIME'10:11:12'",
+            "SELECT id FROM p WHERE m > CAST(TIME'10:11:12' AS TIME(3))",
             "SELECT max(s), max(m), max(u) FROM p",
         ),
     )

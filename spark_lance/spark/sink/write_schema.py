@@ -40,7 +40,7 @@ from spark_lance.spark.scan.predicates import conjunction_of
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field, without_defaults
 from spark_lance.spark.schema.string_types import has_collation
-from spark_lance.spark.schema.types import arrow_schema, covers, field_type, spark_type
+from spark_lance.spark.schema.types import arrow_schema, covers, field_type, spark_field, spark_type
 from spark_lance.spark.schema.variants import without_variants
 from spark_lance.spark.sink.table_columns import (
     check_columns,
@@ -364,10 +364,12 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     ):
         return new
     try:
-        seen = field_type(stored)
+        # Without and with the collation of the column itself.
+        seen = (field_type(stored), spark_field(stored).dataType)
     except SchemaError:
         return new
-    if seen.simpleString() != column.dataType.simpleString() or not covers(column.dataType, seen):
+    written = column.dataType
+    if not any(kind.simpleString() == written.simpleString() and covers(written, kind) for kind in seen):
         return new
     metadata = {**(stored.metadata or {}), **(new.metadata or {})}
     nullable = new.nullable and (stored.nullable or column.nullable)

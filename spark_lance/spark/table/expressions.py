@@ -212,7 +212,9 @@ def stored(
         SchemaError: values of the type do not fit the column.
     """
     if _same(actual, target):
-        return value
+        # Strings of two collations are no values of one column for Spark.
+        nullable = _nullable(target)
+        return value if _nullable(actual) == nullable else value.cast(nullable)
     if isinstance(actual, st.StructType) and isinstance(target, st.StructType):
         return _stored_struct(functions, value, actual, target, place, ansi)
     if isinstance(actual, st.ArrayType) and isinstance(target, st.ArrayType) and _has_struct(target):
@@ -301,6 +303,17 @@ def _same(actual: st.DataType, target: st.DataType) -> bool:
     if isinstance(actual, st.MapType) and isinstance(target, st.MapType):
         return _same(actual.keyType, target.keyType) and _same(actual.valueType, target.valueType)
     return actual == target
+
+
+def _nullable(kind: st.DataType) -> st.DataType:
+    """Return a type whose elements, values and fields may be null."""
+    if isinstance(kind, st.StructType):
+        return st.StructType([st.StructField(field.name, _nullable(field.dataType)) for field in kind])
+    if isinstance(kind, st.ArrayType):
+        return st.ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, st.MapType):
+        return st.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
 
 
 def _has_items(kind: st.DataType) -> bool:

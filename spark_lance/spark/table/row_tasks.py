@@ -18,6 +18,7 @@ from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.file.base.schema import Schema
+from spark_lance.spark.schema.string_types import DeclaredTypeChecks
 from spark_lance.table.format.addresses import Addresses, address_of, offsets_of, runs_by_fragment
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
@@ -163,7 +164,8 @@ class _Changes:
     ids: CarriedRowIds
     marks: _Marks
     answer: TaskAnswer
-    aligners: dict[int, Aligner] = field(default_factory=dict)
+    # By the number of an action: its types, and checks of CHAR and VARCHAR, which Spark makes for SQL only.
+    aligners: dict[int, tuple[Aligner, DeclaredTypeChecks]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: ChangeRows) -> _Changes:
@@ -247,12 +249,12 @@ class _Changes:
         picked = pa.RecordBatch.from_arrays(
             [part.column(2 + place) for place in action.places], names=list(action.columns)
         )
-        aligner = self.aligners.get(number)
-        if aligner is None:
+        if number not in self.aligners:
             schema = self.at.schema
-            fields = tuple(f for f in schema.fields if f.name in action.columns)
-            aligner = self.aligners[number] = Aligner(picked.schema, Schema(fields, schema.metadata))
-        return aligner.align(picked)
+            own = Schema(tuple(f for f in schema.fields if f.name in action.columns), schema.metadata)
+            self.aligners[number] = Aligner(picked.schema, own), DeclaredTypeChecks.plan(own)
+        aligner, checks = self.aligners[number]
+        return checks(aligner.align(picked))
 
     def _updated(self, addresses: Addresses, values: pa.Table | None) -> Iterator[pa.Table]:
         """Yield changed rows, whole: their new values, and from the table what stays."""
