@@ -146,6 +146,68 @@ def test_constraints_of_tables(session: SparkSession) -> None:
     assert table.constraints == ()
 
 
+def test_alter_table_adds_and_drops_constraints(session: SparkSession) -> None:
+    session.sql("CREATE TABLE lance.t AS SELECT 1L AS v, 'a' AS s").collect()
+    session.sql("ALTER TABLE lance.t ADD CONSTRAINT positive CHECK (v > 0 AND (s <> 'b' OR v > 9))").collect()
+    session.sql("ALTER TABLE lance.t ADD CONSTRAINT up CHECK (upper(s) = 'A')").collect()
+    for values in ("(-1, 'a')", "(1, 'b')", "(1, 'c')"):
+        with pytest.raises(PySparkException, match="CHECK constraint"):
+            session.sql(f"INSERT INTO lance.t VALUES {values}").collect()
+    with pytest.raises(PySparkException, match="violated"):
+        session.sql("ALTER TABLE lance.t ADD CONSTRAINT more CHECK (v > 1)").collect()
+    session.sql("ALTER TABLE lance.t DROP CONSTRAINT IF EXISTS more").collect()
+    with pytest.raises(PySparkException, match="has no constraint more; there are: positive, up"):
+        session.sql("ALTER TABLE lance.t DROP CONSTRAINT more").collect()
+    session.sql("ALTER TABLE lance.t DROP CONSTRAINT up").collect()
+    session.sql("CALL lance.system.add_constraint('t', 'more', 'v < 5')").collect()
+    session.sql("INSERT INTO lance.t VALUES (1, 'c')").collect()
+    assert [one.name for one in LanceTable.forName(session, "lance.t").constraints] == ["more", "positive"]
+    with pytest.raises(PySparkException, match="CHECK constraint more"):
+        session.sql("INSERT INTO lance.t VALUES (7, 'c')").collect()
+
+
+def test_create_table_declares_constraints(session: SparkSession) -> None:
+    if session.version.startswith("4.0"):
+        pytest.skip("Spark 4.0 has no constraints in CREATE TABLE")
+    columns = "id INT NOT NULL PRIMARY KEY RELY, v INT CONSTRAINT small CHECK (v < 10), UNIQUE (v)"
+    session.sql(
+        f"CREATE TABLE lance.t ({columns}, CONSTRAINT f FOREIGN KEY (v) REFERENCES lance.o (id))"
+    ).collect()
+    with pytest.raises(PySparkException, match="CHECK constraint small v < 10 violated") as caught:
+        session.sql("INSERT INTO lance.t VALUES (1, 10)").collect()
+    assert caught.value.getCondition() == "CHECK_CONSTRAINT_VIOLATION"
+    shown = session.sql("SHOW CREATE TABLE lance.t").collect()[0][0]
+    described = {row[0]: row[1] for row in session.sql("DESCRIBE EXTENDED lance.t").collect()}
+    assert described["small"] == "CHECK (v < 10) ENFORCED NORELY"
+    assert described["t_pk"] == "PRIMARY KEY (id) NOT ENFORCED RELY"
+    assert described["f"] == "FOREIGN KEY (v) REFERENCES lance.o (id) NOT ENFORCED NORELY"
+    session.sql(
+        "CREATE OR REPLACE TABLE lance.t (id INT NOT NULL, v INT, CONSTRAINT big CHECK (v > 1))"
+    ).collect()
+    for v in (0, 11):
+        with pytest.raises(PySparkException, match="CHECK constraint"):
+            session.sql(f"INSERT INTO lance.t VALUES (1, {v})").collect()
+    session.sql("DROP TABLE lance.t").collect()
+    session.sql(shown).collect()
+    assert session.sql("SHOW CREATE TABLE lance.t").collect()[0][0] == shown
+
+
+def test_generated_columns_are_refused_with_what_to_write(session: SparkSession) -> None:
+    with pytest.raises(PySparkException, match=r"CONSTRAINT d CHECK \(d <=> \(id \+ 1\)\)"):
+        session.sql("CREATE TABLE lance.t (id INT, d INT GENERATED ALWAYS AS (id + 1))").collect()
+    session.sql("CREATE TABLE lance.t (id INT, d INT)").collect()
+    session.sql("ALTER TABLE lance.t ADD CONSTRAINT d CHECK (d <=> (id + 1))").collect()
+    session.sql("INSERT INTO lance.t SELECT 1, 1 + 1").collect()
+    with pytest.raises(PySparkException, match="CHECK constraint d"):
+        session.sql("INSERT INTO lance.t VALUES (1, 3)").collect()
+    for verb in ("CREATE", "CREATE OR REPLACE"):
+        with pytest.raises(PySparkException, match=r"id STRING DEFAULT uuid\(\)"):
+            session.sql(f"{verb} TABLE lance.u (id BIGINT GENERATED ALWAYS AS IDENTITY)").collect()
+    session.sql("CREATE TABLE lance.u (id STRING DEFAULT uuid(), a INT)").collect()
+    session.sql("INSERT INTO lance.u (a) VALUES (1), (2)").collect()
+    assert session.sql("SELECT count(DISTINCT id) FROM lance.u").collect()[0][0] == 2
+
+
 _COLUMNS = ("v", "s", "f", "d", "n", "b")
 _NAN = float("nan")
 _VALUES: dict[str, tuple[Any, ...]] = {

@@ -15,7 +15,7 @@ from typing import Any
 import pyspark.sql.types as st
 
 from spark_lance.catalog.names import shown
-from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
+from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedFormatError
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, TABLE_OPTIONS, check_setting
 from spark_lance.spark.schema.new_fields import new_field
@@ -27,6 +27,7 @@ from spark_lance.spark.sql.tables import check_no_branch, load_table
 from spark_lance.spark.table.builder import TableBuilder
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.format.reserved_names import check_settings
+from spark_lance.table.schema.constraints import Constraint
 
 __all__ = ["abort_staged", "commit_staged", "create_table", "stage_table"]
 
@@ -45,10 +46,13 @@ _RESERVED = frozenset(
     }
 )
 _FORMAT = "lance"
+# Metadata of columns that Spark computes.
+_GENERATED = "GENERATION_EXPRESSION"
 
 
 def create_table(question: Question) -> dict[str, Any]:
     """Make an empty table and return it; a LOCATION in the session's own catalog may have a table already."""
+    _check_computed(question)
     uri = _place(question, replaces=False)
     if question.catalog.session is not None and _location(question) and _is_table(question, uri):
         _check_same(question, uri)
@@ -62,6 +66,7 @@ def create_table(question: Question) -> dict[str, Any]:
 def stage_table(question: Question) -> dict[str, Any]:
     """Return a table that is about to be made or replaced, without touching anything."""
     mode = question.request["mode"]
+    _check_computed(question)
     exists = _exists(question)
     if mode == "create" and exists:
         raise TableExistsError(f"there is a table {question.name[-1]!r} already")
@@ -261,7 +266,34 @@ def _make(question: Question, mode: str, uri: str) -> None:
         builder.comment(comment)
     for name, value in settings.items():
         builder.property(name, value)
+    if constraints := _constraints(question):
+        builder.constraints(*constraints)
     builder.execute()
+
+
+def _check_computed(question: Question) -> None:
+    """Refuse columns that Spark would have to compute on every write.
+
+    Raises:
+        UnsupportedFormatError: a column is generated.
+    """
+    for column in json.loads(question.request["schema"])["fields"]:
+        name, expression = column["name"], column.get("metadata", {}).get(_GENERATED)
+        if expression:
+            raise UnsupportedFormatError(
+                f"column {name!r} is GENERATED ALWAYS AS ({expression}), which Lance tables do not have: "
+                f"leave that out, write the values, and ALTER TABLE t ADD CONSTRAINT {name} CHECK "
+                f"({name} <=> ({expression})) checks them"
+            )
+
+
+def _constraints(question: Question) -> list[Constraint]:
+    """Return the constraints of a statement."""
+    result = []
+    for values in question.request["constraints"]:
+        rest = dict(values)
+        result.append(Constraint.of(rest.pop("name"), rest))
+    return result
 
 
 # As Spark writes the clause CLUSTER BY.

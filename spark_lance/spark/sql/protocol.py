@@ -37,6 +37,19 @@ class NameRequest(CatalogRequest):
 # Parts of requests.
 
 
+class Constraint(TypedDict, total=False):
+    """A constraint of a table, see `table.schema.constraints`."""
+
+    name: str
+    type: str
+    expression: str | None
+    columns: Sequence[str]
+    enforced: bool
+    rely: bool
+    table: Sequence[str]
+    references: Sequence[str]
+
+
 class Read(TypedDict, total=False):
     """The table of a read.
 
@@ -111,6 +124,7 @@ class TableChange(TypedDict, total=False):
     exists_default: str | None
     to: str
     if_exists: bool
+    constraint: Constraint
 
 
 class Pushdown(TypedDict):
@@ -305,6 +319,7 @@ class CreateTable(NameRequest):
     properties: Mapping[str, str]
     default_format: bool
     partitions: Sequence[str]
+    constraints: Sequence[Constraint]
 
 
 class StageTable(CreateTable):
@@ -503,6 +518,7 @@ class _TableParts(TypedDict, total=False):
 
     pushdown: Pushdown | None
     staged: Staged
+    constraints: Sequence[Constraint]
 
 
 class TableAnswer(_TableParts):
@@ -684,6 +700,7 @@ ANSWERS: Mapping[str, type] = {
 # Objects in requests and answers.
 PARTS: Sequence[type] = (
     Answer,
+    Constraint,
     Read,
     Write,
     Predicate,

@@ -41,6 +41,7 @@ _CATALOG, _SPARK = "org.lance.spark.catalog", "org.apache.spark.sql.connector.ca
 CHOICES = {
     f"{_CATALOG}.LanceCatalog": [
         [f"{_CATALOG}.LanceViewCatalog", f"{_SPARK}.RelationCatalog"],
+        [f"{_CATALOG}.LanceConstraintCatalog", f"{_SPARK}.TableInfo"],
         [f"{_CATALOG}.LanceTableCatalog", f"{_SPARK}.TableCatalog"],
     ]
 }

@@ -257,6 +257,7 @@ _TAG = Parameter("tag", "string", "its name")
 _BRANCH = Parameter("branch", "string", "its name")
 _REPLACE = Parameter("replace", "boolean", "move it if it exists", "false")
 _IF_NOT_EXISTS = Parameter("if_not_exists", "boolean", "do nothing if it exists", "false")
+_CONSTRAINT = Parameter("name", "string", "the name of the constraint")
 _IF_EXISTS = Parameter("if_exists", "boolean", "do nothing if it does not exist", "false")
 _RETAIN = Parameter("retain", "string", "how long it stays, such as '30 DAYS'", "NULL")
 _RETAIN_VERSIONS = Parameter(
@@ -265,6 +266,16 @@ _RETAIN_VERSIONS = Parameter(
 _COLUMNS = Parameter("columns", "string", "names with commas between them")
 
 STATEMENT_PROCEDURES: dict[str, Procedure] = {
+    "add_constraint": Procedure(
+        lambda _, table, a: table.addConstraint(a["name"], a["expression"]),
+        (_CONSTRAINT, Parameter("expression", "string", "SQL of the condition")),
+        "Add a CHECK constraint, as ALTER TABLE t ADD CONSTRAINT does.",
+    ),
+    "drop_constraint": Procedure(
+        lambda _, table, a: table.dropConstraint(a["name"], ifExists=a["if_exists"]),
+        (_CONSTRAINT, _IF_EXISTS),
+        "Drop a constraint.",
+    ),
     "create_tag": Procedure(
         _create_tag, (_TAG, _VERSION, _REPLACE, _IF_NOT_EXISTS, _RETAIN), "Give a version a name."
     ),

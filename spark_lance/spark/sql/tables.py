@@ -50,6 +50,7 @@ from spark_lance.spark.sql.evolution import (
     parse_type,
 )
 from spark_lance.spark.sql.properties import fixed_properties
+from spark_lance.spark.table.constraints import add_constraint
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
 from spark_lance.table.format.reserved_names import check_settings
@@ -57,6 +58,7 @@ from spark_lance.table.metadata import METADATA_TABLES
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.rows.delete import delete_rows
+from spark_lance.table.schema.constraints import Constraint
 from spark_lance.table.schema.defaults import EXISTS_DEFAULT
 from spark_lance.table.schema.keys import check_droppable
 
@@ -224,6 +226,7 @@ def answer(
     """
     options = read_options({**always, **user_options})
     properties: dict[str, str] = {}
+    constraints: list[dict[str, Any]] = []
     if options.table:
         place, schema = metadata.describe(options, None)
         columns = Schema.from_arrow(metadata.MetadataReader.columns(options))
@@ -232,6 +235,7 @@ def answer(
         schema, columns = read.described(snapshot, options), snapshot.schema
         newest = _newest(catalog, always, None if user_options else snapshot)
         properties = _properties(newest, always["path"])
+        constraints = [one.described() for one in newest.settings.constraints]
     pinned = {key: value for key, value in user_options.items() if key == "table"}
     pinned["version"] = str(place.version)
     plain = not user_options and not options.table
@@ -244,6 +248,7 @@ def answer(
         "always": always,
         "pinned": pinned,
         "writable": plain,
+        "constraints": constraints,
         "pushdown": pushdown_of(options, columns, schema),
     }
 
@@ -448,7 +453,16 @@ def _cluster(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.setConfig({CLUSTERING: ", ".join(names) or None})
 
 
+def _add_constraint(table: LanceTable, change: Mapping[str, Any]) -> None:
+    values = dict(change["constraint"])
+    add_constraint(table.spark, table.dataset(), Constraint.of(values.pop("name"), values))
+
+
 _CHANGES: dict[str, Any] = {
+    "add_constraint": _add_constraint,
+    "drop_constraint": lambda table, change: table.dropConstraint(
+        change["constraint"]["name"], ifExists=change["if_exists"]
+    ),
     "cluster_by": _cluster,
     "add_column": _add,
     "drop_column": _drop,

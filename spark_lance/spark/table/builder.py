@@ -27,12 +27,14 @@ from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, 
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.types import VECTOR_SIZE, spark_type
 from spark_lance.spark.sink.write_schema import check_names
+from spark_lance.spark.table.constraints import constraint_settings, evaluate_with
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import check_settings
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
 from spark_lance.table.operations.overwrite import overwrite_message
+from spark_lance.table.schema.constraints import Constraint
 from spark_lance.table.schema.defaults import CURRENT_DEFAULT, DEFAULT_KEYS, EXISTS_DEFAULT
 from spark_lance.table.writing.compression import compressed
 
@@ -76,6 +78,7 @@ class TableBuilder(Generic[Table]):
     _description: str | None = None
     _name: str | None = None
     _cluster: tuple[str, ...] = ()
+    _constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the session.
@@ -105,6 +108,11 @@ class TableBuilder(Generic[Table]):
         self._cluster = tuple(
             name for part in colNames for name in ([part] if isinstance(part, str) else part)
         )
+        return self
+
+    def constraints(self, *constraints: Constraint) -> TableBuilder[Table]:
+        """Give a table by path constraints; with `tableName`, use `LanceTable.addConstraint` afterwards."""
+        self._constraints = constraints
         return self
 
     def partitionedBy(self, *colNames: str) -> TableBuilder[Table]:
@@ -257,6 +265,8 @@ class TableBuilder(Generic[Table]):
 
     def _by_name(self, name: str) -> Table:
         """Make the table by SQL, so that its catalog places it."""
+        if self._constraints:
+            raise OptionError(f"call addConstraint of the new table {name}: constraints() needs .location()")
         if self._path is not None:
             raise OptionError(f"a catalog decides where {name} is: leave out .location({self._path!r})")
         schema = self._schema()
@@ -308,6 +318,8 @@ class TableBuilder(Generic[Table]):
             stable_row_ids=options.enable_stable_row_ids,
         )
         plan = replace(plan, schema=compressed(plan.schema, options.compression))
+        evaluate_with(self.spark)
+        self._properties |= constraint_settings(self.spark, plan.schema, self._constraints)
         try:
             if there is None:
                 commit_write(TableRef(store, root), plan, [], config=self._properties)

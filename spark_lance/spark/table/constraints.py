@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,20 +12,21 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import ConstraintError, ExpressionError
-from spark_lance.file.base.schema import Field
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.compat import is_stopped
 from spark_lance.spark.schema.convert import BatchConverter
+from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import arrow_schema, spark_field
 from spark_lance.spark.table.expressions import analysed
 from spark_lance.table.commits.constraints import use_engine
-from spark_lance.table.schema.constraints import CHECK, Constraint, column_names
+from spark_lance.table.schema.constraints import CHECK, Constraint, column_names, constraint_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_lance.datasets.dataset import LanceDataset
 
-__all__ = ["add_check", "evaluate_with"]
+__all__ = ["add_check", "add_constraint", "constraint_settings", "evaluate_with"]
 
 # A condition that is not about the row alone may change its answer later.
 _NOT_OF_THE_ROW = re.compile(
@@ -42,7 +45,18 @@ def add_check(
     spark: SparkSession, dataset: LanceDataset, name: str, expression: str, *, enforced: bool = True
 ) -> None:
     """Add a CHECK constraint, see `LanceTable.addConstraint`."""
-    fields = dataset.lance_schema.fields
+    columns = _check_columns(spark, dataset.lance_schema, name, expression)
+    evaluate_with(spark)
+    dataset.settings.add(Constraint(name, CHECK, expression, columns, enforced))
+
+
+def _check_columns(spark: SparkSession, schema: Schema, name: str, expression: str) -> tuple[str, ...]:
+    """Return the columns of a CHECK.
+
+    Raises:
+        ConstraintError: it is no condition on them.
+    """
+    fields = schema.fields
     columns = column_names(expression, [field.name for field in fields])
     if match := _NOT_OF_THE_ROW.search(re.sub(r"'[^']*'", "''", expression)):
         raise ConstraintError(
@@ -54,8 +68,50 @@ def add_check(
         names = ", ".join(field.name for field in fields)
         raise ConstraintError(f"constraint {name} ({expression}) names no column of the table: {names}")
     _check_condition(spark, name, expression, chosen)
-    evaluate_with(spark)
-    dataset.settings.add(Constraint(name, CHECK, expression, columns, enforced))
+    return columns
+
+
+def add_constraint(spark: SparkSession, dataset: LanceDataset, constraint: Constraint) -> None:
+    """Add a constraint of a statement.
+
+    Raises:
+        ConstraintError: see `LanceTable.addConstraint`; or a key is to be enforced.
+        SchemaError: a column of a key does not exist.
+    """
+    if constraint.type == CHECK:
+        add_check(spark, dataset, constraint.name, str(constraint.expression), enforced=constraint.enforced)
+    else:
+        dataset.settings.add(_key(constraint, dataset.lance_schema))
+
+
+def constraint_settings(
+    spark: SparkSession, schema: Schema, constraints: Iterable[Constraint]
+) -> dict[str, str]:
+    """Return the settings of a new table for the constraints of its statement; errors as `add_constraint`."""
+    settings: dict[str, str] = {}
+    names: set[str] = set()
+    for constraint in constraints:
+        if constraint.name.lower() in names:
+            raise ConstraintError(f"two constraints have the name {constraint.name}")
+        names.add(constraint.name.lower())
+        if constraint.type == CHECK:
+            columns = _check_columns(spark, schema, constraint.name, str(constraint.expression))
+            whole = replace(constraint, columns=columns)
+        else:
+            whole = _key(constraint, schema)
+        settings |= [constraint_setting(whole)]
+    return settings
+
+
+def _key(constraint: Constraint, schema: Schema) -> Constraint:
+    """Return a key with its columns as the table spells them."""
+    kind = constraint.type.replace("_", " ").upper()
+    if constraint.enforced:
+        raise ConstraintError(
+            f"constraint {constraint.name}: nobody enforces a {kind}: write NOT ENFORCED, and for merges by "
+            "key TBLPROPERTIES ('primary_key' = 'columns')"
+        )
+    return replace(constraint, columns=tuple(find_column(schema, name).name for name in constraint.columns))
 
 
 def _spark_schema(fields: tuple[Field, ...]) -> st.StructType:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,8 +79,32 @@ class Constraint:
     columns: tuple[str, ...] = ()
     enforced: bool = False
     rely: bool = False
-    table: str | None = None
+    table: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, values: Mapping[str, Any]) -> Constraint:
+        """Return a constraint from the values of its setting, or of a statement.
+
+        Raises:
+            FormatError: they are no constraint that this release knows.
+        """
+        try:
+            lists = {key: tuple(values.get(key) or ()) for key in ("columns", "references", "table")}
+            result = cls(name, **{**values, **lists})
+            if result.type not in _TYPES or (result.type == CHECK and not isinstance(result.expression, str)):
+                raise ValueError(result.type)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise FormatError(
+                f"{CONSTRAINTS}{name} is no constraint that this release knows: {str(values)[:80]}"
+            ) from error
+        return result
+
+    def described(self) -> dict[str, Any]:
+        """Return the values by name, as JSON has them."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
+        }
 
     @property
     def is_checked(self) -> bool:
@@ -95,7 +119,7 @@ class Constraint:
             "check": f"CHECK ({self.expression})",
             "primary_key": f"PRIMARY KEY ({columns})",
             "unique": f"UNIQUE ({columns})",
-            "foreign_key": f"FOREIGN KEY ({columns}) REFERENCES {self.table} "
+            "foreign_key": f"FOREIGN KEY ({columns}) REFERENCES {'.'.join(self.table)} "
             f"({', '.join(f'`{name}`' for name in self.references)})",
         }[self.type]
         return f"{text}{' ENFORCED' if self.enforced else ' NOT ENFORCED'}{' RELY' if self.rely else ''}"
@@ -134,15 +158,9 @@ def find_constraint(config: Mapping[str, str], name: str) -> Constraint | None:
 def _constraint(name: str, text: str) -> Constraint:
     try:
         values = json.loads(text)
-        values |= {key: tuple(values.get(key, ())) for key in ("columns", "references")}
-        result = Constraint(name, **values)
-        if result.type not in _TYPES or (result.type == CHECK and not isinstance(result.expression, str)):
-            raise ValueError(result.type)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise FormatError(
-            f"the setting {CONSTRAINTS}{name} is no constraint that this release knows: {text[:80]!r}"
-        ) from error
-    return result
+    except ValueError as error:
+        raise FormatError(f"the setting {CONSTRAINTS}{name} is no JSON: {text[:80]!r}") from error
+    return Constraint.of(name, values if isinstance(values, dict) else {"type": values})
 
 
 def column_names(expression: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -62,6 +62,9 @@ NEEDED = {
     for name in ("LanceEvolving", "LanceMergeTarget")
 } | {
     "org.lance.spark.catalog.LanceViewCatalog": "org.apache.spark.sql.connector.catalog.RelationCatalog",
+} | {
+    f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.TableInfo"
+    for name in ("LanceConstrained", "LanceConstraintCatalog")
 }
 
 

@@ -12,7 +12,7 @@ import org.apache.spark.sql.connector.catalog.TableChange;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
-public final class LanceEvolving extends LanceTable implements SupportsSchemaEvolution {
+public final class LanceEvolving extends LanceConstrained implements SupportsSchemaEvolution {
   public LanceEvolving(Map asked, Map answer) {
     super(asked, answer);
   }

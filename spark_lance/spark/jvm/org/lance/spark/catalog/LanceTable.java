@@ -79,13 +79,14 @@ public class LanceTable
 
   // The table of a question and its answer.
   public static LanceTable of(Map asked, Map answer) {
-    OptionalUnit evolving = null;
-    if (Shim.asksForSchemaChanges()) {
-      String kind = Callers.isPipeline() ? "LanceMergeTarget" : "LanceEvolving";
-      evolving = OptionalUnit.find("org.lance.spark.catalog." + kind, LanceTable.class.getClassLoader());
+    OptionalUnit kind = null;
+    if (Shim.hasConstraints()) {
+      String evolving = Callers.isPipeline() ? "LanceMergeTarget" : "LanceEvolving";
+      String name = Shim.asksForSchemaChanges() ? evolving : "LanceConstrained";
+      kind = OptionalUnit.find("org.lance.spark.catalog." + name, LanceTable.class.getClassLoader());
     }
-    return evolving == null
-        ? new LanceTable(asked, answer) : (LanceTable) evolving.construct(new Object[] {asked, answer});
+    return kind == null
+        ? new LanceTable(asked, answer) : (LanceTable) kind.construct(new Object[] {asked, answer});
   }
 
   public LanceTable(Map asked, Map answer) {

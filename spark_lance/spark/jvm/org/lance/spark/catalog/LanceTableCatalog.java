@@ -7,6 +7,7 @@ package org.lance.spark.catalog;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -40,6 +41,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.OptionalUnit;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
@@ -63,7 +65,11 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   public Set capabilities() {
-    return Collections.singleton(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
+    Set all = new HashSet();
+    all.add(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
+    // Python refuses them, and its error has what to write.
+    all.add(TableCatalogCapability.SUPPORTS_CREATE_TABLE_WITH_GENERATED_COLUMNS);
+    return all;
   }
 
   public String[] defaultNamespace() {
@@ -285,12 +291,18 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    return table(definition(Protocol.CREATE_TABLE, identifier, schema, partitions, properties));
+    return created(identifier, schema, partitions, properties, Collections.EMPTY_LIST);
+  }
+
+  final Table created(
+      Identifier identifier, StructType schema, Transform[] partitions, Map properties, List constraints) {
+    return table(definition(Protocol.CREATE_TABLE, identifier, schema, partitions, properties, constraints));
   }
 
   private Map definition(
-      String verb, Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+      String verb, Identifier identifier, StructType schema, Transform[] partitions, Map properties, List constraints) {
     Map question = question(verb, identifier);
+    question.put(Protocol.CONSTRAINTS, constraints);
     question.put(Protocol.SCHEMA, schema.json());
     question.put(Protocol.PROPERTIES, properties);
     question.put(Protocol.DEFAULT_FORMAT, Callers.namesDefaultFormat());
@@ -303,21 +315,21 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    return staged("create", identifier, schema, partitions, properties);
+    return staged("create", identifier, schema, partitions, properties, Collections.EMPTY_LIST);
   }
 
   public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    return staged("replace", identifier, schema, partitions, properties);
+    return staged("replace", identifier, schema, partitions, properties, Collections.EMPTY_LIST);
   }
 
   public StagedTable stageCreateOrReplace(
       Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    return staged("create_or_replace", identifier, schema, partitions, properties);
+    return staged("create_or_replace", identifier, schema, partitions, properties, Collections.EMPTY_LIST);
   }
 
-  private StagedTable staged(
-      String mode, Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    Map question = definition(Protocol.STAGE_TABLE, identifier, schema, partitions, properties);
+  final StagedTable staged(
+      String mode, Identifier identifier, StructType schema, Transform[] partitions, Map properties, List constraints) {
+    Map question = definition(Protocol.STAGE_TABLE, identifier, schema, partitions, properties, constraints);
     question.put(Protocol.MODE, mode);
     try {
       return new LanceTable.Staged(question, (Map) Bridge.ask(question, null));
@@ -407,9 +419,16 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     } else if (change instanceof TableChange.ClusterBy) {
       told.put(Protocol.KIND, "cluster_by");
       told.put(Protocol.COLUMNS, texts(((TableChange.ClusterBy) change).clusteringColumns()));
-    } else {
+    } else if (!isOfConstraint(change, told)) {
       told.put(Protocol.KIND, change.getClass().getSimpleName());
     }
+  }
+
+  // Describes a change of constraints, which Spark has since 4.1; returns whether it is one.
+  private static boolean isOfConstraint(TableChange change, Map told) {
+    OptionalUnit unit =
+        OptionalUnit.find("org.lance.spark.catalog.LanceConstrained", LanceTableCatalog.class.getClassLoader());
+    return unit != null && ((Boolean) unit.call("describe", new Object[] {change, told})).booleanValue();
   }
 
   private static List texts(NamedReference[] columns) {

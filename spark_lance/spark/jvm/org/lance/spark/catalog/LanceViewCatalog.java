@@ -27,7 +27,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
 
-public class LanceViewCatalog extends LanceTableCatalog implements RelationCatalog {
+public class LanceViewCatalog extends LanceConstraintCatalog implements RelationCatalog {
   private static final String TABLE = "table";
   private static final String FUNCTION = "function";
 

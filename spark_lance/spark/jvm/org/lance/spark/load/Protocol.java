@@ -82,6 +82,8 @@ public final class Protocol {
   public static final String COLUMNS = "columns";
   public static final String COMMENT = "comment";
   public static final String CONDITION = "condition";
+  public static final String CONSTRAINT = "constraint";
+  public static final String CONSTRAINTS = "constraints";
   public static final String CORES = "cores";
   public static final String CREATES = "creates";
   public static final String CURRENT_CATALOG = "current_catalog";
@@ -95,12 +97,14 @@ public final class Protocol {
   public static final String DISPLAY_NAME = "display_name";
   public static final String DISTINCT = "distinct";
   public static final String EACH = "each";
+  public static final String ENFORCED = "enforced";
   public static final String EPOCH = "epoch";
   public static final String EQUAL = "equal";
   public static final String ERROR = "error";
   public static final String EVOLVES = "evolves";
   public static final String EXECUTION = "execution";
   public static final String EXISTS_DEFAULT = "exists_default";
+  public static final String EXPRESSION = "expression";
   public static final String FILE = "file";
   public static final String FILES = "files";
   public static final String FUNCTION = "function";
@@ -146,6 +150,8 @@ public final class Protocol {
   public static final String READ = "read";
   public static final String READS = "reads";
   public static final String REF = "ref";
+  public static final String REFERENCES = "references";
+  public static final String RELY = "rely";
   public static final String REMOVED = "removed";
   public static final String REPLACES = "replaces";
   public static final String RESULT = "result";
@@ -160,6 +166,7 @@ public final class Protocol {
   public static final String SQL_CONFIGS = "sql_configs";
   public static final String STAGED = "staged";
   public static final String STREAMS = "streams";
+  public static final String TABLE = "table";
   public static final String TASK_AMOUNTS = "taskAmounts";
   public static final String TEST = "test";
   public static final String TEXT = "text";

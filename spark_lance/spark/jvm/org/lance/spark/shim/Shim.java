@@ -132,6 +132,11 @@ public final class Shim {
     return hasClass("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
   }
 
+  /** Whether Spark has constraints of tables: since Spark 4.1. */
+  public static boolean hasConstraints() {
+    return hasClass("org.apache.spark.sql.connector.catalog.constraints.Constraint");
+  }
+
   /** Whether Spark may still change the columns of the table of a MERGE. */
   public static boolean changesSchema(MergeIntoTable merge) {
     boolean asks = asksForSchemaChanges();

@@ -1,0 +1,152 @@
+// A table with constraints (Spark 4.1 and newer). Spark shows them, and checks them where its own plan writes the rows. The
+// commit checks them again, as Spark does not plan every write.
+//
+// Compiled in the driver by Janino.
+
+package org.lance.spark.catalog;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.constraints.Check;
+import org.apache.spark.sql.connector.catalog.constraints.Constraint;
+import org.apache.spark.sql.connector.catalog.constraints.ForeignKey;
+import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
+import org.apache.spark.sql.connector.catalog.constraints.Unique;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
+
+public class LanceConstrained extends LanceTable {
+  private static final String CHECK = "check";
+  private static final String PRIMARY_KEY = "primary_key";
+  private static final String UNIQUE = "unique";
+  private static final String FOREIGN_KEY = "foreign_key";
+
+  private final Constraint[] constraints;
+
+  public LanceConstrained(Map asked, Map answer) {
+    super(asked, answer);
+    List described = (List) answer.get(Protocol.CONSTRAINTS);
+    this.constraints = new Constraint[described == null ? 0 : described.size()];
+    for (int i = 0; i < constraints.length; i++) {
+      this.constraints[i] = constraint((Map) described.get(i));
+    }
+  }
+
+  public Constraint[] constraints() {
+    return constraints;
+  }
+
+  private static Constraint constraint(Map values) {
+    String name = (String) values.get(Protocol.NAME);
+    String type = (String) values.get(Protocol.TYPE);
+    boolean enforced = Boolean.TRUE.equals(values.get(Protocol.ENFORCED));
+    boolean rely = Boolean.TRUE.equals(values.get(Protocol.RELY));
+    Constraint.ValidationStatus status =
+        enforced ? Constraint.ValidationStatus.VALID : Constraint.ValidationStatus.UNVALIDATED;
+    if (type.equals(CHECK)) {
+      Check.Builder check = Constraint.check(name);
+      check.predicateSql((String) values.get(Protocol.EXPRESSION));
+      check.enforced(enforced);
+      check.rely(rely);
+      check.validationStatus(status);
+      return check.build();
+    }
+    NamedReference[] columns = columns(values.get(Protocol.COLUMNS));
+    if (type.equals(PRIMARY_KEY)) {
+      PrimaryKey.Builder key = Constraint.primaryKey(name, columns);
+      key.enforced(false);
+      key.rely(rely);
+      return key.build();
+    }
+    if (type.equals(UNIQUE)) {
+      Unique.Builder key = Constraint.unique(name, columns);
+      key.enforced(false);
+      key.rely(rely);
+      return key.build();
+    }
+    String[] table = Bridge.texts(values.get(Protocol.TABLE));
+    String[] namespace = new String[table.length - 1];
+    System.arraycopy(table, 0, namespace, 0, namespace.length);
+    Identifier other = Identifier.of(namespace, table[namespace.length]);
+    ForeignKey.Builder key = Constraint.foreignKey(name, columns, other, columns(values.get(Protocol.REFERENCES)));
+    key.enforced(false);
+    key.rely(rely);
+    return key.build();
+  }
+
+  private static NamedReference[] columns(Object names) {
+    String[] texts = Bridge.texts(names);
+    NamedReference[] columns = new NamedReference[texts.length];
+    for (int i = 0; i < columns.length; i++) {
+      columns[i] = Expressions.column("`" + texts[i].replace("`", "``") + "`");
+    }
+    return columns;
+  }
+
+  /** Describes a change of constraints to Python; returns whether it is one. */
+  public static Boolean describe(TableChange change, Map description) {
+    if (change instanceof TableChange.AddConstraint) {
+      description.put(Protocol.KIND, "add_constraint");
+      description.put(Protocol.CONSTRAINT, described(((TableChange.AddConstraint) change).constraint()));
+      return Boolean.TRUE;
+    }
+    if (change instanceof TableChange.DropConstraint) {
+      TableChange.DropConstraint drop = (TableChange.DropConstraint) change;
+      Map constraint = new HashMap();
+      constraint.put(Protocol.NAME, drop.name());
+      description.put(Protocol.KIND, "drop_constraint");
+      description.put(Protocol.CONSTRAINT, constraint);
+      description.put(Protocol.IF_EXISTS, Boolean.valueOf(drop.ifExists()));
+      return Boolean.TRUE;
+    }
+    return Boolean.FALSE;
+  }
+
+  static List described(Constraint[] constraints) {
+    List list = new ArrayList();
+    for (int i = 0; i < constraints.length; i++) {
+      list.add(described(constraints[i]));
+    }
+    return list;
+  }
+
+  private static Map described(Constraint constraint) {
+    Map values = new HashMap();
+    values.put(Protocol.NAME, constraint.name());
+    values.put(Protocol.ENFORCED, Boolean.valueOf(constraint.enforced()));
+    values.put(Protocol.RELY, Boolean.valueOf(constraint.rely()));
+    if (constraint instanceof Check) {
+      values.put(Protocol.TYPE, CHECK);
+      values.put(Protocol.EXPRESSION, ((Check) constraint).predicateSql());
+    } else if (constraint instanceof PrimaryKey) {
+      values.put(Protocol.TYPE, PRIMARY_KEY);
+      values.put(Protocol.COLUMNS, names(((PrimaryKey) constraint).columns()));
+    } else if (constraint instanceof Unique) {
+      values.put(Protocol.TYPE, UNIQUE);
+      values.put(Protocol.COLUMNS, names(((Unique) constraint).columns()));
+    } else if (constraint instanceof ForeignKey) {
+      ForeignKey key = (ForeignKey) constraint;
+      values.put(Protocol.TYPE, FOREIGN_KEY);
+      values.put(Protocol.COLUMNS, names(key.columns()));
+      values.put(Protocol.REFERENCES, names(key.referencedColumns()));
+      values.put(Protocol.TABLE, Bridge.list(LanceTableCatalog.parts(key.referencedTable())));
+    } else {
+      throw new UnsupportedOperationException("a constraint of the kind " + constraint.getClass().getSimpleName());
+    }
+    return values;
+  }
+
+  private static List names(NamedReference[] columns) {
+    List names = new ArrayList();
+    for (int i = 0; i < columns.length; i++) {
+      names.add(String.join(".", columns[i].fieldNames()));
+    }
+    return names;
+  }
+}

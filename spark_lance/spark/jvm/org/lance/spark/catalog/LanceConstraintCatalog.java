@@ -1,0 +1,43 @@
+// The catalog where CREATE TABLE and REPLACE TABLE have constraints (Spark 4.1 and newer).
+//
+// Compiled in the driver by Janino.
+
+package org.lance.spark.catalog;
+
+import java.util.HashSet;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
+import org.apache.spark.sql.connector.catalog.TableInfo;
+
+public class LanceConstraintCatalog extends LanceTableCatalog {
+  public Set capabilities() {
+    Set all = new HashSet(super.capabilities());
+    all.add(TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT);
+    return all;
+  }
+
+  public Table createTable(Identifier identifier, TableInfo info) {
+    return created(
+        identifier, info.schema(), info.partitions(), info.properties(), LanceConstrained.described(info.constraints()));
+  }
+
+  public StagedTable stageCreate(Identifier identifier, TableInfo info) {
+    return staged("create", identifier, info);
+  }
+
+  public StagedTable stageReplace(Identifier identifier, TableInfo info) {
+    return staged("replace", identifier, info);
+  }
+
+  public StagedTable stageCreateOrReplace(Identifier identifier, TableInfo info) {
+    return staged("create_or_replace", identifier, info);
+  }
+
+  private StagedTable staged(String mode, Identifier identifier, TableInfo info) {
+    return staged(
+        mode, identifier, info.schema(), info.partitions(), info.properties(), LanceConstrained.described(info.constraints()));
+  }
+}
