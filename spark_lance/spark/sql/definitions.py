@@ -15,7 +15,7 @@ from typing import Any
 import pyspark.sql.types as st
 
 from spark_lance.catalog.names import shown
-from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedFormatError
+from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, TABLE_OPTIONS, check_setting
 from spark_lance.spark.schema.new_fields import new_field
@@ -46,13 +46,10 @@ _RESERVED = frozenset(
     }
 )
 _FORMAT = "lance"
-# Metadata of columns that Spark computes.
-_GENERATED = "GENERATION_EXPRESSION"
 
 
 def create_table(question: Question) -> dict[str, Any]:
     """Make an empty table and return it; a LOCATION in the session's own catalog may have a table already."""
-    _check_computed(question)
     uri = _place(question, replaces=False)
     if question.catalog.session is not None and _location(question) and _is_table(question, uri):
         _check_same(question, uri)
@@ -66,7 +63,6 @@ def create_table(question: Question) -> dict[str, Any]:
 def stage_table(question: Question) -> dict[str, Any]:
     """Return a table that is about to be made or replaced, without touching anything."""
     mode = question.request["mode"]
-    _check_computed(question)
     exists = _exists(question)
     if mode == "create" and exists:
         raise TableExistsError(f"there is a table {question.name[-1]!r} already")
@@ -269,22 +265,6 @@ def _make(question: Question, mode: str, uri: str) -> None:
     if constraints := _constraints(question):
         builder.constraints(*constraints)
     builder.execute()
-
-
-def _check_computed(question: Question) -> None:
-    """Refuse columns that Spark would have to compute on every write.
-
-    Raises:
-        UnsupportedFormatError: a column is generated.
-    """
-    for column in json.loads(question.request["schema"])["fields"]:
-        name, expression = column["name"], column.get("metadata", {}).get(_GENERATED)
-        if expression:
-            raise UnsupportedFormatError(
-                f"column {name!r} is GENERATED ALWAYS AS ({expression}), which Lance tables do not have: "
-                f"leave that out, write the values, and ALTER TABLE t ADD CONSTRAINT {name} CHECK "
-                f"({name} <=> ({expression})) checks them"
-            )
 
 
 def _constraints(question: Question) -> list[Constraint]:

@@ -104,6 +104,7 @@ public final class ShimCheck implements Callable {
       Map answers = new HashMap();
       answers.put("schemaEvolution", Shim.schemaEvolution() != null);
       answers.put("asksForSchemaChanges", Shim.asksForSchemaChanges());
+      answers.put("hasConstraints", Shim.hasConstraints());
       answers.put("keepsViews", Shim.keepsViews());
       answers.put("takesCatalystFilters", Shim.takesCatalystFilters());
       answers.put("keepsReadPlan", Shim.keepsReadPlan());

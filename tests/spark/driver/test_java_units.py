@@ -57,15 +57,19 @@ OPENED = (
     "sun.util.calendar",
 )
 # Units that are used only where Spark has a class.
-NEEDED = {
-    f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution"
-    for name in ("LanceEvolving", "LanceMergeTarget")
-} | {
-    "org.lance.spark.catalog.LanceViewCatalog": "org.apache.spark.sql.connector.catalog.RelationCatalog",
-} | {
-    f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.TableInfo"
-    for name in ("LanceConstrained", "LanceConstraintCatalog")
-}
+NEEDED = (
+    {
+        f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution"
+        for name in ("LanceEvolving", "LanceMergeTarget")
+    }
+    | {
+        "org.lance.spark.catalog.LanceViewCatalog": "org.apache.spark.sql.connector.catalog.RelationCatalog",
+    }
+    | {
+        f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.TableInfo"
+        for name in ("LanceConstrained", "LanceConstraintCatalog")
+    }
+)
 
 
 @pytest.fixture(

@@ -7,7 +7,6 @@ package org.lance.spark.catalog;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -65,11 +64,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   public Set capabilities() {
-    Set all = new HashSet();
-    all.add(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
-    // Python refuses them, and its error has what to write.
-    all.add(TableCatalogCapability.SUPPORTS_CREATE_TABLE_WITH_GENERATED_COLUMNS);
-    return all;
+    return Collections.singleton(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
   }
 
   public String[] defaultNamespace() {
