@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from tests.import_graph import (
 LAYERS = (
     "redaction",
     "errors",
-    "late",
     "proto",
     "io",
     "arrow",
@@ -86,8 +84,16 @@ ROOMS = {
 LATE_IMPORTS_ALLOWED = {
     "spark_lance/spark/compat.py",  # workers load it, and need no session
     "spark_lance/__init__.py",
-    # Reading needs none of the parts of a dataset.
+    # Opening and reading a table loads nothing that only other calls need, see test_loaded.
+    "spark_lance/datasets/blob_bytes.py",
+    "spark_lance/datasets/dataset.py",
+    "spark_lance/datasets/fragment_changes.py",
+    "spark_lance/datasets/fresh.py",
     "spark_lance/datasets/lance_dataset.py",
+    "spark_lance/datasets/read.py",
+    "spark_lance/datasets/scan_request.py",
+    "spark_lance/datasets/scanner.py",
+    "spark_lance/table/schema/constraints.py",
     "spark_lance/index/pruners.py",
     "spark_lance/index/text/tokenizer.py",
     # What tasks that read local files do without, see test_tasks_load_little.
@@ -193,34 +199,6 @@ def test_arrow_does_not_ask_pandas_for_types() -> None:
 def test_imports_stand_at_the_top() -> None:
     others = [path for path in MODULES if str(path.relative_to(ROOT)) not in LATE_IMPORTS_ALLOWED]
     assert not [f"{place(path, line)}: {name}" for path in others for line, name in late_imports(path)]
-
-
-def test_late_names_are_what_type_checkers_see() -> None:
-    for path in MODULES:
-        seen, late = late_names(path)
-        assert late.items() <= seen.items(), place(path)
-
-
-def late_names(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return by name what a module imports for type checkers, and what it makes with `late` for the rest."""
-    seen: dict[str, str] = {}
-    late: dict[str, str] = {}
-    (tree, *_) = nodes(path)
-    assert isinstance(tree, ast.Module)
-    for node in tree.body:
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            for part in node.body:
-                if isinstance(part, ast.ImportFrom):
-                    seen |= {
-                        alias.asname or alias.name: f"{part.module}.{alias.name}" for alias in part.names
-                    }
-            for part in node.orelse:
-                if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call):
-                    assert ast.unparse(part.value.func) == "late"
-                    module, name = (ast.literal_eval(argument) for argument in part.value.args)
-                    late[ast.unparse(part.targets[0])] = f"{module}.{name}"
-                    assert hasattr(importlib.import_module(module), name)
-    return seen, late
 
 
 def test_sizes() -> None:

@@ -8,18 +8,13 @@ import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
-from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.addresses import fragments_of
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
 if TYPE_CHECKING:
-    from spark_lance.table.reading.blobs import descriptors, open_blobs, read_blobs
-else:
-    descriptors = late("spark_lance.table.reading.blobs", "descriptors")
-    open_blobs = late("spark_lance.table.reading.blobs", "open_blobs")
-    read_blobs = late("spark_lance.table.reading.blobs", "read_blobs")
+    pass
 
 __all__ = ["blob_columns", "with_blob_bytes"]
 
@@ -55,6 +50,8 @@ def with_blob_bytes(table: pa.Table, snapshot: Snapshot, columns: list[str]) -> 
         FormatError: a description points outside its file, or names a file that does not exist.
         FileNotFoundError: an object outside the table does not exist.
     """
+    from spark_lance.table.reading.blobs import descriptors, open_blobs, read_blobs
+
     by_id: dict[int, table_pb2.DataFragment] = {fragment.id: fragment for fragment in snapshot.fragments}
     fragments = [by_id[number] for number in fragments_of(table[ROW_ADDRESS].to_numpy()).tolist()]
     for name in columns:

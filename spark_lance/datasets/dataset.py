@@ -15,7 +15,6 @@ from spark_lance.datasets.read import LanceFragment
 from spark_lance.errors import OptionError
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.store import open_store
-from spark_lance.late import late
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import is_detached
@@ -24,28 +23,10 @@ from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
 if TYPE_CHECKING:
-    from spark_lance.datasets.building import Place, place_of
+    from spark_lance.datasets.building import Place
     from spark_lance.datasets.versions import DatasetBasePath
-    from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard, find_latest, plan_write
-    from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
-    from spark_lance.table.versions.resolve import Reference, version_at
-    from spark_lance.table.writing.align import Aligner
-    from spark_lance.table.writing.compression import compressed
-    from spark_lance.table.writing.inputs import as_reader
-    from spark_lance.table.writing.targets import choose_targets
-    from spark_lance.table.writing.write import write_fragments
-else:
-    place_of = late("spark_lance.datasets.building", "place_of")
-    commit_or_discard = late("spark_lance.table.inserts.write_plan", "commit_or_discard")
-    find_latest = late("spark_lance.table.inserts.write_plan", "find_latest")
-    plan_write = late("spark_lance.table.inserts.write_plan", "plan_write")
-    auto_cleanup_config = late("spark_lance.table.versions.auto_cleanup", "auto_cleanup_config")
-    version_at = late("spark_lance.table.versions.resolve", "version_at")
-    Aligner = late("spark_lance.table.writing.align", "Aligner")
-    compressed = late("spark_lance.table.writing.compression", "compressed")
-    as_reader = late("spark_lance.table.writing.inputs", "as_reader")
-    choose_targets = late("spark_lance.table.writing.targets", "choose_targets")
-    write_fragments = late("spark_lance.table.writing.write", "write_fragments")
+    from spark_lance.table.inserts.write_plan import WritePlan
+    from spark_lance.table.versions.resolve import Reference
 
 __all__ = ["LanceDataset", "LanceFragment", "dataset", "write_dataset"]
 
@@ -80,6 +61,8 @@ def dataset(
         VersionNotFoundError: it has no such version, tag or branch, or none so old.
         UnsupportedFormatError: it uses a feature that this release does not read.
     """
+    from spark_lance.table.versions.resolve import version_at
+
     store, root = open_store(uri, storage_options, commit_lock)
     store = store.with_bases(allowed_bases, base_store_params)
     if version is not None and asof is not None:
@@ -126,43 +109,48 @@ def write_dataset(
         uri: a path or an fsspec URI, or a LanceDataset.
         mode: "create" (fails if the table exists), "append" or "overwrite" (both create it if missing).
         schema: of an iterable of batches.
-        max_rows_per_file: rows after which a new file is begun.
-        max_bytes_per_file: bytes after which a new file is begun.
+        max_rows_per_file, max_bytes_per_file: a file that has reached one of these limits is closed.
         data_storage_version: "2.0", "2.1" or "2.2" ("stable"); the table's own or 2.2 by default.
-        compression: "zstd" or "lz4" for small files, "none" for files that are only packed; by default pages
-            are compressed where that costs readers little. A new table keeps it for later writes, in the
-            metadata of its fields; files of 2.0 compress text alone.
-        enable_stable_row_ids: of a new table: rows keep their `_rowid`; the default with a primary key.
+        compression: "zstd" or "lz4" for small files, "none" for files that are only packed. By default pages
+            are compressed where that costs readers little. A new table keeps the setting in the metadata of
+            its fields. Files of 2.0 compress text only.
+        enable_stable_row_ids: rows of a new table keep their `_rowid`. The default with a primary key.
         storage_options: options of the fsspec file system.
-        transaction_properties: kept with the transaction.
+        transaction_properties: stored with the transaction.
         commit_message: why the commit is made, for readers of the history.
         commit_lock: as for `dataset`.
         auto_cleanup_options: for a new table, which then cleans up by itself: `interval` in versions, and
             `older_than_seconds` or `retain_versions` or both.
-        initial_bases: of a new table: more places in which it may keep files.
-        target_bases: the places that take the new files in turns, by name or path; the table's own URI stands
-            for its root, which takes them by default.
-        target_all_bases: all places take them; with true, the table's root as the first of them, too.
+        initial_bases: more places for files of a new table.
+        target_bases: places for the new files, in turns, by name or path. The table's own URI is its root,
+            the default.
+        target_all_bases: write to all places. True includes the table's root, as the first.
         allowed_bases, base_store_params: as for `dataset`. `initial_bases` need not be listed.
 
     Raises:
         TableExistsError: mode "create" and the table exists.
         SchemaError: the data does not fit the table, or Lance cannot store a type.
-        OptionError: there is no such place, or the table that is to get new ones is there already.
+        OptionError: such a place does not exist, or an existing table would get new places.
         CommitError: another writer was in the way; see its subclasses.
     """
+    from spark_lance.datasets.building import place_of
+    from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
+    from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
+    from spark_lance.table.writing.compression import compressed
+    from spark_lance.table.writing.targets import choose_targets
+
     config = auto_cleanup_config(auto_cleanup_options)
     _check_target(uri, mode)
     place = place_of(uri, storage_options, commit_lock)
     place = place.with_bases(allowed_bases, base_store_params, initial_bases or ())
-    store, root = place.store, place.root
-    table = TableRef(store, root)
+    table = TableRef(place.store, place.root)
     latest = find_latest(table)
     reader = _reader(data, schema, latest if mode == "append" else None)
-    how = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
+    options = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
     new_bases = [base.stored() for base in initial_bases or ()]
-    plan = plan_write(store, root, latest, reader.schema, mode, bases=new_bases, **how)  # type: ignore[arg-type]
-    bases = plan.places(store, root, latest)
+    at = (table.store, table.root, latest)
+    plan = plan_write(*at, reader.schema, mode, bases=new_bases, **options)  # type: ignore[arg-type]
+    bases = plan.places(*at)
     plan = replace(plan, schema=compressed(plan.schema, compression))
     fragments = _written(
         reader,
@@ -180,6 +168,8 @@ def write_dataset(
 
 def _reader(data: Any, schema: pa.Schema | None, table: Manifest | None) -> pa.RecordBatchReader:
     """Return the rows of data; numbers without types get those of the table's columns."""
+    from spark_lance.table.writing.inputs import as_reader
+
     return as_reader(data, schema, None if table is None else table.schema.to_arrow())
 
 
@@ -197,6 +187,9 @@ def _check_target(target: Any, mode: str) -> None:
 
 def _written(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:
     """Write rows as data files; return the messages of their fragments."""
+    from spark_lance.table.writing.align import Aligner
+    from spark_lance.table.writing.write import write_fragments
+
     aligner = Aligner(reader.schema, plan.schema)
     batches = (aligner.align(batch) for batch in reader)
     return write_fragments(batches, place.table, plan.schema, version=plan.version, **how)

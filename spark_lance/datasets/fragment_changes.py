@@ -13,7 +13,6 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError, OptionError, OptionTypeError, RowNotFoundError, SchemaError
 from spark_lance.expressions.predicate import Predicate
 from spark_lance.file.base.extensions import known_schema
-from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
@@ -22,29 +21,7 @@ from spark_lance.table.reading.system_columns import nameable
 if TYPE_CHECKING:
     from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata
     from spark_lance.datasets.lance_schema import LanceSchema
-    from spark_lance.file.opening import open_file
-    from spark_lance.table.columns.evolve import ColumnFiles, extend_fragment
-    from spark_lance.table.columns.new_columns import Computation, Join, Stream, expressions, function
-    from spark_lance.table.columns.update_in_place import NewValues, update_fragment
-    from spark_lance.table.commits.row_changes import RowChanges
-    from spark_lance.table.format.row_set import RowSet
-    from spark_lance.table.writing.inputs import as_reader
-else:
-    DataFile = late("spark_lance.datasets.fragment_metadata", "DataFile")
-    FragmentMetadata = late("spark_lance.datasets.fragment_metadata", "FragmentMetadata")
-    LanceSchema = late("spark_lance.datasets.lance_schema", "LanceSchema")
-    open_file = late("spark_lance.file.opening", "open_file")
-    ColumnFiles = late("spark_lance.table.columns.evolve", "ColumnFiles")
-    extend_fragment = late("spark_lance.table.columns.evolve", "extend_fragment")
-    Join = late("spark_lance.table.columns.new_columns", "Join")
-    Stream = late("spark_lance.table.columns.new_columns", "Stream")
-    expressions = late("spark_lance.table.columns.new_columns", "expressions")
-    function = late("spark_lance.table.columns.new_columns", "function")
-    NewValues = late("spark_lance.table.columns.update_in_place", "NewValues")
-    update_fragment = late("spark_lance.table.columns.update_in_place", "update_fragment")
-    RowChanges = late("spark_lance.table.commits.row_changes", "RowChanges")
-    RowSet = late("spark_lance.table.format.row_set", "RowSet")
-    as_reader = late("spark_lance.table.writing.inputs", "as_reader")
+    from spark_lance.table.columns.new_columns import Computation, Stream
 
 __all__ = ["FragmentChanges"]
 
@@ -65,10 +42,14 @@ class FragmentChanges(ABC):
     @property
     def metadata(self) -> FragmentMetadata:
         """The metadata of the fragment from the manifest."""
+        from spark_lance.datasets.fragment_metadata import FragmentMetadata
+
         return FragmentMetadata.of(self.message)
 
     def data_files(self) -> list[DataFile]:
         """Return the data files."""
+        from spark_lance.datasets.fragment_metadata import DataFile
+
         return [DataFile.of(file) for file in self.message.files]
 
     def deletion_file(self) -> str | None:
@@ -88,6 +69,8 @@ class FragmentChanges(ABC):
         Raises:
             FormatError: they have not.
         """
+        from spark_lance.file.opening import open_file
+
         snapshot = self.snapshot
         rows = snapshot.physical_rows(self.message)
         for file in self.message.files:
@@ -133,6 +116,10 @@ class FragmentChanges(ABC):
         return self._without(np.asarray((rows - gone).to_array(), np.uint32))
 
     def _without(self, offsets: np.ndarray[Any, np.dtype[np.uint32]]) -> FragmentMetadata | None:
+        from spark_lance.datasets.fragment_metadata import FragmentMetadata
+        from spark_lance.table.commits.row_changes import RowChanges
+        from spark_lance.table.format.row_set import RowSet
+
         if not len(offsets):
             return self.metadata
         at = self.snapshot
@@ -162,6 +149,9 @@ class FragmentChanges(ABC):
             SchemaError: a column exists already, or the values do not fit.
             ExpressionError: an expression does not fit the columns.
         """
+        from spark_lance.table.columns.new_columns import Stream, expressions, function
+        from spark_lance.table.writing.inputs import as_reader
+
         at = self.snapshot
         source: Computation | Stream
         if isinstance(value_func, Mapping):
@@ -189,6 +179,9 @@ class FragmentChanges(ABC):
         Raises:
             SchemaError: see `LanceDataset.merge`.
         """
+        from spark_lance.table.columns.new_columns import Join
+        from spark_lance.table.writing.inputs import as_reader
+
         kind = pa.uint64()
         if left_on not in (ROW_ID, ROW_ADDRESS):
             kind = self.snapshot.schema.field(left_on).arrow_type()
@@ -215,6 +208,11 @@ class FragmentChanges(ABC):
         Raises:
             SchemaError: a column does not exist, or values do not fit it.
         """
+        from spark_lance.datasets.fragment_metadata import FragmentMetadata
+        from spark_lance.table.columns.evolve import ColumnFiles
+        from spark_lance.table.columns.update_in_place import NewValues, update_fragment
+        from spark_lance.table.writing.inputs import as_reader
+
         at = self.snapshot
         data = as_reader(data_obj, schema).read_all()
         values = NewValues(at.manifest, data, left_on, right_on or left_on)
@@ -226,6 +224,10 @@ class FragmentChanges(ABC):
     def _extended(
         self, source: Computation | Stream, batch_size: int | None
     ) -> tuple[FragmentMetadata, LanceSchema]:
+        from spark_lance.datasets.fragment_metadata import FragmentMetadata
+        from spark_lance.datasets.lance_schema import LanceSchema
+        from spark_lance.table.columns.evolve import extend_fragment
+
         at = self.snapshot
         if not len(source.schema):
             raise SchemaError("the data has no new columns")

@@ -19,23 +19,13 @@ from spark_lance.errors import OptionError
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.file.base.extensions import known_table
 from spark_lance.file.base.schema import Schema
-from spark_lance.late import late
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 
 if TYPE_CHECKING:
-    from spark_lance.index.vector.query import VectorQuery
     from spark_lance.memwal.fresh import FreshRows, FreshScan
-    from spark_lance.memwal.nearest import nearest_rows
     from spark_lance.table.reading.take import RowNumbers
-    from spark_lance.table.writing.align import Aligner
-    from spark_lance.table.writing.inputs import as_reader
-else:
-    VectorQuery = late("spark_lance.index.vector.query", "VectorQuery")
-    nearest_rows = late("spark_lance.memwal.nearest", "nearest_rows")
-    Aligner = late("spark_lance.table.writing.align", "Aligner")
-    as_reader = late("spark_lance.table.writing.inputs", "as_reader")
 
 __all__ = ["FreshDataset"]
 
@@ -112,6 +102,9 @@ class FreshDataset(Readable):
             OptionError: the table has no primary key.
             SchemaError: the keys do not fit it, or a column does not exist.
         """
+        from spark_lance.table.writing.align import Aligner
+        from spark_lance.table.writing.inputs import as_reader
+
         names = self.rows.key_names
         if not names:
             raise OptionError("rows are looked up by their primary key, and the table declares none")
@@ -146,6 +139,9 @@ class FreshSearcher(Searcher):
 
     def run(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
         """Return the rows that a search finds, with the columns that it adds."""
+        from spark_lance.index.vector.query import VectorQuery
+        from spark_lance.memwal.nearest import nearest_rows
+
         nearest = dict(request.nearest or {})
         if nearest.get("k") is None and request.limit is not None:
             nearest["k"] = max(request.limit, 1)

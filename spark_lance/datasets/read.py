@@ -23,29 +23,14 @@ from spark_lance.datasets.scanner import LanceScanner, ScanSource
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.predicate import Predicate
 from spark_lance.file.base.extensions import known_schema, known_table
-from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from spark_lance.datasets.building import write_fragments
     from spark_lance.datasets.fragment_metadata import FragmentMetadata
     from spark_lance.datasets.lance_dataset import LanceDataset
-    from spark_lance.table.reading.blobs import blob_path, descriptors, open_blobs
-    from spark_lance.table.reading.changes_feed import changes_between
-    from spark_lance.table.reading.take import RowNumbers, take_addresses, take_positions, take_row_ids
-    from spark_lance.table.versions.resolve import resolve
-else:
-    write_fragments = late("spark_lance.datasets.building", "write_fragments")
-    blob_path = late("spark_lance.table.reading.blobs", "blob_path")
-    descriptors = late("spark_lance.table.reading.blobs", "descriptors")
-    open_blobs = late("spark_lance.table.reading.blobs", "open_blobs")
-    changes_between = late("spark_lance.table.reading.changes_feed", "changes_between")
-    take_addresses = late("spark_lance.table.reading.take", "take_addresses")
-    take_positions = late("spark_lance.table.reading.take", "take_positions")
-    take_row_ids = late("spark_lance.table.reading.take", "take_row_ids")
-    resolve = late("spark_lance.table.versions.resolve", "resolve")
+    from spark_lance.table.reading.take import RowNumbers
 
 __all__ = ["LanceFragment", "Readable"]
 
@@ -224,6 +209,8 @@ class Readable(ScanSource):
             IndexError: a position is outside the rows.
             SchemaError: a column does not exist.
         """
+        from spark_lance.table.reading.take import take_positions
+
         chosen = Projection.of(columns, self.snapshot.schema)
         return known_table(chosen.apply(take_positions(self.plan_scan(chosen.reads), indices)))
 
@@ -278,6 +265,8 @@ class LanceFragment(FragmentChanges, Readable):
         Raises:
             OptionError: there are no rows.
         """
+        from spark_lance.datasets.building import write_fragments
+
         result = write_fragments(
             data,
             dataset_uri,

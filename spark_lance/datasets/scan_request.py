@@ -13,14 +13,11 @@ from spark_lance.datasets.ordering import ColumnOrdering
 from spark_lance.datasets.projection import Columns
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.predicate import Predicate
-from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.reading.texts import check_text_as
 
 if TYPE_CHECKING:
     from spark_lance.index.vector.query import VectorQuery
-else:
-    VectorQuery = late("spark_lance.index.vector.query", "VectorQuery")
 
 __all__ = ["BATCH_BYTES", "BATCH_ROWS", "HINTS", "BlobHandling", "ScanRequest", "check_hints"]
 
@@ -125,6 +122,8 @@ class ScanRequest:
         Raises:
             OptionError: a key or value that a search does not have.
         """
+        from spark_lance.index.vector.query import VectorQuery
+
         if not isinstance(self.nearest, Mapping):
             raise OptionTypeError(
                 f"nearest is a dict such as {{'column': 'vector', 'q': [...], 'k': 10}}, not {self.nearest!r}"

@@ -18,7 +18,6 @@ from spark_lance.datasets.scan_request import ScanRequest
 from spark_lance.errors import OptionError
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.extensions import known_schema, known_table
-from spark_lance.late import late
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.addresses import row_addresses
 from spark_lance.table.reading.pieces import in_batches
@@ -26,14 +25,7 @@ from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan, rows_witho
 from spark_lance.table.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from spark_lance.datasets.blob_bytes import blob_columns, with_blob_bytes
-    from spark_lance.datasets.plan_text import analyzed, explained, scanned_rows
-else:
-    blob_columns = late("spark_lance.datasets.blob_bytes", "blob_columns")
-    with_blob_bytes = late("spark_lance.datasets.blob_bytes", "with_blob_bytes")
-    analyzed = late("spark_lance.datasets.plan_text", "analyzed")
-    explained = late("spark_lance.datasets.plan_text", "explained")
-    scanned_rows = late("spark_lance.datasets.plan_text", "scanned_rows")
+    pass
 
 __all__ = ["LanceScanner", "ScanSource", "Searcher"]
 
@@ -190,6 +182,8 @@ class LanceScanner:
         Args:
             verbose: open all fragments, and list the rows that page statistics leave.
         """
+        from spark_lance.datasets.plan_text import explained
+
         searched = self.source.searcher.steps(self.request) if self.request.nearest is not None else ()
         scan = self._plan(self._reads)
         return explained(self.request, self._projection, scan, self._condition, verbose, searched)
@@ -199,6 +193,8 @@ class LanceScanner:
 
         Bytes and requests are those of the process during the run, including concurrent reads.
         """
+        from spark_lance.datasets.plan_text import analyzed, scanned_rows
+
         scanned = scanned_rows(self.request, self._plan(self._reads), self._condition)
         return analyzed(self.explain_plan(verbose=True), self._parts(self.request.batch_bytes), scanned)
 
@@ -235,6 +231,8 @@ class LanceScanner:
     @cached_property
     def _blobs(self) -> list[str]:
         """The columns whose blobs are read as bytes."""
+        from spark_lance.datasets.blob_bytes import blob_columns
+
         if self.request.blob_handling != "all_binary":
             return []
         schema = self.source.snapshot.schema
@@ -319,6 +317,8 @@ class LanceScanner:
 
     def _finished(self, part: pa.Table) -> pa.Table:
         """Return rows as they are shown, from what was read."""
+        from spark_lance.datasets.blob_bytes import with_blob_bytes
+
         if self.request.include_deleted_rows:
             part = _without_ids(part, self.source.snapshot)
         if self._blobs:

@@ -27,13 +27,10 @@ import pyarrow.compute as pc
 from spark_lance.errors import ConstraintError, ExpressionError, FormatError
 from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal, bind, type_of
 from spark_lance.expressions.predicate import Condition, compile_tree
-from spark_lance.late import late
 from spark_lance.table.format.reserved_names import CONSTRAINTS
 
 if TYPE_CHECKING:
-    from spark_lance.expressions.sql import parse_sql
-else:
-    parse_sql = late("spark_lance.expressions.sql", "parse_sql")
+    pass
 
 __all__ = [
     "CHECK",
@@ -198,6 +195,8 @@ def own_condition(expression: str, schema: pa.Schema) -> Condition | None:
         expression: Spark's SQL.
         schema: the columns of the table.
     """
+    from spark_lance.expressions.sql import parse_sql
+
     if _AMBIGUOUS.search(expression):
         return None
     names = [name.lower() for name in schema.names]
