@@ -115,10 +115,9 @@ def write_dataset(
             are compressed where that costs readers little. A new table keeps the setting in the metadata of
             its fields. Files of 2.0 compress text only.
         enable_stable_row_ids: rows of a new table keep their `_rowid`. The default with a primary key.
-        storage_options: options of the fsspec file system.
+        storage_options, commit_lock: as for `dataset`.
         transaction_properties: stored with the transaction.
         commit_message: why the commit is made, for readers of the history.
-        commit_lock: as for `dataset`.
         auto_cleanup_options: for a new table, which then cleans up by itself: `interval` in versions, and
             `older_than_seconds` or `retain_versions` or both.
         initial_bases: more places for files of a new table.
@@ -146,22 +145,17 @@ def write_dataset(
     table = TableRef(place.store, place.root)
     latest = find_latest(table)
     reader = _reader(data, schema, latest if mode == "append" else None)
-    options = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
-    new_bases = [base.stored() for base in initial_bases or ()]
     at = (table.store, table.root, latest)
-    plan = plan_write(*at, reader.schema, mode, bases=new_bases, **options)  # type: ignore[arg-type]
+    rules = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
+    new_bases = [base.stored() for base in initial_bases or ()]
+    plan = plan_write(*at, reader.schema, mode, bases=new_bases, **rules)  # type: ignore[arg-type]
     bases = plan.places(*at)
     plan = replace(plan, schema=compressed(plan.schema, compression))
-    fragments = _written(
-        reader,
-        place,
-        plan,
-        max_rows_per_file=max_rows_per_file,
-        max_bytes_per_file=max_bytes_per_file,
-        in_memory=isinstance(data, pa.Table | pa.RecordBatch),
-        targets=choose_targets(bases, target_bases, target_all_bases),
-    )
     properties = _with_message(transaction_properties or {}, commit_message)
+    limits = {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
+    targets = choose_targets(bases, target_bases, target_all_bases)
+    in_memory = isinstance(data, pa.Table | pa.RecordBatch)
+    fragments = _written(reader, place, plan, targets=targets, in_memory=in_memory, **limits)
     committed = commit_or_discard(table, plan, fragments, properties, config, bases=bases)
     return LanceDataset(place.uri, table, committed)
 

@@ -209,7 +209,7 @@ def test_a_conflict_deletes_the_files_of_the_loser(path: str, monkeypatch: pytes
         spark_lance.write_dataset(numbers(5, 6), path, "overwrite")
         return fragments
 
-    monkeypatch.setattr("spark_lance.datasets.dataset.write_fragments", overwritten_meanwhile)
+    monkeypatch.setattr("spark_lance.table.writing.write.write_fragments", overwritten_meanwhile)
     with pytest.raises(IncompatibleConflictError):
         spark_lance.write_dataset(numbers(3, 4), path, "append")
     assert spark_lance.dataset(path).to_table()["id"].to_pylist() == [5]
