@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["HIDDEN", "SECRET_NAMES", "is_secret_name", "redacted", "shown_options"]
-
 # In place of a secret.
 HIDDEN = "***"
 # Parts of the names of options and settings whose values are secret; a regular expression for Java, too.

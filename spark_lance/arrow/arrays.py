@@ -17,24 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = [
-    "CapacityError",
-    "dictionary_types",
-    "empty_text",
-    "flags_of",
-    "join",
-    "kept_rows",
-    "movable",
-    "numbers_of",
-    "numpy_type",
-    "of_flags",
-    "of_numbers",
-    "one_array",
-    "pick_rows",
-    "sound",
-]
-
-
 _VARIABLE = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 

@@ -12,18 +12,6 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError
 
-__all__ = [
-    "as_bytes",
-    "bitmap_buffer",
-    "check_offsets",
-    "expand_ranges",
-    "is_ascii",
-    "pack_bits",
-    "padding",
-    "unpack_bits",
-    "view_as",
-]
-
 
 def as_bytes(data: Any) -> np.ndarray:
     """Return any bytes-like object as a uint8 array, without a copy."""

@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError, SchemaError
 
-__all__ = ["check_stored_text", "check_texts"]
-
 _LARGE = (pa.large_string(), pa.large_binary())
 _REMEDY = (
     "store it as BINARY (CAST(x AS BINARY)), decode it (decode(x, 'ISO-8859-1')), or replace the wrong bytes "

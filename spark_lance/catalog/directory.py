@@ -50,8 +50,6 @@ from spark_lance.table.format.paths import VERSIONS_DIR
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.drop import drop_table, dropping_folders, is_hidden_folder
 
-__all__ = ["DirectoryCatalog"]
-
 logger = logging.getLogger(__name__)
 
 _LIST = "__manifest"

@@ -11,8 +11,6 @@ from typing import Protocol
 
 from spark_lance.errors import OptionError
 
-__all__ = ["SEPARATOR", "Catalog", "Name", "TableEntry", "can_be_part", "check_part", "shown"]
-
 Name = tuple[str, ...]
 
 # Joins the parts of a name in the object ids of Lance's namespaces.

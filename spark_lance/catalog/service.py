@@ -37,8 +37,6 @@ from spark_lance.errors import (
 from spark_lance.io.failures import presentable
 from spark_lance.redaction import redacted
 
-__all__ = ["IMPLEMENTATIONS", "ServiceCatalog"]
-
 # The environment variable that lists classes of namespaces that may be imported.
 IMPLEMENTATIONS = "SPARK_LANCE_NAMESPACE_IMPLS"
 

@@ -46,8 +46,6 @@ from spark_lance.errors import (
 )
 from spark_lance.io.store import Store, join
 
-__all__ = ["VIEWS_DIR", "HoldsViews", "Views", "check_view", "parse_view"]
-
 VIEWS_DIR = "__views"
 _SUFFIX = ".json"
 _FORMAT, _VERSION = "spark-lance view", 1

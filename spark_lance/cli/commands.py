@@ -10,8 +10,6 @@ import click
 
 from spark_lance.cli.names import Arguments
 
-__all__ = ["COMMANDS", "COMMON", "Command", "Group"]
-
 
 @dataclass(frozen=True)
 class Command:

@@ -8,8 +8,6 @@ from click.shell_completion import get_completion_class
 from spark_lance.cli.names import COMPLETE, PROGRAM, Arguments
 from spark_lance.cli.output import say
 
-__all__ = ["completion"]
-
 
 def completion(arguments: Arguments) -> int:
     """Print the script of a shell, which asks the program itself for what fits."""

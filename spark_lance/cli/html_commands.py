@@ -23,11 +23,6 @@ from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
 from spark_lance.table.metadata.detail import table_detail
 
-__all__ = [
-    "html_page",
-    "inspect",
-]
-
 _VERSIONS = 200
 _FRAGMENTS = 200
 _WIDTH, _HEIGHT, _BAR = 860, 160, 18

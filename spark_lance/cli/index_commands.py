@@ -15,8 +15,6 @@ from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.storage import INDEX_TYPES
 from spark_lance.io.progress import reporting
 
-__all__ = ["build_index", "drop_index", "list_indices", "optimize_indices"]
-
 
 def list_indices(arguments: Arguments) -> int:
     """Show the indices of a table, and how many of its rows each of them knows."""

@@ -33,19 +33,6 @@ from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.ref_files import list_tags
 
-__all__ = [
-    "ENGINES",
-    "Engine",
-    "Verdict",
-    "advice_for",
-    "doctor",
-    "history",
-    "inspect",
-    "judge",
-    "schema",
-    "stats",
-]
-
 _FLAGS_OF_30 = 1 | 2 | 4 | 8
 _FLAGS_OF_38 = _FLAGS_OF_30 | 16
 _FLAGS_OF_2025 = _FLAGS_OF_38 | 32

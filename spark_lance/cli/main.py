@@ -22,8 +22,6 @@ from spark_lance.errors import LanceError
 from spark_lance.io.failures import local_failure
 from spark_lance.redaction import redacted
 
-__all__ = ["command_line", "main"]
-
 _FAILED = 2
 _INTERRUPTED = 130
 _ABOUT = "Look at Lance tables, change them, keep them small. Exit code 2 means that a command failed."

@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TypeAlias
 
-__all__ = ["COMPLETE", "PROGRAM", "Arguments"]
-
 # The installed program, and the variable with which a shell asks it for completions.
 PROGRAM, COMPLETE = "spark-lance", "_SPARK_LANCE_COMPLETE"
 

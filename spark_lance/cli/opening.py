@@ -10,8 +10,6 @@ from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import OptionError
 from spark_lance.io.base_options import ALLOWED_BASES
 
-__all__ = ["columns_of", "open_table", "reference_of", "storage_options"]
-
 
 def open_table(arguments: Arguments) -> LanceDataset:
     """Open the version that the arguments name, by default the newest one.

@@ -36,8 +36,6 @@ from rich.text import Text
 from spark_lance.errors import LanceError, StoreError
 from spark_lance.io.failures import local_failure
 
-__all__ = ["Progress", "as_json", "print_pairs", "print_table", "say", "size_text", "unwritten", "visible"]
-
 _NUMBERS = (int, float)
 _WIDEST = 80
 # A column narrower than this tells nothing: rather leave it out.

@@ -19,16 +19,6 @@ from spark_lance.datasets.sql import duckdb_module
 from spark_lance.errors import ExpressionError, OptionError
 from spark_lance.file.base.schema import Field
 
-__all__ = [
-    "count",
-    "diff",
-    "head",
-    "sample",
-    "search",
-    "show_rows",
-    "sql",
-]
-
 
 def head(arguments: Arguments) -> int:
     """Show the first rows."""

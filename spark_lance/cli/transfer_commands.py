@@ -43,16 +43,6 @@ from spark_lance.errors import (
 from spark_lance.io.progress import report
 from spark_lance.table.format.paths import VERSIONS_DIR
 
-__all__ = [
-    "FORMATS",
-    "Format",
-    "convert",
-    "export_rows",
-    "format_of",
-    "import_rows",
-    "write_counted",
-]
-
 
 class RowWriter(Protocol):
     """A sink for batches, until it is closed."""

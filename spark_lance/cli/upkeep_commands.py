@@ -21,8 +21,6 @@ from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import CleanupFile
 from spark_lance.table.versions.versions import list_versions
 
-__all__ = ["check", "compact", "vacuum"]
-
 _DAMAGED = 1
 
 

@@ -10,17 +10,6 @@ from spark_lance.cli.output import as_json, print_table, say
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.table.versions.resolve import Reference
 
-__all__ = [
-    "create_branch",
-    "create_tag",
-    "delete_branch",
-    "delete_tag",
-    "list_branches",
-    "list_tags",
-    "restore",
-    "update_tag",
-]
-
 
 def list_tags(arguments: Arguments) -> int:
     """Show the tags of a table."""

@@ -9,8 +9,6 @@ from spark_lance.io.progress import reporting
 from spark_lance.memwal.names import GRACE
 from spark_lance.table.versions.ages import parse_duration
 
-__all__ = ["compact", "shards"]
-
 
 def shards(arguments: Arguments) -> int:
     """Show the shards of a table."""

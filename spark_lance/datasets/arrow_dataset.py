@@ -18,8 +18,6 @@ from spark_lance.errors import UnsupportedFormatError
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["ArrowDataset"]
-
 
 class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
     """One version of a table in the shape of pyarrow's datasets. Made by `LanceDataset.to_pyarrow`."""

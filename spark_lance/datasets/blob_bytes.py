@@ -16,8 +16,6 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS
 if TYPE_CHECKING:
     pass
 
-__all__ = ["blob_columns", "with_blob_bytes"]
-
 
 def blob_columns(schema: Schema, names: tuple[str, ...]) -> list[str]:
     """Return those of some top-level columns that hold blobs.

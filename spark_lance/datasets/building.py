@@ -38,8 +38,6 @@ from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FI
 from spark_lance.table.writing.targets import choose_targets
 from spark_lance.table.writing.write import write_fragments as write_files
 
-__all__ = ["Place", "commit", "fragment_from_file", "merge_appends", "place_of", "write_fragments"]
-
 
 @dataclass(frozen=True)
 class Place(OfTable):

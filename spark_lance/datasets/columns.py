@@ -42,13 +42,6 @@ from spark_lance.table.writing.inputs import as_reader
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = [
-    "Checkpoints",
-    "DatasetColumns",
-    "read_alteration",
-    "sample_row",
-]
-
 
 class Checkpoints:
     """The kept results of one run.

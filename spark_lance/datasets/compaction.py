@@ -21,8 +21,6 @@ from spark_lance.table.maintenance.compact_plan import read_options
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["Compaction"]
-
 
 class Compaction:
     """Compaction in steps that can run on different machines: plan, execute each task, commit the results."""

@@ -29,8 +29,6 @@ from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["DatasetSettings"]
-
 
 @dataclass(frozen=True)
 class DatasetSettings:

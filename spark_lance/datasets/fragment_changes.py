@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from spark_lance.datasets.lance_schema import LanceSchema
     from spark_lance.table.columns.new_columns import Computation, Stream
 
-__all__ = ["FragmentChanges"]
-
 _WINDOW_BYTES = 64 << 20
 _BATCH_ROWS = 1 << 20
 

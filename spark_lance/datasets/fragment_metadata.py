@@ -12,15 +12,6 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.paths import deletion_path
 
-__all__ = [
-    "DataFile",
-    "DeletionFile",
-    "FragmentMetadata",
-    "RowDatasetVersionMeta",
-    "RowIdMeta",
-    "messages_of",
-]
-
 _KINDS = table_pb2.DeletionFile
 _DELETION_TYPES = {"array": _KINDS.ARROW_ARRAY, "bitmap": _KINDS.BITMAP}
 

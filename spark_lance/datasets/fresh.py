@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from spark_lance.memwal.fresh import FreshRows, FreshScan
     from spark_lance.table.reading.take import RowNumbers
 
-__all__ = ["FreshDataset"]
-
 
 @dataclass(frozen=True, repr=False)
 class FreshDataset(Readable):

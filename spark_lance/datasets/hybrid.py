@@ -24,8 +24,6 @@ from spark_lance.table.format.manifest import Manifest
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["CANDIDATES", "RELEVANCE", "HybridQuery", "HybridTopK", "fuse", "hybrid_search"]
-
 RELEVANCE = "_relevance_score"
 # Rows that each of the two searches ranks, unless more are wanted.
 CANDIDATES = 100

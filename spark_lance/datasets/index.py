@@ -42,13 +42,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = [
-    "DatasetIndices",
-    "drop_index",
-    "known_indices",
-    "segment_figures",
-]
-
 _SYSTEM_PREFIX = "__lance_"
 
 

@@ -12,8 +12,6 @@ from pyroaring import BitMap
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.coverage import covered_ids
 
-__all__ = ["Index", "IndexFile"]
-
 
 @dataclass(frozen=True)
 class IndexFile:

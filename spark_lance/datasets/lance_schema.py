@@ -13,8 +13,6 @@ from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import DEFAULT_VERSION
 from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
 
-__all__ = ["LanceField", "LanceSchema"]
-
 
 @dataclass(frozen=True)
 class LanceField:

@@ -17,8 +17,6 @@ from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, clea
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["DatasetOptimizer"]
-
 
 @dataclass(frozen=True)
 class DatasetOptimizer:

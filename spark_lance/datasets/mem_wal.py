@@ -39,14 +39,6 @@ from spark_lance.table.versions.versions import load_latest
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = [
-    "WRITER_DEFAULTS",
-    "DatasetWal",
-    "ShardInfo",
-    "drop_mem_wal",
-    "initialize_mem_wal",
-]
-
 # The reference writes them, too; all are hints for writers.
 WRITER_DEFAULTS: Mapping[str, str] = {
     "durable_write": "true",

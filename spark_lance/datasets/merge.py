@@ -28,13 +28,6 @@ from spark_lance.table.writing.write import delete_fragment_files
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = [
-    "MergeInsertBuilder",
-    "MergeResult",
-    "analyzed_merge",
-    "explained_merge",
-]
-
 _MATCHED = {"keep": "DoNothing", "update": "UpdateAll", "delete": "Delete", "fail": "Fail"}
 # Which side's rows a join keeps without a partner: the table is on the left, the source on the right.
 _JOINS = {(False, False): "Inner", (False, True): "Right", (True, False): "Left", (True, True): "Full"}

@@ -27,8 +27,6 @@ from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.operations.update_config import text_updates
 from spark_lance.table.schema.changes import add_fields, schema_protos
 
-__all__ = ["LanceOperation", "Operation"]
-
 AnySchema: TypeAlias = LanceSchema | pa.Schema
 
 

@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import OptionError
 
-__all__ = ["ColumnOrdering", "OrderBy", "first_rows", "orderings", "sorted_rows"]
-
 
 @dataclass(frozen=True)
 class ColumnOrdering:

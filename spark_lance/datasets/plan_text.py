@@ -19,8 +19,6 @@ from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
-__all__ = ["analyzed", "explained", "scanned_rows"]
-
 _SHOWN_FRAGMENTS = 20
 
 

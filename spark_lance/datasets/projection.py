@@ -15,8 +15,6 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.jsonb.columns import holds_json, is_json_field
 from spark_lance.table.reading.system_columns import nameable, system_field, system_names
 
-__all__ = ["Columns", "Output", "Projection"]
-
 Columns = Sequence[str] | Mapping[str, str] | None
 
 

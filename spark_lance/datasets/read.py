@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
     from spark_lance.table.reading.take import RowNumbers
 
-__all__ = ["LanceFragment", "Readable"]
-
 
 class Readable(ScanSource):
     """The methods that read a version or one of its fragments."""

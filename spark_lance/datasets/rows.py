@@ -17,8 +17,6 @@ from spark_lance.table.rows.update import update_rows
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["DatasetRows", "UpdateResult"]
-
 _TIMEOUT = timedelta(seconds=30)
 
 

@@ -19,8 +19,6 @@ from spark_lance.table.reading.texts import check_text_as
 if TYPE_CHECKING:
     from spark_lance.index.vector.query import VectorQuery
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "HINTS", "BlobHandling", "ScanRequest", "check_hints"]
-
 logger = logging.getLogger(__name__)
 
 BATCH_BYTES = 8 << 20

@@ -27,8 +27,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 if TYPE_CHECKING:
     pass
 
-__all__ = ["LanceScanner", "ScanSource", "Searcher"]
-
 _TABLE_BYTES = 64 << 20
 
 

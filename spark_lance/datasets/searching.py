@@ -32,8 +32,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.reading.take import OpenFragments
 
-__all__ = ["DISTANCE", "SCORE", "DatasetSearcher", "measured_schema"]
-
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"
 # Sets of columns whose files stay open between searches.
 _KEPT_COLUMN_SETS = 4

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["html", "line"]
-
 _SHOWN_COLUMNS = 20
 _SHOWN_ROWS = 5
 _SHOWN_TEXT = 60

@@ -12,8 +12,6 @@ from spark_lance.errors import OptionError
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["duckdb_module", "polars_frame", "run_sql"]
-
 
 def run_sql(dataset: LanceDataset, query: str, table_name: str) -> pa.Table:
     """Return the result of an SQL query by DuckDB; see `LanceDataset.sql`."""

@@ -13,8 +13,6 @@ from spark_lance.table.maintenance.verify import verify
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = ["DataStatistics", "FieldStatistics", "LanceStats", "check_whole"]
-
 _SMALL_ROWS = 1024
 
 

@@ -17,8 +17,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.proto import transaction_pb2 as pb
 from spark_lance.table.format import transaction as stored
 
-__all__ = ["Transaction"]
-
 
 def _fragments(messages: Iterable[table_pb2.DataFragment]) -> list[FragmentMetadata]:
     return [FragmentMetadata.of(message) for message in messages]

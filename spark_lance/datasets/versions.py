@@ -28,16 +28,6 @@ from spark_lance.table.versions.versions import (
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
 
-__all__ = [
-    "DatasetBasePath",
-    "DatasetBases",
-    "DatasetHistory",
-    "begin_branch",
-    "clone",
-    "version_ref",
-    "version_summary",
-]
-
 
 def version_summary(manifest: table_pb2.Manifest) -> dict[str, str]:
     """Return the counts of a version as texts, by the names that pylance gives them."""

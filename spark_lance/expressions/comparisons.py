@@ -17,8 +17,6 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.values import TYPED, Value, common, is_list, is_typed, plain
 
-__all__ = ["equal", "extreme", "is_in", "less", "unsigned_nan"]
-
 
 def equal(left: Value, right: Value) -> Value:
     """Whether values are equal; null if one is null."""

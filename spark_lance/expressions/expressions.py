@@ -23,23 +23,6 @@ from spark_lance.expressions.functions import FUNCTIONS
 from spark_lance.expressions.geometries import extension_of
 from spark_lance.expressions.values import Value, as_column, cast, is_typed, plain, try_cast
 
-__all__ = [
-    "Call",
-    "Cast",
-    "Column",
-    "Expression",
-    "Literal",
-    "bind",
-    "columns",
-    "compute",
-    "constant_value",
-    "describe",
-    "is_constant",
-    "replaced",
-    "type_of",
-    "walk",
-]
-
 
 @dataclass(frozen=True)
 class Column:

@@ -55,26 +55,6 @@ from spark_lance.expressions.values import (
     typed,
 )
 
-__all__ = [
-    "FUNCTIONS",
-    "Function",
-    "arithmetic",
-    "bits",
-    "date_part",
-    "divide",
-    "element",
-    "has",
-    "has_all",
-    "has_any",
-    "length",
-    "make_list",
-    "modulo",
-    "number",
-    "regexp_like",
-    "regexp_match",
-    "shift",
-]
-
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
 

@@ -38,8 +38,6 @@ from spark_lance.expressions.geometries import (
 from spark_lance.expressions.values import Value, cast, is_typed, typed
 from spark_lance.file.base.geometry_names import NATIVE_DEPTHS
 
-__all__ = ["BOXES_MEET", "GEO_FUNCTIONS", "as_geometry"]
-
 # Predicates, by shapely's name of them, and by its name of the one with arguments exchanged.
 _PREDICATES = {
     "st_intersects": ("intersects", "intersects"),

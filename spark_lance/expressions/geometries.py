@@ -29,17 +29,6 @@ from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import ExpressionError, OptionError
 from spark_lance.file.base.geometry_names import BOX, NATIVE_DEPTHS, WELL_KNOWN_BINARY, WELL_KNOWN_TEXT
 
-__all__ = [
-    "Geometries",
-    "bounds_of",
-    "boxes_of",
-    "extension_of",
-    "geometries_of",
-    "is_geometry",
-    "shapes",
-    "stored_type",
-]
-
 Geometries = npt.NDArray[np.object_]
 
 _NAME = b"ARROW:extension:name"

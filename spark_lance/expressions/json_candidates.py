@@ -33,8 +33,6 @@ from spark_lance.jsonb.binary import strings_of
 from spark_lance.jsonb.numbers import numbers_of
 from spark_lance.jsonb.values import CONTAINER, FALSE, NULL, NUMBER, STRING, TRUE, JsonValues
 
-__all__ = ["CANDIDATE", "json_candidate"]
-
 CANDIDATE = "json_candidate"
 
 _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?")

@@ -39,8 +39,6 @@ from spark_lance.jsonb.values import (
     JsonValues,
 )
 
-__all__ = ["JSON_FUNCTIONS", "documents_of", "is_item_key", "windows_of"]
-
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:inf|infinity|nan)", re.IGNORECASE

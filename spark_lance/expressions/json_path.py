@@ -22,8 +22,6 @@ import numpy.typing as npt
 from spark_lance.errors import ExpressionError
 from spark_lance.jsonb.values import ARRAY, MISSING, OBJECT, JsonValues
 
-__all__ = ["Found", "find", "member", "names_of_path", "parse_path"]
-
 _NAME = re.compile(r"[.:]\s*(?:(\w+)|(\"(?:[^\"\\]|\\.)*\"))")
 _QUOTED = re.compile(r"\[\s*(\"(?:[^\"\\]|\\.)*\")\s*\]")
 _ITEMS = re.compile(r"\[\s*((?:last(?:\s*-\s*\d+)?|\d+)(?:\s*,\s*(?:last(?:\s*-\s*\d+)?|\d+))*)\s*\]")

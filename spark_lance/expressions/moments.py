@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import re
 
-__all__ = ["parse_moment"]
-
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)"
     r"(?:[ T](\d\d)(?::(\d\d)(?::(\d\d)(?:[.,](\d+))?)?)?(?:([Zz])|([+-]\d\d)(?::?(\d\d))?)?)?",

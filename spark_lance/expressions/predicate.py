@@ -33,16 +33,6 @@ from spark_lance.expressions.expressions import (
 from spark_lance.jsonb.binary import json_texts
 from spark_lance.jsonb.columns import is_json_field
 
-__all__ = [
-    "Computed",
-    "Condition",
-    "Predicate",
-    "compile_expression",
-    "compile_predicate",
-    "compile_tree",
-    "compute_native",
-]
-
 Predicate = Union[str, pc.Expression]  # noqa: UP007 (pyarrow's class has no operator | for types)
 
 # Comparisons, and what they are with their sides exchanged.

@@ -32,13 +32,6 @@ from spark_lance.expressions.expressions import Call, Cast, Column, Expression, 
 from spark_lance.expressions.functions import FUNCTIONS
 from spark_lance.expressions.moments import parse_moment
 
-__all__ = [
-    "SQL_TYPES",
-    "arrow_type",
-    "as_condition",
-    "parse_sql",
-]
-
 SQL_TYPES: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal
 from spark_lance.expressions.predicate import Condition
 
-__all__ = ["condition_text", "expression_text"]
-
 _INFIX = frozenset({"=", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "and", "or", "like", "||"})
 
 

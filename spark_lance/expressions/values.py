@@ -18,20 +18,6 @@ import pyarrow.compute as pc
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.moments import parse_moment
 
-__all__ = [
-    "INTEGER_DIGITS",
-    "TYPED",
-    "Value",
-    "as_column",
-    "cast",
-    "common",
-    "is_list",
-    "is_typed",
-    "plain",
-    "try_cast",
-    "typed",
-]
-
 # Digits of the longest integers, by bits.
 INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 # A ChunkedArray, Array or Scalar; or a literal: None, bool, int, float, str, bytes, Decimal, date, datetime,

@@ -26,22 +26,6 @@ import pyarrow.compute as pc
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.file.base.schema import EXTENSION_NAME
 
-__all__ = [
-    "BLOB_SOURCE",
-    "EXTERNAL",
-    "REFERENCE",
-    "ReferencedBlobs",
-    "describes_blobs",
-    "holds_references",
-    "is_blob_field",
-    "is_descriptor",
-    "is_reference",
-    "map_references",
-    "references_as_blobs",
-    "runs_of",
-]
-
-
 BLOB_SOURCE = "blob_source"
 EXTERNAL = 3
 _BLOB_KEY = b"lance-encoding:blob"

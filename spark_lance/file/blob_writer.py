@@ -34,8 +34,6 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.blob_references import ReferencedBlobs, is_reference, runs_of
 from spark_lance.file.sidecars import Sidecar, Sidecars
 
-__all__ = ["BLOB_KEY", "BlobWriter", "blobs_as_given", "blobs_as_stored", "check_blobs", "has_blobs"]
-
 BLOB_KEY = "lance-encoding:blob"
 _V2_NAME = "lance.blob.v2"
 _V2_TYPE = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])

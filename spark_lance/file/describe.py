@@ -9,8 +9,6 @@ from google.protobuf.message import Message
 from spark_lance.file.base.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, PLANAR_LAYOUT_URL, Page
 from spark_lance.proto import encodings20_pb2, encodings21_pb2, encodings23_pb2
 
-__all__ = ["encoding_names"]
-
 # The oneofs whose choice is a name of an encoding, by version of the format.
 _CHOICES = frozenset({"layout", "compression", "array_encoding", "codec"})
 # Fields of a page about its levels and extra buffers, which do not show how its values are stored.

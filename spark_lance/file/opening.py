@@ -21,8 +21,6 @@ from spark_lance.file.reader import FileReader
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.io.store import Store
 
-__all__ = ["DataFileReader", "open_file"]
-
 _END = struct.Struct("<HH4s")
 
 

@@ -29,8 +29,6 @@ from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store
 from spark_lance.proto import file_pb2
 
-__all__ = ["FileReader", "read_field", "take_field"]
-
 _TAIL = 64 << 10
 # Metadata of at most this size (bytes) is read whole if the tail of the file does not hold it.
 _MAX_METADATA = 8 << 20

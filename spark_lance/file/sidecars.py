@@ -10,8 +10,6 @@ import logging
 
 from spark_lance.io.store import OutputFile, Store, join
 
-__all__ = ["Sidecar", "Sidecars", "sidecar_folder", "sidecar_path"]
-
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".lance"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["spare_threads"]
-
 _MOST_THREADS = 8
 
 

@@ -54,14 +54,6 @@ from spark_lance.file.threads import spare_threads
 from spark_lance.io.store import Store
 from spark_lance.proto import encodings20_pb2, file_pb2
 
-__all__ = [
-    "DEFAULT_BUFFER_BYTES",
-    "DEFAULT_PAGE_BYTES",
-    "FileWriter",
-    "PageQueue",
-    "WrittenFile",
-]
-
 # Fewer bytes are encoded sooner than a thread takes them up.
 _WORTH_A_THREAD = 128 << 10
 

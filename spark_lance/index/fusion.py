@@ -17,9 +17,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from spark_lance.index.base.search_rows import Addresses
 
-
-__all__ = ["RANK_CONSTANT", "reciprocal_rank_fusion"]
-
 RANK_CONSTANT = 60.0
 
 

@@ -12,8 +12,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.pruning import Pruner
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["index_pruners", "indexed_snapshot"]
-
 
 def index_pruners(snapshot: Snapshot) -> tuple[Pruner, ...]:
     """Return what the indices of a version know of its rows: the `pruner_factory` of every snapshot."""

@@ -46,11 +46,6 @@ from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.indices.remap import MovedGroup, RewrittenIndex
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = [
-    "SegmentRemap",
-    "remap_vectors",
-]
-
 # Row ids that are read at a time.
 _ROWS = 1 << 20
 

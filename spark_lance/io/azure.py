@@ -12,8 +12,6 @@ from spark_lance.errors import OptionError
 from spark_lance.io.cloud import CloudStore
 from spark_lance.io.storage_options import IGNORED, Alias, Driver, flag, place_option, seconds
 
-__all__ = ["AzureStore"]
-
 _ALIASES: Mapping[str, Alias] = {
     "account_name": Alias("account_name"),
     "account_key": Alias("account_key"),

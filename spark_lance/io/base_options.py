@@ -30,15 +30,6 @@ from urllib.parse import unquote
 from spark_lance.errors import OptionError
 from spark_lance.io.locations import LOCAL
 
-__all__ = [
-    "ALLOWED_BASES",
-    "BASE_STORE_PARAMS",
-    "BaseOptions",
-    "Location",
-    "is_base_option",
-    "read_base_options",
-]
-
 ALLOWED_BASES, BASE_STORE_PARAMS = "allowed_bases", "base_store_params"
 _OF_ID = re.compile(r"base_([0-9]{1,10})\.(.+)", re.DOTALL)
 # Schemes that name the same stores.

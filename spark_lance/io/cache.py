@@ -17,8 +17,6 @@ from typing import Any, Generic, TypeVar
 from spark_lance.errors import OptionError
 from spark_lance.io.counters import count_cache_hit
 
-__all__ = ["CACHE", "VARIABLE", "Cache", "CacheSection"]
-
 Value = TypeVar("Value")
 _Key = TypeVar("_Key", bound=Hashable)
 

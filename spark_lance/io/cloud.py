@@ -30,8 +30,6 @@ from spark_lance.io.store import refusal
 if TYPE_CHECKING:
     import fsspec
 
-__all__ = ["CloudStore"]
-
 _CREATING = frozenset({"writing", "creating"})
 # Instances that a process keeps: each has connections and a thread's event loop behind it.
 _MOST_KEPT = 32

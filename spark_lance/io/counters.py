@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 from dataclasses import astuple, dataclass
 
-__all__ = ["ReadCounts", "count_cache_hit", "count_read", "read_counts"]
-
 
 @dataclass(frozen=True)
 class ReadCounts:

@@ -21,8 +21,6 @@ from spark_lance.errors import StoreError
 from spark_lance.io.failures import local_failure
 from spark_lance.io.stored_object import StoredObject
 
-__all__ = ["check_inside", "delete_file", "files_to_delete", "remove_empty_folders"]
-
 logger = logging.getLogger(__name__)
 
 # Windows opens no folders, so paths are compared there.

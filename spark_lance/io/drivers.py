@@ -11,8 +11,6 @@ from spark_lance.io.failures import presentable, translated
 if TYPE_CHECKING:
     import fsspec
 
-__all__ = ["directory_names", "open_driver"]
-
 
 def open_driver(
     protocol: str,

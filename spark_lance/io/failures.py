@@ -16,8 +16,6 @@ from typing import Any
 from spark_lance.errors import LanceError, StoreAccessError, StoreError
 from spark_lance.redaction import redacted
 
-__all__ = ["Kind", "is_transient", "kind_of", "local_failure", "presentable", "translated"]
-
 
 class Kind(enum.Enum):
     """The meaning of a failure."""

@@ -24,8 +24,6 @@ from spark_lance.io.retry import retried
 from spark_lance.io.store import OutputFile, Store, StoredObject, refusal
 from spark_lance.io.stored_object import stored_object
 
-__all__ = ["FsspecStore", "RemoteOutput"]
-
 Result = TypeVar("Result")
 
 

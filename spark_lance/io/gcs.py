@@ -16,8 +16,6 @@ from spark_lance.io.storage_options import (
     seconds,
 )
 
-__all__ = ["GcsStore"]
-
 _ALIASES: Mapping[str, Alias] = {
     "service_account": Alias("token"),
     "service_account_path": Alias("token"),

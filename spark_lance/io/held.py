@@ -13,8 +13,6 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["HeldOpen", "let_go"]
-
 Opened = TypeVar("Opened")
 
 # A mapped file occupies a descriptor, and a process usually has 1024 of them.

@@ -18,8 +18,6 @@ from weakref import WeakKeyDictionary
 from spark_lance.io.locations import IN_REACH
 from spark_lance.redaction import is_secret_name
 
-__all__ = ["environment_digest", "identity_of"]
-
 # So that nobody can find out a password from a digest.
 _KEY = os.urandom(32)
 _CLOUDS = ("AWS_", "AZURE_", "BOTO_", "FSSPEC_", "GCSFS_", "GOOGLE_")

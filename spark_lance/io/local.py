@@ -32,8 +32,6 @@ from spark_lance.io.store import OutputFile, Store, StoredObject, refusal
 if TYPE_CHECKING:
     import fsspec
 
-__all__ = ["LocalOutput", "LocalStore", "sync_files"]
-
 # Neither a link nor a pipe in place of a hint may be written to.
 _HINT = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 from spark_lance.errors import OptionTypeError, StoreError
 
-__all__ = ["IN_REACH", "LOCAL", "full_uri", "join", "protocol_of", "uri_text"]
-
 LOCAL = frozenset({"file", "local"})
 IN_REACH = LOCAL | {"memory"}  # nothing in between that could fail for a moment
 # A scheme and not two slashes; a single letter is a drive of Windows.

@@ -25,8 +25,6 @@ from spark_lance.io.identity import environment_digest
 from spark_lance.io.manifest_store import ManifestEntry
 from spark_lance.io.retry import RetryPolicy, retried
 
-__all__ = ["DynamoManifestStore"]
-
 _COMMITTER = "spark_lance"
 _KEYS = (("base_uri", "HASH", "S"), ("version", "RANGE", "N"))
 _TAKEN = "ConditionalCheckFailedException"

@@ -15,8 +15,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["CommitLock", "ManifestEntry", "ManifestStore"]
-
 # Called with the version to be committed; holds the lock while the context is open.
 CommitLock = Callable[[int], AbstractContextManager[object]]
 

@@ -27,13 +27,6 @@ from spark_lance.errors import OptionError, StoreError
 from spark_lance.io.manifest_dynamodb import DynamoManifestStore
 from spark_lance.io.manifest_store import ManifestEntry, ManifestStore
 
-__all__ = [
-    "MANIFEST_STORES",
-    "SqliteManifestStore",
-    "named_manifest_store",
-    "split_uri",
-]
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS manifests (
     root TEXT NOT NULL, version INTEGER NOT NULL, path TEXT NOT NULL, size INTEGER,

@@ -15,8 +15,6 @@ from spark_lance.io.store import OutputFile
 if TYPE_CHECKING:
     import fsspec
 
-__all__ = ["MemoryStore"]
-
 Result = TypeVar("Result")
 
 _LOCK = threading.Lock()

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Report", "part_of", "report", "reporting"]
-
 # Called with the step ("rewriting"), the amount done, the total (0 if it is unknown), and the unit.
 Report = Callable[[str, int, int, str], None]
 

@@ -11,8 +11,6 @@ import pyarrow as pa
 from spark_lance.errors import StoreError
 from spark_lance.io.counters import count_read
 
-__all__ = ["Request", "check_length", "coalesce", "fetch_joined"]
-
 # On an object store a request costs about as much as moving this many bytes.
 _MAX_GAP = 1 << 18
 _MAX_REQUEST = 8 << 20

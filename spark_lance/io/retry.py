@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from spark_lance.errors import OptionError
 
-__all__ = ["RetryPolicy", "retried"]
-
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 

@@ -34,8 +34,6 @@ from spark_lance.io.store import OutputFile, StoredObject
 if TYPE_CHECKING:
     import fsspec
 
-__all__ = ["S3Output", "S3Store"]
-
 # The end of the name of a directory bucket, which lists names in no order.
 _UNORDERED_BUCKET = "--x-s3"
 _DELETES_PER_REQUEST = 1000

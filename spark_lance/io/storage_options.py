@@ -27,24 +27,6 @@ from spark_lance.io.base_options import (
 )
 from spark_lance.io.retry import RetryPolicy
 
-__all__ = [
-    "IGNORED",
-    "Alias",
-    "Driver",
-    "OwnOptions",
-    "addressing",
-    "anonymous_token",
-    "decoded",
-    "flag",
-    "negated",
-    "parsed",
-    "place_option",
-    "plain_options",
-    "proxies",
-    "seconds",
-    "split_own",
-]
-
 logger = logging.getLogger(__name__)
 
 _TRUE = frozenset({"true", "1", "yes", "on"})

@@ -29,8 +29,6 @@ from google.protobuf.message import Message
 
 from spark_lance.errors import FormatError
 
-__all__ = ["check_key", "check_message", "check_name", "check_path", "check_uri", "path_fault", "uri_fault"]
-
 # Almost every name is like this and needs no closer look.
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

@@ -11,8 +11,6 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-__all__ = ["process_folder", "user_cache"]
-
 
 def user_cache(*parts: str) -> Path:
     """Return a folder below the user's cache folder that only this user can write, by the parts of its name.

@@ -48,18 +48,6 @@ from spark_lance.jsonb.values import (
     big_endian,
 )
 
-__all__ = [
-    "JSON_EXTENSION",
-    "Alike",
-    "alike",
-    "encode_alike",
-    "json_documents",
-    "json_texts",
-    "key_entries",
-    "strings_of",
-    "texts_of",
-]
-
 _LENGTH = 0x0FFFFFFF
 # More values are not looked at place by place.
 _MOST_SHAPE_VALUES = 256

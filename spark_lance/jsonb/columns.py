@@ -17,17 +17,6 @@ from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.jsonb.binary import JSON_EXTENSION, json_documents, json_texts
 
-__all__ = [
-    "documents_of",
-    "holds_json",
-    "is_json_field",
-    "is_json_text",
-    "json_field",
-    "stored_field",
-    "text_array",
-    "text_field",
-]
-
 _NAME, _PARAMETERS = b"ARROW:extension:name", b"ARROW:extension:metadata"
 _ARROW_JSON = b"arrow.json"
 _STORED_METADATA = {_NAME: JSON_EXTENSION.encode(), _PARAMETERS: b""}

@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.jsonb.values import NUMBER, JsonValues
 
-__all__ = ["Numbers", "double_texts", "numbers_of"]
-
 _ZERO, _NAN, _INFINITY, _MINUS_INFINITY = 0x00, 0x10, 0x20, 0x30
 _SIGNED, _UNSIGNED, _DOUBLE, _DECIMAL = 0x40, 0x50, 0x60, 0x70
 _SPECIAL = {_NAN: np.nan, _INFINITY: np.inf, _MINUS_INFINITY: -np.inf}

@@ -20,8 +20,6 @@ import pyarrow as pa
 
 from spark_lance.arrow.numpy_types import Bools
 
-__all__ = ["Gaps", "TextScan"]
-
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 

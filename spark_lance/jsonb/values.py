@@ -29,21 +29,6 @@ from spark_lance.arrow.buffers import expand_ranges
 from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 
-__all__ = [
-    "ARRAY",
-    "CONTAINER",
-    "FALSE",
-    "MISSING",
-    "NULL",
-    "NUMBER",
-    "OBJECT",
-    "SCALAR",
-    "STRING",
-    "TRUE",
-    "Children",
-    "JsonValues",
-]
-
 ARRAY, OBJECT, SCALAR = 0x80000000, 0x40000000, 0x20000000
 NULL, STRING, NUMBER, FALSE, TRUE, CONTAINER = range(6)
 MISSING = 255

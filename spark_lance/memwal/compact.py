@@ -54,15 +54,6 @@ from spark_lance.table.versions.ages import clamped_age
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments
 
-__all__ = [
-    "WalCollection",
-    "WalCompaction",
-    "collect_wal",
-    "compact_shard",
-    "compact_wal",
-    "shards_of",
-]
-
 logger = logging.getLogger(__name__)
 
 _FOLD_BYTES = 256 << 20

@@ -17,8 +17,6 @@ import pyarrow as pa
 from spark_lance.memwal.fresh_sources import Keys, Part
 from spark_lance.table.format.row_keys import KeyIndex
 
-__all__ = ["Chosen", "choose", "newest_rows"]
-
 Int64Array = npt.NDArray[np.int64]
 
 

@@ -31,23 +31,6 @@ from spark_lance.io.store import Store
 from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.shard_manifest import load_shard
 
-__all__ = [
-    "TOMBSTONE",
-    "Tail",
-    "TailMovedError",
-    "WalEntry",
-    "by_generation",
-    "entry_mark",
-    "fit_rows",
-    "log_schema",
-    "pack_entry",
-    "pack_sentinel",
-    "read_entry",
-    "read_tail",
-    "rows_of",
-    "wal_fields",
-]
-
 TOMBSTONE = "_tombstone"
 EPOCH, GENERATION, SENTINEL = b"writer_epoch", b"generation", b"fence_sentinel"
 FIELD_ID = b"lance:field_id"

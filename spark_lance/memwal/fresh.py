@@ -48,8 +48,6 @@ from spark_lance.table.rows.key_lookup import key_tasks
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.versions import load_latest
 
-__all__ = ["ChosenRows", "FreshRows", "FreshScan", "Shard", "compacted_generations", "open_fresh"]
-
 _ATTEMPTS = 20
 _WINDOW_BYTES = 64 << 20
 

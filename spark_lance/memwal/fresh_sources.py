@@ -34,8 +34,6 @@ from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
-__all__ = ["Keys", "LogPart", "Part", "SstablePart", "open_sstable"]
-
 _KEY_BYTES = 64 << 20
 
 

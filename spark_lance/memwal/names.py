@@ -22,17 +22,6 @@ from spark_lance.errors import OptionError
 from spark_lance.io.store import join
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = [
-    "GRACE",
-    "MEM_WAL_DIR",
-    "ShardPaths",
-    "list_shards",
-    "new_sstable_name",
-    "numbers_in",
-    "parse_shard_id",
-    "sstable_generation",
-]
-
 MEM_WAL_DIR = "_mem_wal"
 # Longer than a reader needs to open what it has looked at, and than a writer goes without a look.
 GRACE = timedelta(hours=1)

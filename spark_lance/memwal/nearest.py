@@ -28,8 +28,6 @@ from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = ["Neighbours", "nearest_rows"]
-
 Distances = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 

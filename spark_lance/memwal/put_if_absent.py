@@ -9,8 +9,6 @@ from spark_lance.errors import AtomicPutUnsupportedError, CommitOutcomeUnknownEr
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store
 
-__all__ = ["PUT_RETRIES", "put_new"]
-
 # The same bytes are put again after an answer was lost, so another try does no harm.
 PUT_RETRIES = RetryPolicy(attempts=6, base_seconds=0.1, cap_seconds=2.0, total_seconds=30.0)
 

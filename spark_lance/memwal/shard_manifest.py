@@ -25,8 +25,6 @@ from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.put_if_absent import put_new
 from spark_lance.proto.index_pb2 import ShardManifest
 
-__all__ = ["change_shard", "claim_shard", "create_shard", "load_shard", "publish_shard"]
-
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 50

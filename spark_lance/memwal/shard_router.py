@@ -19,8 +19,6 @@ from spark_lance.memwal.writer import ShardWriter, check_loggable
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.writing.inputs import as_reader
 
-__all__ = ["RoutedWriter"]
-
 _THREADS = 8
 
 

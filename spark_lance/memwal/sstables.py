@@ -36,8 +36,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.writing.write import write_fragments
 
-__all__ = ["check_key", "encoded_keys", "write_sstable"]
-
 PK_INDEX_DIR = "_pk_index"
 _PLAIN_KEYS = (
     pa.types.is_integer,

@@ -32,22 +32,6 @@ from spark_lance.memwal.writer import ShardWriter
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = [
-    "LEASE_SECONDS",
-    "STAGING_DIR",
-    "Lease",
-    "Once",
-    "Stage",
-    "StagedPiece",
-    "append_staged",
-    "collectable_stages",
-    "delete_pieces",
-    "delete_staged",
-    "has_epoch",
-    "pieces_by_value",
-    "record_epoch",
-]
-
 logger = logging.getLogger(__name__)
 
 STAGING_DIR = "_wal_staging"

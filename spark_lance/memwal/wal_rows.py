@@ -12,8 +12,6 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.memwal.entries import TOMBSTONE, log_schema, wal_fields
 from spark_lance.table.writing.align import Aligner
 
-__all__ = ["check_rows", "logged_keys", "logged_rows", "plain_schema"]
-
 
 def plain_schema(schema: Schema) -> pa.Schema:
     """Return the schema of logged rows in memory: that of the log, without metadata of columns."""

@@ -63,16 +63,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.constraints import table_constraints
 from spark_lance.table.writing.inputs import as_reader
 
-__all__ = [
-    "DURABILITIES",
-    "ShardWriter",
-    "WriterConfig",
-    "WriterStats",
-    "check_epoch",
-    "check_loggable",
-    "place_sentinel",
-]
-
 DURABILITIES = ("written", "synced")
 # The table may set these for its writers. Only the caller that opens a shard may allow that rows are lost.
 _OF_TABLES = (

@@ -33,13 +33,6 @@ from spark_lance.file.base.extensions import known_table
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.scan import ROW_ADDRESS, ScanTask
 
-__all__ = [
-    "Batches",
-    "Position",
-    "permuted",
-    "rows_at",
-]
-
 _Ints = npt.NDArray[np.int64]
 # Widths that numpy copies as one machine word each.
 _WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}

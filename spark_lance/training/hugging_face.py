@@ -18,8 +18,6 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
 from spark_lance.training.batches import Batches
 
-__all__ = ["as_dataset", "as_iterable"]
-
 
 def as_dataset(table: LanceDataset, columns: Sequence[str] | None = None, filter: Any = None) -> Any:
     """Return the rows of a version as a `datasets.Dataset` in memory.

@@ -19,8 +19,6 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
 from spark_lance.training.batches import Batches
 
-__all__ = ["as_ray"]
-
 _BATCH_ROWS = 8192
 
 

@@ -24,8 +24,6 @@ from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.training.batches import Batches, Position, rows_at
 
-__all__ = ["LanceIterable", "LanceMap", "as_tensor", "as_tensors"]
-
 Decoders = Mapping[str, Callable[[list[Any]], Any]]
 
 

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from spark_lance.file.base.schema import Field
 from spark_lance.file.base.version import FileVersion
 
-__all__ = ["owned_columns", "paths"]
-
 
 def owned_columns(fields: Iterable[Field], version: FileVersion) -> list[Field]:
     """Return the fields that own columns 0, 1, 2, ... of a file with these top-level fields."""

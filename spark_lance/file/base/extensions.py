@@ -24,15 +24,6 @@ import pyarrow as pa
 from spark_lance.errors import SchemaError
 from spark_lance.jsonb.columns import text_array, text_field
 
-__all__ = [
-    "EXTENSION_METADATA",
-    "EXTENSION_NAME",
-    "extension_metadata",
-    "known_batch",
-    "known_schema",
-    "known_table",
-]
-
 EXTENSION_NAME = "ARROW:extension:name"
 EXTENSION_METADATA = "ARROW:extension:metadata"
 _KEYS = (EXTENSION_NAME.encode(), EXTENSION_METADATA.encode())

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 
 from spark_lance.errors import FormatError
 
-__all__ = ["FOOTER_SIZE", "MAGIC", "Footer"]
-
 MAGIC = b"LANC"
 _LAYOUT = struct.Struct("<QQQIIHH4s")
 FOOTER_SIZE = _LAYOUT.size

@@ -40,8 +40,6 @@ from spark_lance.errors import FormatError
 from spark_lance.file.kernels import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL
 from spark_lance.file.kernels.accelerate import Kernel, compiled
 
-__all__ = ["SYMBOL_TABLE_SIZE", "decode_fsst"]
-
 SYMBOL_TABLE_SIZE = 2312
 _MAGIC = b"TSSF"
 _ESCAPE = 255

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BOX", "GEOMETRY_TYPES", "NATIVE_DEPTHS", "WELL_KNOWN_BINARY", "WELL_KNOWN_TEXT"]
-
 # Types of coordinates -> how deep these lie in lists.
 NATIVE_DEPTHS = {
     "geoarrow.point": 0,

@@ -15,15 +15,6 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError
 
-__all__ = [
-    "check_arrow_file",
-    "check_arrow_stream",
-    "check_claim",
-    "check_fixed_size",
-    "decoding",
-    "most_bytes",
-]
-
 # Limits of this reader. Claims below `_FREE` bytes are allowed; larger ones need one stored byte for each
 # `_RATIO`. Writers begin a page after 8 to 32 MB of values, so a legal page has a larger claim only if a
 # single value is larger than `_FREE` and compresses 1000 times: then another reader has to store it plain.

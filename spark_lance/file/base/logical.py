@@ -20,8 +20,6 @@ import pyarrow as pa
 
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 
-__all__ = ["FSL_PREFIX", "LIST_TYPES", "STRUCT_FSL_PREFIX", "from_logical", "is_nested_logical", "to_logical"]
-
 FSL_PREFIX = "fixed_size_list:"
 STRUCT_FSL_PREFIX = "fixed_size_list:struct:"
 LIST_TYPES = frozenset({"list", "list.struct", "large_list", "large_list.struct"})

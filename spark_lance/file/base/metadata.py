@@ -20,20 +20,6 @@ from google.protobuf.message import DecodeError, Message
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import encodings20_pb2, file2_pb2
 
-__all__ = [
-    "ARRAY_ENCODING_URL",
-    "BUFFER_ALIGNMENT",
-    "COLUMN_ENCODING_URL",
-    "PAGE_LAYOUT_URL",
-    "PLANAR_LAYOUT_URL",
-    "BytesLike",
-    "ColumnMetadata",
-    "EncodedPage",
-    "Page",
-    "pack_column",
-    "parse_column",
-]
-
 BUFFER_ALIGNMENT = 64
 ARRAY_ENCODING_URL = "/lance.encodings.ArrayEncoding"
 PAGE_LAYOUT_URL = "/lance.encodings21.PageLayout"

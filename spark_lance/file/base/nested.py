@@ -18,8 +18,6 @@ from spark_lance.arrow.arrays import flags_of, of_flags
 from spark_lance.errors import FormatError
 from spark_lance.file.base.schema import Field
 
-__all__ = ["has_lists", "merge_paths"]
-
 
 def has_lists(field: Field) -> bool:
     """Whether a field is a list or map, or has one inside."""

@@ -16,8 +16,6 @@ from spark_lance.file.base.schema import Field
 from spark_lance.file.base.source import PageSource
 from spark_lance.file.base.version import FileVersion
 
-__all__ = ["PAGE_FORMATS", "FieldReader", "FieldWriter", "PageFormat", "RowReader"]
-
 
 class FieldReader(Protocol):
     """Decodes one top-level field of one file; `field` may be pruned to some of its leaves."""
@@ -64,13 +62,17 @@ class OpenFieldReader(Protocol):
 
     def __call__(
         self, field: Field, columns: Mapping[int, ColumnMetadata], source: PageSource, version: FileVersion
-    ) -> FieldReader: ...
+    ) -> FieldReader:
+        """Return the reader of a field."""
+        ...
 
 
 class OpenFieldWriter(Protocol):
     """Makes a FieldWriter whose owned columns are numbered from `column_base`."""
 
-    def __call__(self, field: Field, column_base: int, version: FileVersion) -> FieldWriter: ...
+    def __call__(self, field: Field, column_base: int, version: FileVersion) -> FieldWriter:
+        """Return the writer of a field."""
+        ...
 
 
 class PageFormat(NamedTuple):

@@ -20,8 +20,6 @@ from spark_lance.errors import FormatError
 from spark_lance.io.counters import count_read
 from spark_lance.io.store import Store
 
-__all__ = ["PageSource"]
-
 Bytes = npt.NDArray[np.uint8]
 
 _EMPTY = pa.py_buffer(b"")

@@ -11,8 +11,6 @@ import enum
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 
-__all__ = ["DEFAULT_VERSION", "WRITABLE_VERSIONS", "FileVersion"]
-
 
 class FileVersion(enum.Enum):
     """A data-file version that is read: (text, footer numbers, manifest numbers)."""

@@ -24,8 +24,6 @@ from typing import Any, TypeAlias
 
 from spark_lance.errors import OptionError
 
-__all__ = ["VARIABLE", "Accelerator", "compiled"]
-
 VARIABLE = "SPARK_LANCE_NUMBA"
 _MODES = ("off", "auto", "on")
 _LOG = logging.getLogger(__name__)

@@ -21,8 +21,6 @@ from numba.extending import intrinsic
 
 from spark_lance.file.kernels import CUT, FSST_MISSING, FSST_ROOM, NO_SYMBOL, OUTSIDE
 
-__all__ = ["KERNELS"]
-
 _Kernel = Callable[..., Any]
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)

@@ -51,17 +51,6 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v0_1.metadata import PageTable, batch_offsets, read_metadata, read_schema
 from spark_lance.io.store import Store
 
-__all__ = [
-    "COMPARISONS",
-    "LegacyFieldReader",
-    "LegacyFileReader",
-    "LegacyPages",
-    "Node",
-    "open_node",
-    "possible_pages",
-    "runs_of_rows",
-]
-
 _INT32_MAX = 2**31 - 1
 Range = tuple[int, int]
 

@@ -26,8 +26,6 @@ from spark_lance.file.base.footer import MAGIC
 from spark_lance.file.base.source import PageSource
 from spark_lance.proto import file_pb2, table_pb2
 
-__all__ = ["FOOTER_SIZE", "PageTable", "batch_offsets", "footer_position", "read_metadata", "read_schema"]
-
 _FOOTER = struct.Struct("<qhh4s")
 _LENGTH = struct.Struct("<I")
 FOOTER_SIZE = _FOOTER.size

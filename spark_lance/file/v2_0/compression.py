@@ -20,8 +20,6 @@ from spark_lance.file.base.limits import check_claim, most_bytes
 from spark_lance.file.v2_0.decoder import PageBuffer, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["ByteRun", "compress", "decompress", "open_bytes"]
-
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # The most that one compressed byte can stand for: a zstd block of 128 KiB takes 4 bytes at least, and an LZ4
 # match grows by 255 per byte. A larger claim is damage and must not be allocated.

@@ -18,8 +18,6 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.source import PageSource
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["Decoder", "Items", "Open", "PageBuffer", "PageView", "Range"]
-
 Range = tuple[int, int]
 """(offset, size) of bytes in the file."""
 

@@ -23,8 +23,6 @@ from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.file.v2_0.variable import is_variable
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["open_dictionary"]
-
 _INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 

@@ -27,8 +27,6 @@ from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.file.v2_0.variable import is_variable
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["FieldReader"]
-
 
 class _Node(Protocol):
     """A field and what is below it, as a sequence of slots."""

@@ -34,8 +34,6 @@ from spark_lance.file.v2_0.structs import SIMPLE_STRUCT, encode_packed_struct
 from spark_lance.file.v2_0.variable import Bounds, encode_binary, encode_list, is_variable
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["FieldWriter"]
-
 _COMPRESSION = "lance-encoding:compression"
 _REFUSED = {
     "map": "maps are stored by file version 2.2 and later, not 2.0",

@@ -14,8 +14,6 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["open_fixed_size_list"]
-
 
 class _FixedSizeList:
     def __init__(self, items: Decoder, kind: pa.DataType) -> None:

@@ -33,8 +33,6 @@ from spark_lance.file.v2_0.compression import ByteRun, open_bytes
 from spark_lance.file.v2_0.decoder import PageBuffer, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["encode_flat", "fixed_width", "open_bitpacked", "open_bitpacked_for_non_neg", "open_flat"]
-
 # The block size of BitpackedForNonNeg.
 _BLOCK = 1024
 _ORDER = np.array([0, 4, 2, 6, 1, 5, 3, 7])

@@ -17,8 +17,6 @@ from spark_lance.file.base.limits import check_fixed_size
 from spark_lance.file.v2_0.decoder import Decoder, PageView, Range
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["ALL_NULLS", "encode_nullable", "open_nullable"]
-
 ALL_NULLS = pb.ArrayEncoding(nullable=pb.Nullable(all_nulls=pb.Nullable.AllNull()))
 
 

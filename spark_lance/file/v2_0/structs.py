@@ -25,8 +25,6 @@ from spark_lance.file.v2_0.flat import encode_flat, fixed_width
 from spark_lance.file.v2_0.nullable import encode_nullable
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = ["SIMPLE_STRUCT", "encode_packed_struct", "open_packed_struct", "open_struct"]
-
 _Rows = npt.NDArray[np.uint8]
 
 

@@ -42,21 +42,6 @@ from spark_lance.file.v2_0.flat import encode_flat
 from spark_lance.file.v2_0.nullable import encode_nullable
 from spark_lance.proto import encodings20_pb2 as pb
 
-__all__ = [
-    "Bounds",
-    "encode_binary",
-    "encode_ends",
-    "encode_list",
-    "end_ranges",
-    "is_variable",
-    "null_bitmap",
-    "open_binary",
-    "open_fixed_size_binary",
-    "open_fsst",
-    "open_list",
-    "read_ends",
-]
-
 _INT32_MAX = 2**31 - 1
 
 Bounds: TypeAlias = npt.NDArray[np.int64]

@@ -13,8 +13,6 @@ import pyarrow as pa
 from spark_lance.file.base.version import FileVersion
 from spark_lance.io.store import Store
 
-__all__ = ["Numbers", "Rows", "SegmentTarget"]
-
 Numbers = npt.NDArray[np.uint64]
 
 

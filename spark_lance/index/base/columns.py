@@ -7,8 +7,6 @@ import pyarrow.compute as pc
 
 from spark_lance.file.base.schema import Field, Schema
 
-__all__ = ["column_values", "leaf_field", "top_column"]
-
 
 def leaf_field(schema: Schema, column: str) -> Field:
     """Return the field at the end of a column's path.

@@ -17,8 +17,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["commit_segments", "delete_segments", "new_segment"]
-
 
 @contextmanager
 def new_segment(table: TableRef, number: uuid.UUID | None = None) -> Iterator[uuid.UUID]:

@@ -17,8 +17,6 @@ from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.io.store import Store
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["RowAddressMap", "copy_file", "copy_renumbered", "new_numbers"]
-
 Numbers = npt.NDArray[np.uint64]
 
 

@@ -30,18 +30,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = [
-    "Segment",
-    "by_age",
-    "check_extensible",
-    "check_name",
-    "first_index",
-    "index_directory",
-    "new_entry",
-    "newest_index",
-    "segments_of",
-]
-
 logger = logging.getLogger(__name__)
 
 

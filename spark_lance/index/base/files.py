@@ -29,8 +29,6 @@ from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import Store
 
-__all__ = ["IndexFile", "IndexFileWriter"]
-
 _Message = TypeVar("_Message", bound=Message)
 _PAGE_BYTES = 8 << 20
 

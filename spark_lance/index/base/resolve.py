@@ -37,8 +37,6 @@ from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import addresses_of
 
-__all__ = ["RowAddressRemap", "RowResolver"]
-
 # Rows of one group of a compaction; a bitmap of a few bytes can hold 2^32.
 _MOST_MOVED = 1 << 26
 # A limit of this reader: a table by fragment id takes eight bytes for each, so half a gigabyte at most.

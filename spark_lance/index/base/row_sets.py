@@ -12,8 +12,6 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.table.format.addresses import address_of
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["pack_sorted", "row_numbers", "treemap_numbers"]
-
 
 def pack_sorted(numbers: npt.NDArray[np.uint64]) -> bytes:
     """Return a set of row numbers (ascending uint64) as stored bytes."""

@@ -14,8 +14,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
-__all__ = ["Addresses", "Fragments", "allowed_rows", "contains", "covered_by", "unindexed"]
-
 Addresses = npt.NDArray[np.uint64]
 Fragments = Sequence[table_pb2.DataFragment]
 

@@ -18,8 +18,6 @@ from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["ScalarIndex", "moved_sets"]
-
 
 class ScalarIndex(ABC):
     """One open segment. `find` reads the parts of its files that it needs when it is called."""

@@ -30,8 +30,6 @@ from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["Bitmap", "SetsByKey", "move_sets", "read_sets", "write_sets"]
-
 FILE = "bitmap_page_lookup.lance"
 _RUN_KEYS = 4096
 _MOST_SETS = 1 << 16

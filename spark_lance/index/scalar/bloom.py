@@ -29,8 +29,6 @@ from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.rows.key_filter import filter_places, hash_strings, pack_filter
 
-__all__ = ["BloomFilter"]
-
 FILE = "bloomfilter.lance"
 _BLOCK_BYTES = 32
 _WORDS = 8

@@ -33,8 +33,6 @@ from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["BTree", "value_order"]
-
 DATA_FILE, LOOKUP_FILE = "page_data.lance", "page_lookup.lance"
 _IDS, _OLD_IDS = "ids", "row_ids"
 _PAGE_ROWS = 4096

@@ -28,8 +28,6 @@ from spark_lance.expressions.expressions import (
     walk,
 )
 
-__all__ = ["ColumnPredicate", "column_predicate_of", "conjuncts", "turned"]
-
 _VALUE = Column(("value",))
 _NULL = Literal(None)
 # The column itself, also where the sign of NaN does not count: bounds say nothing of NaN anyway.

@@ -49,19 +49,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = [
-    "build_segment",
-    "create_scalar_index",
-    "extend_scalar_index",
-    "fill_entry",
-    "indexed_field",
-    "merge_parts",
-    "merge_segments",
-    "part_segment",
-    "write_part",
-    "write_segment",
-]
-
 _WINDOW_BYTES = 32 << 20
 _ENTRY = "part.pb"
 

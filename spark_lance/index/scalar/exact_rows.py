@@ -11,8 +11,6 @@ from spark_lance.index.scalar.full_coverage import pruner_of
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["exact_rows", "rows_without"]
-
 
 def exact_rows(snapshot: Snapshot, trees: Sequence[Expression], most_bytes: int) -> RowSet | None:
     """Return the live rows for which all of some conditions are true; None if no index knows exactly.

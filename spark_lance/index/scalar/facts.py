@@ -14,8 +14,6 @@ from spark_lance.index.scalar.btree import value_order
 from spark_lance.table.format.addresses import Addresses
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["MOST_SHARE", "Bounds", "Order", "bounds_between", "has_nan"]
-
 # Rows are not searched for if a larger share of the table would have to be read.
 MOST_SHARE = 0.5
 

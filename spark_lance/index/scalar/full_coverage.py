@@ -18,8 +18,6 @@ from spark_lance.table.format.addresses import Addresses, row_addresses
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["LONGEST_RUN", "FullCoverageIndex", "full_coverage_indices", "pruner_of"]
-
 # Entries that are looked at together.
 LONGEST_RUN = 1 << 18
 

@@ -50,12 +50,6 @@ from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = [
-    "Inverted",
-    "merge_inverted",
-    "remap_inverted",
-]
-
 _RUN_TOKENS = 1024
 _PART_FILES = ("docs", "tokens", "invert")
 _BLOCK_SIZE = "posting_block_size"

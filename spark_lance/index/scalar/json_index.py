@@ -43,8 +43,6 @@ from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.format.index_kinds import INDEX_KINDS, label_of_url
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["JsonIndex"]
-
 # Kinds of index over the values -> the file and the column whose type is that of the keys.
 _TARGETS: Mapping[type[ScalarIndex], tuple[str, str] | None] = {
     BTree: (btree.DATA_FILE, "values"),

@@ -16,8 +16,6 @@ from spark_lance.index.scalar.ngram import NGram
 from spark_lance.index.scalar.rtree import RTree
 from spark_lance.index.scalar.zone_map import ZoneMap
 
-__all__ = ["SCALAR_INDICES", "scalar_kind"]
-
 SCALAR_INDICES: Mapping[str, type[ScalarIndex]] = {
     kind.name: kind
     for kind in (BTree, Bitmap, LabelList, NGram, ZoneMap, BloomFilter, JsonIndex, RTree, Inverted)

@@ -28,8 +28,6 @@ from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["LabelList"]
-
 _NULLS = "lance:label_list_nulls"
 
 

@@ -30,8 +30,6 @@ from spark_lance.index.text.tokenizer import folded
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["NGram"]
-
 FILE = "ngram_postings.lance"
 _NULLS = 0
 _BASE = 37

@@ -35,8 +35,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["IndexAnswer", "ScalarPruner", "covers_once"]
-
 
 @dataclass(frozen=True)
 class IndexAnswer:

@@ -50,8 +50,6 @@ from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["RTree"]
-
 DATA_FILE, NULLS_FILE = "page_data.lance", "nulls.lance"
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _CORNERS = ("minx", "miny", "maxx", "maxy")

@@ -29,8 +29,6 @@ from spark_lance.proto import index_pb2
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["ZoneMap"]
-
 FILE = "zonemap.lance"
 _SIZE = "rows_per_zone"
 _RUN_ZONES = 1024

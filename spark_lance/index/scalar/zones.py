@@ -23,8 +23,6 @@ from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.table.format.addresses import address_of
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["ZONE_FIELDS", "ZONE_ROWS", "Zone", "ZoneIndex", "in_runs", "rows_of_zones", "zones_of"]
-
 Facts = TypeVar("Facts")
 
 ZONE_ROWS = 8192

@@ -31,8 +31,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 if TYPE_CHECKING:
     from spark_lance.index.base.search_rows import Addresses
 
-__all__ = ["CompoundSearch"]
-
 
 class CompoundSearch:
     """Searches the text columns of one version.

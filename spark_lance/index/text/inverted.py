@@ -59,21 +59,6 @@ from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 
-__all__ = [
-    "INVERTED_LABEL",
-    "INVERTED_NEWEST",
-    "INVERTED_URL",
-    "LISTS",
-    "METADATA",
-    "TextPart",
-    "build_inverted",
-    "has_own_form",
-    "read_words",
-    "text_parts",
-    "write_docs",
-    "write_tokens",
-]
-
 # The byte of an arc by its short form; only the first 63 have one.
 _COMMON = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHGWUV,YKJZXQ"
 _HEADER = 16

@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["is_text", "is_text_list", "joined_texts"]
-
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether values are strings."""

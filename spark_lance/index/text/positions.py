@@ -22,9 +22,6 @@ import pyarrow as pa
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.index.text.postings import BLOCK, pack_numbers
 
-__all__ = ["POSITIONS", "pack_positions"]
-
-
 _BINARIES = pa.list_(pa.field("item", pa.large_binary()))
 POSITIONS = pa.field("_position", pa.list_(pa.field("item", _BINARIES)), False)
 

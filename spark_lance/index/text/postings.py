@@ -28,8 +28,6 @@ import numpy.typing as npt
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 
-__all__ = ["BLOCK", "FIXED_TAIL", "VARINT_TAIL", "pack_list", "pack_numbers", "unpack_list"]
-
 BLOCK = 128
 FIXED_TAIL, VARINT_TAIL = "fixed32_v1", "varint_delta_v1"
 _HEADER = struct.Struct("<fIB")

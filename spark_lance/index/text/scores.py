@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from spark_lance.arrow.numpy_types import Ints
 
-__all__ = ["weights"]
-
 _K1, _B = 1.2, 0.75
 
 

@@ -39,19 +39,6 @@ from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = [
-    "TextQuery",
-    "TextSearch",
-    "TextTopK",
-    "best_first",
-    "indexed_columns_text",
-    "indexed_text_columns",
-    "letters_by_length",
-    "parse_text_query",
-    "similar_words",
-    "united",
-]
-
 
 def letters_by_length(word: str) -> int:
     """Return by how many letters a word may differ if nobody says: longer words by more."""

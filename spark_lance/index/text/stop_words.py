@@ -6,8 +6,6 @@ stemming. Tamil has none.
 
 from __future__ import annotations
 
-__all__ = ["LANGUAGES", "stop_words"]
-
 # fmt: off
 _WORDS = {
     "Arabic": (

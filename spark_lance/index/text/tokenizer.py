@@ -53,19 +53,6 @@ from spark_lance.jsonb.binary import strings_of, texts_of
 from spark_lance.jsonb.values import CONTAINER, FALSE, MISSING, NULL, NUMBER, STRING, TRUE, JsonValues
 from spark_lance.proto import index_pb2
 
-__all__ = [
-    "MODEL_HOME",
-    "SEGMENTERS",
-    "Tokenizer",
-    "Tokens",
-    "Triples",
-    "document_triples",
-    "folded",
-    "jieba_tokens",
-    "ngrams",
-    "query_triples",
-]
-
 # Names of a setting: the folder in which models of languages are, one folder per family.
 MODEL_HOME = "LANCE_LANGUAGE_MODEL_HOME"
 

@@ -36,19 +36,6 @@ from spark_lance.index.vector.storage import (
 )
 from spark_lance.io.store import Store
 
-__all__ = [
-    "IndexParams",
-    "TrainedModel",
-    "as_matrix",
-    "coded_rows",
-    "merge_segments",
-    "prepare_sample",
-    "reopen",
-    "train",
-    "vector_type",
-    "write_rows",
-]
-
 _VALUE_TYPES = {pa.float16(), pa.float32(), pa.float64(), pa.uint8()}
 _ROWS_PER_PARTITION = 4096
 _ROWS_PER_GRAPH = 1 << 20

@@ -59,20 +59,6 @@ from spark_lance.table.reading.scan import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_positions
 
-__all__ = [
-    "check_dimension",
-    "count_vectors",
-    "create_vector_index",
-    "entry_of",
-    "extend_vector_index",
-    "merge_vector_segments",
-    "open_segment",
-    "recipe_with",
-    "sample_vectors",
-    "segment_rows",
-    "write_vector_segment",
-]
-
 _TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
 # Sample size in rows, to estimate the number of vectors per row.

@@ -27,8 +27,6 @@ from spark_lance.file.threads import spare_threads
 from spark_lance.index.vector.base.kmeans import Turned, assign, nearest, train_kmeans
 from spark_lance.index.vector.quantizers.base import Matrix, PreparedQuery, Scorer
 
-__all__ = ["Graph", "GraphParams", "Level", "build_graph", "search_graph"]
-
 Nodes = npt.NDArray[np.uint32]
 
 # A node chooses its neighbours from so many candidates.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["VECTOR_LABEL", "VECTOR_NEWEST", "as_vectors_hint", "is_multi", "vector_kind"]
-
 # The label of such indices, and the newest version of them that is known.
 VECTOR_LABEL, VECTOR_NEWEST = "vectorindexdetails", 2
 

@@ -21,8 +21,6 @@ from spark_lance.index.vector.build import as_matrix
 from spark_lance.index.vector.kinds import is_multi
 from spark_lance.index.vector.top_k import TopK, smallest
 
-__all__ = ["best_rows", "flat_vectors", "row_distances"]
-
 Distances = npt.NDArray[np.float32]
 
 # Distances of vectors to vectors that are held at once.

@@ -14,8 +14,6 @@ from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.index.vector.base.metrics import Metric, Vectors, metric_named
 from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind
 
-__all__ = ["VectorQuery"]
-
 # Keys whose values are taken as they are.
 _PLAIN = ("k", "refine_factor", "ef", "use_index", "fast_search", "minimum_nprobes", "maximum_nprobes")
 _NUMBERS = ("nprobes", "k", "refine_factor", "ef", "minimum_nprobes", "maximum_nprobes")

@@ -56,12 +56,6 @@ from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import OpenFragments
 
-__all__ = [
-    "SearchTask",
-    "SegmentSearch",
-    "VectorSearch",
-]
-
 Distances = npt.NDArray[np.float32]
 
 # Partitions of fewer rows are compared as a whole even if they have a graph: one product of matrices takes

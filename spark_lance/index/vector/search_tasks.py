@@ -23,8 +23,6 @@ from spark_lance.index.vector.top_k import TopK
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 from spark_lance.table.reading.system_columns import nameable
 
-__all__ = ["Routing", "SearchPlan", "plan_search", "run_task"]
-
 
 @dataclass(frozen=True)
 class SearchPlan:

@@ -50,21 +50,6 @@ from spark_lance.index.vector.quantizers.base import Codes, Quantizer
 from spark_lance.io.store import Store
 from spark_lance.proto import index_pb2
 
-__all__ = [
-    "AUXILIARY_FILE",
-    "GRAPH_SCHEMA",
-    "INDEX_FILE",
-    "INDEX_TYPES",
-    "ROW_ID",
-    "Partition",
-    "VectorSegment",
-    "all_partitions",
-    "graph_columns",
-    "graph_note",
-    "read_graph",
-    "write_segment",
-]
-
 GRAPH_SCHEMA = pa.schema(
     [
         pa.field("__vector_id", pa.uint32()),

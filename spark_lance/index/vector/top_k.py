@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from spark_lance.arrow.numpy_types import Ints
 
-__all__ = ["BatchTopK", "TopK", "merged", "smallest"]
-
 Addresses = npt.NDArray[np.uint64]
 Distances = npt.NDArray[np.float32]
 

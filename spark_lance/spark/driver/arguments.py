@@ -8,8 +8,6 @@ from typing import Any
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.spark.compat import is_stopped
 
-__all__ = ["check_number", "check_running", "check_session"]
-
 
 def check_session(spark: Any, usage: str) -> None:
     """Check that an argument is a Spark session, classic or of Spark Connect.

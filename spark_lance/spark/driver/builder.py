@@ -25,8 +25,6 @@ from spark_lance.redaction import SECRET_NAMES
 from spark_lance.spark.java import prepare_environment
 from spark_lance.spark.worker.sockets import private_folder
 
-__all__ = ["FAST_SETTINGS", "REDACTION", "session_builder", "tell_of_settings"]
-
 logger = logging.getLogger(__name__)
 
 # The setting for values that Spark hides in its UI, its event log and its plans; and the names of secrets.

@@ -22,8 +22,6 @@ from typing import Any
 
 from spark_lance.errors import WorkerPythonError
 
-__all__ = ["Interpreter", "check_package", "check_workers", "lacks_package", "probe"]
-
 logger = logging.getLogger(__name__)
 
 _PREFIX, _OURS = "pyspark_", "pyspark_lance"

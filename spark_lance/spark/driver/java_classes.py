@@ -28,8 +28,6 @@ from py4j.protocol import Py4JError
 from spark_lance.io.user_cache import process_folder, user_cache
 from spark_lance.spark.compat import java_class
 
-__all__ = ["cache_folder", "can_publish", "first_line", "load", "load_all", "open_loader", "source"]
-
 # The root of the sources: folders are packages, and each file is named like its class.
 FOLDER = Path(__file__).parent.parent / "jvm"
 # Spark's class loader with a public addURL.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["gather", "local_bytes", "scatter", "spread", "wait_for_tasks"]
-
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 

@@ -26,8 +26,6 @@ from spark_lance.spark.driver.arguments import check_running
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["operation", "step"]
-
 logger = logging.getLogger(__name__)
 
 _GROUP = "spark.jobGroup.id"

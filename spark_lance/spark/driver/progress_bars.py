@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from spark_lance.io.progress import Report
 
-__all__ = ["NotebookBar", "bar_for", "watching"]
-
 _SETTING = "spark.lance.progress"
 _SPARKS_OWN = "spark.ui.showConsoleProgress"
 _KERNEL = "ZMQInteractiveShell"

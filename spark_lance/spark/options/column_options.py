@@ -14,25 +14,6 @@ from typing import Any
 
 from spark_lance.spark.options.option_values import boolean, one_of, positive
 
-__all__ = [
-    "AS_GEOMETRY",
-    "AS_JSON",
-    "BLOB",
-    "COLUMN_OPTIONS",
-    "ENCODINGS",
-    "FLOAT16",
-    "GEOMETRY_METADATA",
-    "INNER",
-    "KEY",
-    "KEY_POSITION",
-    "LARGE",
-    "METADATA",
-    "VECTOR_SIZE",
-    "ColumnOption",
-    "column_option",
-    "column_settings_of",
-]
-
 VECTOR_SIZE = "arrow.fixed-size-list.size"
 FLOAT16 = "arrow.float16"
 LARGE = "arrow.large_var_char"

@@ -13,26 +13,6 @@ from typing import Any
 
 from spark_lance.errors import OptionError
 
-__all__ = [
-    "DESCRIBED_BLOBS",
-    "BlobHandling",
-    "Projection",
-    "blob_handling",
-    "boolean",
-    "byte_size",
-    "column_list",
-    "count",
-    "filled",
-    "lower",
-    "number_ranges",
-    "one_of",
-    "positive",
-    "search",
-    "seconds",
-    "starting_version",
-    "words",
-]
-
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 

@@ -50,16 +50,6 @@ from spark_lance.table.reading.version_changes import INSERT, ChangedRows, befor
 from spark_lance.table.schema.history import PastColumn, Step, before
 from spark_lance.table.versions.walk import Walk
 
-__all__ = [
-    "ChangeColumns",
-    "ChangePartition",
-    "Feed",
-    "TaskColumns",
-    "described_changes",
-    "pack_changes",
-    "read_changes",
-]
-
 _FEED_TYPES = {
     CHANGE_TYPE: st.StringType(),
     COMMIT_VERSION: st.LongType(),

@@ -32,8 +32,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.resolve import VersionRef, version_at
 from spark_lance.table.versions.walk import Walk, version_from
 
-__all__ = ["ChangeFeedReader", "check_no_version", "describe", "reader"]
-
 _AT_ONCE = 32
 
 

@@ -30,8 +30,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.versions.resolve import VersionRef
 
-__all__ = ["FreshPartition", "FreshReader", "FreshTaskRows", "describe", "reader"]
-
 
 @dataclass
 class FreshPartition(InputPartition):

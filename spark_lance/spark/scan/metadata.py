@@ -29,8 +29,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 
-__all__ = ["MetadataReader", "describe", "reader"]
-
 
 def _table(options: ReadOptions) -> MetadataTable:
     assert options.table is not None

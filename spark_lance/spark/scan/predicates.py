@@ -51,17 +51,6 @@ from spark_lance.spark.schema.read_schema import spark_schema_of
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names
 
-__all__ = [
-    "NoValueError",
-    "condition_of",
-    "conjunction_of",
-    "expression_of",
-    "is_same_in_spark",
-    "literal_of",
-    "literals_of",
-    "pushdown_of",
-]
-
 _STEP = re.compile(r"\.(\w+)|\[([0-9]{1,9})\]|\['(\w(?:[\w .-]*\w)?)'\]")
 _KINDS = {
     "string": "text",

@@ -54,8 +54,6 @@ _MOST_FILES, _MOST_FAR_FILES = 64, 16
 # How many times as large as it is stored may be what is looked through for such an answer.
 _GROWTH = 16
 
-__all__ = ["Amounts", "LanceReader", "describe", "described", "opened", "pin", "reader"]
-
 
 def pin(options: ReadOptions) -> VersionRef:
     """Return the version that a read sees: the asked one, or the latest now.

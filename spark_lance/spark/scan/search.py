@@ -43,8 +43,6 @@ from spark_lance.table.reading.system_columns import nameable
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 
-__all__ = ["SearchReader", "describe", "reader"]
-
 
 def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, st.StructType]:
     """Return the version that is searched and the Spark schema of the columns asked for.

@@ -38,18 +38,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.blob_sources import FileOf, data_files, map_blobs, with_source
 from spark_lance.table.reading.blobs import BlobFile, open_blobs
 
-__all__ = [
-    "ALL_BINARY",
-    "DESCRIPTIONS",
-    "LEFT_OUT",
-    "BlobValue",
-    "blob_column_type",
-    "holds_descriptions",
-    "is_description",
-    "read_blobs",
-    "taken_with_sources",
-]
-
 DESCRIPTIONS = "blobs_descriptions"
 ALL_BINARY = "all_binary"
 LEFT_OUT = "none"

@@ -42,8 +42,6 @@ from spark_lance.spark.schema.string_types import declared_type, precise_metadat
 from spark_lance.spark.schema.types import arrow_type, is_shared
 from spark_lance.table.schema.defaults import DEFAULT_KEYS
 
-__all__ = ["ColumnSettings", "new_field", "without_defaults"]
-
 # Lower-cased dotted path of a column -> options of columns and their values.
 ColumnSettings = Mapping[str, Mapping[str, Any]]
 

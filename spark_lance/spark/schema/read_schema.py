@@ -15,8 +15,6 @@ from spark_lance.spark.schema.spatial import is_spatial, is_spatial_field, spati
 from spark_lance.spark.schema.types import covers, field_type, spark_field
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS, system_names
 
-__all__ = ["find_column", "narrow", "resolve_projection", "spark_schema_of", "system_field", "without_places"]
-
 
 def system_field(name: str) -> st.StructField:
     """Return the Spark field of a system column; its numbers are below 2^63."""

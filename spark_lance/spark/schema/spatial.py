@@ -24,16 +24,6 @@ from spark_lance.file.base.extensions import EXTENSION_METADATA
 from spark_lance.file.base.geometry_names import WELL_KNOWN_BINARY
 from spark_lance.spark.compat import GeographyType, GeometryType
 
-__all__ = [
-    "carried",
-    "carrier_of",
-    "is_carrier",
-    "is_spatial",
-    "is_spatial_field",
-    "spatial_metadata",
-    "spatial_type",
-]
-
 _NO_REFERENCE, _WORLD = 0, 4326
 # Longitude and latitude; GeoArrow's coordinates are in this order, whatever an authority says.
 _WORLD_NAMES = ("OGC:CRS84", "EPSG:4326")

@@ -34,25 +34,6 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.compat import TimeType
 
-__all__ = [
-    "DECLARED_TYPE",
-    "PRECISE_TYPE",
-    "STRING_TYPE",
-    "DeclaredTypeChecks",
-    "check_widened",
-    "declared_schema",
-    "declared_string",
-    "declared_type",
-    "has_collation",
-    "has_lengths",
-    "is_widening",
-    "plan_precision",
-    "precise_metadata",
-    "precise_type",
-    "readable_type",
-    "string_metadata",
-]
-
 PRECISE_TYPE = "spark.precise-type"
 _TIME = re.compile(r"time\(([0-6])\)")
 _FIELDS = ("day", "hour", "minute", "second")

@@ -11,8 +11,6 @@ from collections.abc import Collection
 import pyarrow as pa
 from pyspark.sql.types import VariantVal
 
-__all__ = ["is_variant", "texts_of_variants", "variants_of_texts", "with_variant_texts", "without_variants"]
-
 
 def is_variant(arrow: pa.DataType) -> bool:
     """Tell a variant: a struct whose binary child `metadata` is marked so."""

@@ -29,8 +29,6 @@ from spark_lance.spark.options.column_options import (
 )
 from spark_lance.spark.schema.new_fields import ColumnSettings
 
-__all__ = ["check_columns", "check_known", "named_children", "with_page_settings"]
-
 
 def check_known(column_settings: ColumnSettings, schema: st.StructType) -> None:
     """Refuse settings for columns that the rows do not have, or that the case of letters alone tells apart.

@@ -50,14 +50,6 @@ from spark_lance.spark.sql.scans import (
 )
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = [
-    "Running",
-    "column_statistics",
-    "least_or_greatest",
-    "push_aggregates",
-    "running",
-]
-
 # Sums below are in range in any order: of a bigint, and of whole numbers in doubles.
 _LONG, _EXACT_DOUBLE = 1 << 63, 1 << 53
 # Digits of decimals whose sums have 38 digits at most for Spark, and cannot get there with rows that fit

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from spark_lance.catalog.service import ServiceCatalog
     from spark_lance.spark.sql.session_names import SessionNames
 
-__all__ = ["OpenCatalog", "Question", "catalog_name", "inside", "is_path"]
-
 logger = logging.getLogger(__name__)
 
 _STORAGE = "storage."

@@ -25,16 +25,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.schema.keys import primary_key
 
-__all__ = [
-    "check_evolution",
-    "fields_along",
-    "fitting_type",
-    "is_supported",
-    "match_name",
-    "merged_schema",
-    "parse_type",
-]
-
 _INTEGERS: tuple[tuple[pa.DataType, type[st.DataType]], ...] = (
     (pa.int8(), st.ByteType),
     (pa.int16(), st.ShortType),

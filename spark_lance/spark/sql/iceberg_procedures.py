@@ -32,8 +32,6 @@ from spark_lance.table.versions.versions import list_versions
 if TYPE_CHECKING:
     from spark_lance.catalog.directory import DirectoryCatalog
 
-__all__ = ["ICEBERG_PROCEDURES", "wap_branch"]
-
 _MOVED = "previous_snapshot_id bigint, current_snapshot_id bigint"
 _DAY = 24 * 3600 * 1000
 _MAX_AGE, _MIN_KEPT = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"

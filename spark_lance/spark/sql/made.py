@@ -9,8 +9,6 @@ from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.worker.blob_function import BLOB_FUNCTION, blob_function
 
-__all__ = ["make_blob_function", "make_format"]
-
 
 def make_format(question: Question) -> None:
     """Put the format, in Spark's form, into the question's subject.

@@ -8,8 +8,6 @@ from typing import Any
 
 from spark_lance.spark.sql.catalogs import Question
 
-__all__ = ["TABLE", "Parameter", "Procedure", "current_namespace", "number", "texts"]
-
 
 @dataclass(frozen=True)
 class Parameter:

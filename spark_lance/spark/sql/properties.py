@@ -22,8 +22,6 @@ from spark_lance.spark.options.column_options import (
 )
 from spark_lance.spark.options.table_properties import PRIMARY_KEY
 
-__all__ = ["fixed_properties", "key_options"]
-
 _BLOB_V2 = "lance.blob.v2"
 _BLOB_KEY = next(key for key, option in METADATA.items() if option == BLOB)
 

@@ -31,8 +31,6 @@ from spark_lance.spark.table.reading import Widened
 from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy
 from spark_lance.spark.table.table import LanceTable
 
-__all__ = ["LastChange", "change_rows", "last_change"]
-
 logger = logging.getLogger(__name__)
 
 # The aliases in the expressions that Java hands over.

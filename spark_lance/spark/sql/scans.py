@@ -48,24 +48,6 @@ from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
 
-__all__ = [
-    "Read",
-    "TargetRows",
-    "describe_pushdown",
-    "describe_read",
-    "first_of",
-    "is_ordered_alike",
-    "is_same_value",
-    "local_bounds",
-    "pin_read",
-    "plan_scan",
-    "reader_of",
-    "rows_answer",
-    "spark_type_of",
-    "target_rows",
-    "version_answer",
-]
-
 _Types = pa.types
 # Test of the stored type -> Spark's type for it, whose order is the same.
 _ALIKE = (

@@ -42,8 +42,6 @@ from spark_lance.table.versions.drop import drop_table, dropping_folders
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SessionNames", "described_columns", "local_path"]
-
 logger = logging.getLogger(__name__)
 
 _SHIM = "org.lance.spark.shim.Shim"

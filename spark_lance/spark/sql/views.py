@@ -19,16 +19,6 @@ from spark_lance.errors import (
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
 from spark_lance.spark.sql.tables import load_table
 
-__all__ = [
-    "create_view",
-    "drop_view",
-    "list_views",
-    "load_relation",
-    "load_view",
-    "rename_view",
-    "replace_view",
-]
-
 
 def load_relation(question: Question) -> dict[str, Any]:
     """Return a table, or the view of a name that no table has."""

@@ -47,12 +47,6 @@ from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import latest_version
 from spark_lance.table.versions.walk import Walk, version_from
 
-__all__ = [
-    "Budget",
-    "LanceStreamReader",
-    "Position",
-]
-
 _FORMAT = 1
 # Versions that change nothing cost a look at their manifests.
 _MOST_VERSIONS = 1000

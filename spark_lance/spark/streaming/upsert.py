@@ -68,15 +68,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.versions.versions import load_latest
 
-__all__ = [
-    "Route",
-    "Staging",
-    "UpsertMessage",
-    "UpsertStreamWriter",
-    "append_pieces",
-    "check_partition",
-]
-
 # Spark's seed where it sends rows to partitions.
 _SEED = 42
 # Types of Spark's whose values hash as those of the table's columns do.

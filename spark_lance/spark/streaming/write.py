@@ -27,8 +27,6 @@ from spark_lance.spark.streaming import upsert
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan
 
-__all__ = ["LanceStreamMessage", "LanceStreamWriter", "stream_writer"]
-
 
 @dataclass(frozen=True)
 class LanceStreamMessage(LanceCommitMessage):

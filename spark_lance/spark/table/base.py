@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TableBase"]
-
 
 @dataclass(frozen=True)
 class TableBase(OneSpelling):

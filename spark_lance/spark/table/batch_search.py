@@ -44,13 +44,6 @@ from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "WordsPlan",
-    "answers_to_each",
-    "any_vector",
-    "nearest_to_each",
-]
-
 # Rows of queries that are answered at once hold about this many rows that were found.
 _ROWS = 1 << 16
 _QUERY, _VECTOR = "query", "vector"

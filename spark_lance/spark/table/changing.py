@@ -43,13 +43,6 @@ from spark_lance.table.rows.row_rewrites import check_movable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "delete_rows",
-    "gather_changes",
-    "update_rows",
-    "whole_row_bytes",
-]
-
 Answer = TypeVar("Answer")
 
 _ROWS = "org.lance.spark.rowlevel.LanceAtHand"

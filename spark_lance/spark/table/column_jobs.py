@@ -52,8 +52,6 @@ from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.schema.changes import Alteration, add_fields
 from spark_lance.table.writing.column_files import delete_column_files
 
-__all__ = ["ColumnJob", "Outcome", "cast_columns"]
-
 logger = logging.getLogger(__name__)
 
 # A job may take hours, so it is the number of rounds that ends it.

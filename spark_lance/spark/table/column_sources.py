@@ -41,8 +41,6 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID, system
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["Expressions", "Function", "Joined", "Source", "fields_among", "over_fragments"]
-
 _MOST_TASKS = 512
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from spark_lance.datasets.dataset import LanceDataset
 
-__all__ = ["add_check", "add_constraint", "constraint_settings", "evaluate_with"]
-
 # A condition that is not about the row alone may change its answer later.
 _NOT_OF_THE_ROW = re.compile(
     r"\b(select|exists|over|rand|randn|random|uuid|shuffle|monotonically_increasing_id|spark_partition_id|"

@@ -31,22 +31,6 @@ from spark_lance.spark.schema.string_types import is_widening
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = [
-    "QUOTING",
-    "Expression",
-    "Resolved",
-    "analysed",
-    "as_column",
-    "columns_option",
-    "functions_of",
-    "is_ansi",
-    "needed_columns",
-    "quoted",
-    "stored",
-    "text_of",
-    "types_of",
-]
-
 
 @dataclass(frozen=True)
 class Resolved:

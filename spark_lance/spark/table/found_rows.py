@@ -19,8 +19,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.snapshot import SnapshotRef
 from spark_lance.table.reading.take import take_addresses
 
-__all__ = ["FOUND", "SCORED", "Mapper", "as_given", "fetch_rows", "shown_columns", "with_measured"]
-
 # Rows that are fetched at once.
 _FETCH = 4096
 

@@ -56,8 +56,6 @@ from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["TableIndexes"]
-
 # Rows that one task codes, and rows of a segment, about.
 _TASK_ROWS = 1 << 18
 _SEGMENT_ROWS = 1 << 24

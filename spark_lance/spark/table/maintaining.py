@@ -76,17 +76,6 @@ from spark_lance.table.writing.write import delete_fragment_files
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = [
-    "PYTHON_WORDS",
-    "Clustering",
-    "Optimizing",
-    "VacuumRequest",
-    "VacuumWords",
-    "is_carried",
-    "repair_frame",
-    "vacuum",
-]
-
 # Bytes in files that one task writes, and that one task reads; the fixed cost of a fragment in bytes.
 _TASK_BYTES = 256 << 20
 _SHARE_BYTES = 64 << 20

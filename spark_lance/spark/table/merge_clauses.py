@@ -20,8 +20,6 @@ from spark_lance.table.schema.keys import in_key_order
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["MATCHED", "MISSING", "NEW", "Clause", "Clauses"]
-
 # Which rows a clause is about: pairs, rows of the source alone, rows of the table alone.
 MATCHED, NEW, MISSING = "matched", "not matched", "not matched by source"
 

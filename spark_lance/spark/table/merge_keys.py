@@ -21,8 +21,6 @@ from spark_lance.spark.table.expressions import Expression, Resolved, text_of
 if TYPE_CHECKING:
     _Name = tuple[str, ...]
 
-__all__ = ["column_path", "equal_columns"]
-
 _REFERENCE = re.compile(r"[\w`][\w`.]*")
 
 

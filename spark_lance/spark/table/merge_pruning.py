@@ -28,8 +28,6 @@ from spark_lance.spark.table.expressions import functions_of, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["KeyPair", "SourceKeys", "key_pairs", "keys_of"]
-
 # So many keys are named one by one; text is parsed for every read.
 _FEW_KEYS = 1000
 _MOST_TEXT = 1 << 20

@@ -35,8 +35,6 @@ from spark_lance.table.writing.align import check_added_names
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["MergeBuilder"]
-
 _EVOLUTIONS = 5
 # For tables from this many rows on it pays to keep the source and read only rows that may have its keys.
 _PRUNED_ROWS = 1 << 21

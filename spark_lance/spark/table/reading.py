@@ -14,8 +14,6 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["AS_THEY_ARE", "Widened", "few_partitions", "read_needed"]
-
 # From this many fragments or rows on, changed rows are brought together before they are written: every task
 # of a large scan may find some, and each would write a small file.
 _MANY_FRAGMENTS = 64

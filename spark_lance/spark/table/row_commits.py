@@ -41,8 +41,6 @@ from spark_lance.table.rows.row_rewrites import commit_moves
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RETRIES", "RETRY_TIMEOUT", "Attempt", "Changed", "may_repeat", "policy", "run_attempts"]
-
 logger = logging.getLogger(__name__)
 
 RETRIES = 10

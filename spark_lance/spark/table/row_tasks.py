@@ -26,9 +26,6 @@ from spark_lance.table.rows.key_filter import key_filter, key_hashes
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, whole_rows, write_moved
 from spark_lance.table.writing.align import Aligner
 
-__all__ = ["Action", "ChangeRows", "MarkRows", "TaskAnswer"]
-
-
 # New values that are put together before the other columns of their rows are read.
 _WINDOW_BYTES = 32 << 20
 _WINDOW_ROWS = 1 << 19

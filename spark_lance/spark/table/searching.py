@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["TableSearches", "TextPlan", "answer_text", "run_search", "vector_query"]
-
 _QUERY_ID = "query_id"
 _PARTS = (st.StructField(DISTANCE, st.FloatType()), st.StructField(SCORE, st.FloatType()))
 _RELEVANCE = st.StructField(RELEVANCE, st.FloatType(), False)

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
     from spark_lance.table.schema.constraints import Constraint
 
-__all__ = ["LanceTable"]
-
 
 @dataclass(frozen=True)
 class LanceTable(TableBase):

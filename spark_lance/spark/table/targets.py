@@ -21,8 +21,6 @@ from spark_lance.spark.table.expressions import Expression, quoted, stored
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["Assignments"]
-
 _BYTES = (pa.binary(), pa.large_binary())
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^`.]+)")
 

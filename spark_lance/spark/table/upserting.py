@@ -34,8 +34,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["UpsertLog", "compact_logs"]
-
 
 @dataclass(frozen=True)
 class UpsertLog:

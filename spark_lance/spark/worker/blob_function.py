@@ -22,8 +22,6 @@ import pyspark.sql.types as st
 
 from spark_lance.spark.worker.failures import one_line
 
-__all__ = ["BLOB_FUNCTION", "batches_of_bytes", "blob_function", "bytes_of_row"]
-
 BLOB_FUNCTION = "lance_blob"
 
 

@@ -16,8 +16,6 @@ from spark_lance.io.base_options import ALLOWED_BASES, read_base_options
 from spark_lance.io.local import LocalStore
 from spark_lance.table.reading.blob_sources import BlobSources
 
-__all__ = ["blob_ranges"]
-
 # Rows hold no options, so the environment of the workers lists the places of external blobs.
 BASES_VARIABLE = "LANCE_ALLOWED_BASES"
 _BATCH_BYTES = 16 << 20

@@ -10,8 +10,6 @@ from functools import cache
 from typing import Any
 from zipimport import zipimporter
 
-__all__ = ["forget_archives", "keep_worker_ready", "pickled_function"]
-
 # The modules of the processes that Spark forks its workers from.
 _DAEMONS = ("pyspark.daemon", "spark_lance.spark.daemon")
 # How many modules there were when they were last kept from garbage collection.

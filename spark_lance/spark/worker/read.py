@@ -25,8 +25,6 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.reading.scan_task import ScanTask
 
-__all__ = ["LancePartition", "Piece", "TaskRows", "live_rows", "without_first"]
-
 _EMPTY_BATCH = 1 << 20
 
 

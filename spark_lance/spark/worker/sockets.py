@@ -14,8 +14,6 @@ import stat
 import tempfile
 from pathlib import Path
 
-__all__ = ["private_folder", "protect_daemon"]
-
 # By it Spark names the folder of the socket of its daemon of workers.
 _FOLDER = "PYTHON_WORKER_FACTORY_SOCK_DIR"
 _PREFIX = "spark-lance-"

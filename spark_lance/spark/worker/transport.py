@@ -40,15 +40,6 @@ if TYPE_CHECKING:
     import pyspark.sql.types as st
     from pyspark.sql.datasource import DataSourceReader
 
-__all__ = [
-    "LEAST_PLACED",
-    "TASK_AMOUNTS",
-    "SharedMemory",
-    "TaskRead",
-    "open_shared_memory",
-    "pickled_read",
-]
-
 _LOG = logging.getLogger(__name__)
 
 _MAGIC = b"LANCRING"

@@ -40,15 +40,6 @@ from spark_lance.table.schema.changes import add_fields, schema_protos
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import delete_column_files, each_fragment, write_live_rows
 
-__all__ = [
-    "ColumnFiles",
-    "add_columns",
-    "add_null_columns",
-    "commit_files",
-    "extend_fragment",
-    "refuse_mem_wal",
-]
-
 BATCH_BYTES = 32 << 20
 BATCH_ROWS = 1 << 20
 

@@ -39,8 +39,6 @@ from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.paths import COLUMN_JOBS_DIR, DATA_DIR
 from spark_lance.table.format.table_ref import OfTable, TableRef
 
-__all__ = ["Finished", "JobRecords", "homes_of"]
-
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
 _RECORD = re.compile(r"[0-9]+-[0-9a-f]+\.json", re.ASCII)
 _AT_ONCE = 16

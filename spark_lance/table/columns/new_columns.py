@@ -18,17 +18,6 @@ from spark_lance.arrow.arrays import join, movable
 from spark_lance.errors import SchemaError
 from spark_lance.expressions.predicate import compile_expression
 
-__all__ = [
-    "BatchUDF",
-    "Computation",
-    "Join",
-    "Stream",
-    "batch_udf",
-    "expressions",
-    "function",
-    "null_columns",
-]
-
 
 @dataclass(frozen=True)
 class Computation:

@@ -32,8 +32,6 @@ from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import write_live_rows
 
-__all__ = ["NewValues", "UpdatedFragment", "update_columns", "update_fragment"]
-
 pb = transaction_pb2.Transaction
 
 

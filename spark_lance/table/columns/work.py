@@ -38,14 +38,6 @@ from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import fill_deleted, write_column_file
 
-__all__ = [
-    "ColumnWork",
-    "Others",
-    "Run",
-    "overlaid",
-    "with_nulls",
-]
-
 _BATCH_BYTES = 8 << 20
 _MOST_ROWS = 1 << 20
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 
 from spark_lance.io.retry import RetryPolicy
 
-__all__ = ["COMMIT_MESSAGE", "CommitOptions", "commit_options", "current_options"]
-
 # The transaction property with the user's message about a commit.
 COMMIT_MESSAGE = "__lance_commit_message"
 

@@ -13,8 +13,6 @@ from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.upkeep import only_logged
 
-__all__ = ["commit_row_changes"]
-
 
 def commit_row_changes(
     changes: RowChanges,

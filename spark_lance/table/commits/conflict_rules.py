@@ -22,8 +22,6 @@ from spark_lance.table.format.coverage import covered_fragments
 from spark_lance.table.format.index_kinds import kind_of
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 
-__all__ = ["RULES", "Rule", "Verdict"]
-
 pb = transaction_pb2.Transaction
 
 

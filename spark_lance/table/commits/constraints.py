@@ -31,8 +31,6 @@ from spark_lance.table.schema.constraints import (
     table_constraints,
 )
 
-__all__ = ["Engine", "check_constraints", "check_rows", "use_engine"]
-
 # Returns rows of a table for which Spark's SQL is false, one at most; None if it cannot compute it.
 Engine = Callable[[str, pa.Table, tuple[Field, ...]], pa.Table | None]
 

@@ -27,8 +27,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.versions.versions import load_latest, load_version
 
-__all__ = ["commit_detached"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError
 
-__all__ = ["discarding"]
-
 logger = logging.getLogger(__name__)
 
 

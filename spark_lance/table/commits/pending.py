@@ -17,8 +17,6 @@ from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.format.transaction import Transaction
 from spark_lance.table.operations import ReuseEntry, Stamp
 
-__all__ = ["SYSTEM_ENV", "CommitEnv", "Landed", "PendingCommit", "unknown_outcome"]
-
 
 @dataclass(frozen=True)
 class CommitEnv:

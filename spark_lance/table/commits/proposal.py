@@ -61,17 +61,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import list_versions, load_newest
 
-__all__ = [
-    "REBASES",
-    "Rebase",
-    "RebaseContext",
-    "build_on",
-    "builder_of",
-    "propose_first",
-    "propose_next",
-    "with_sound_coverage",
-]
-
 _ROWS = (("auxiliary.idx", "_rowid"), ("page_data.lance", "ids"))
 _RUN = 1 << 22
 

@@ -14,8 +14,6 @@ from spark_lance.table.format.features import check_writable
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import load_latest
 
-__all__ = ["CONFLICT_RETRIES", "retry_operation", "retry_policy"]
-
 CONFLICT_RETRIES = RetryPolicy(attempts=10)
 
 Result = TypeVar("Result")

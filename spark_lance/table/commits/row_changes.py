@@ -22,8 +22,6 @@ from spark_lance.table.format.paths import deletion_path
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["Outcome", "RowChanges"]
-
 logger = logging.getLogger(__name__)
 
 # Deletion files that are written at once; this few fragments are not worth threads.

@@ -12,18 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "FRAGMENT_ROWS",
-    "Addresses",
-    "Offsets",
-    "address_of",
-    "fragments_of",
-    "offsets_of",
-    "row_addresses",
-    "runs_by_fragment",
-    "split_address",
-]
-
 Addresses = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.uint32]
 

@@ -31,8 +31,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.paths import DATA_DIR, INDICES_DIR, deletion_path
 from spark_lance.table.format.table_ref import OfTable, TableRef
 
-__all__ = ["BasePath", "Bases", "numbered", "open_place"]
-
 _DATA_FILE = "data file path"
 _TREE = "tree"
 

@@ -8,8 +8,6 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 
-__all__ = ["MAX_OFFSETS", "parse_bitmap", "parse_offsets"]
-
 # A limit of this reader: as numbers, more offsets of one fragment take over half a gigabyte. Writers put
 # about a million rows into a fragment, so a legal table has to be made on purpose to meet it.
 MAX_OFFSETS = 1 << 27

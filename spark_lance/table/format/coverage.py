@@ -8,8 +8,6 @@ from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bitmaps import parse_bitmap
 
-__all__ = ["covered_fragments", "covered_ids"]
-
 # A limit of this reader: as a set of Python, 4 million ids take some hundred megabytes. So does the manifest
 # of a table with as many fragments.
 _MAX_IDS = 1 << 22

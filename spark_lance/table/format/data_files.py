@@ -16,8 +16,6 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.rowids import LINEAGE_FIELDS
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["column_numbers", "known_size", "open_data_file", "physical_rows"]
-
 
 def physical_rows(
     store: Store, root: str, fragment: table_pb2.DataFragment, bases: Bases | None = None

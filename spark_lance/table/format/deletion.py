@@ -27,8 +27,6 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.bitmaps import parse_offsets
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["MAX_ARROW_ROWS", "keep_mask", "pack_deletions", "read_deletions"]
-
 UInt32Array = npt.NDArray[np.uint32]
 
 MAX_ARROW_ROWS = 5000

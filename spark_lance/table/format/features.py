@@ -16,20 +16,6 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.fragment_facts import FragmentFacts
 
-__all__ = [
-    "FEATURES",
-    "RETIRED_V2_MARK",
-    "SPILLED_LINEAGE",
-    "STABLE_ROW_IDS",
-    "STICKY",
-    "Feature",
-    "FlagWords",
-    "check_readable",
-    "check_writable",
-    "feature_names",
-    "recompute",
-]
-
 DELETION_FILES = 1
 STABLE_ROW_IDS = 2
 RETIRED_V2_MARK = 4

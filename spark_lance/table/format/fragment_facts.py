@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from spark_lance.proto import table_pb2
 
-__all__ = ["FragmentFacts"]
-
 
 class FragmentFacts(NamedTuple):
     """Facts about several fragments.

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from spark_lance.proto import table_pb2
 
-__all__ = ["INDEX_KINDS", "IndexKind", "kind_of", "label_of", "label_of_url"]
-
 
 @dataclass(frozen=True)
 class IndexKind:

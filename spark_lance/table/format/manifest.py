@@ -41,8 +41,6 @@ from spark_lance.table.format.features import RETIRED_V2_MARK, STABLE_ROW_IDS
 from spark_lance.table.format.fragment_facts import FragmentFacts
 from spark_lance.table.format.paths import Naming
 
-__all__ = ["MAX_INLINE_TRANSACTION", "Manifest", "pack_manifest", "read_inline_transaction", "read_manifest"]
-
 MAX_INLINE_TRANSACTION = 20 * 1024 * 1024
 _MAGIC = b"LANC"
 _FORMAT_NUMBERS = (0, 2)

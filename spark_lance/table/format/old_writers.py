@@ -34,8 +34,6 @@ from spark_lance.table.format.index_kinds import INDEX_KINDS, IndexKind
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["check_successor", "completed", "doubtful_indices"]
-
 _PARALLEL = 16
 _LEGACY = FileVersion.V0_1.text
 _PARENTS = ("struct", "list", "large_list", "map", "fixed_size_list:struct")

@@ -7,15 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from spark_lance.errors import OptionError
 
-__all__ = [
-    "APPLIED_WRITES",
-    "CONSTRAINTS",
-    "FRAGMENT_REUSE",
-    "MEM_WAL",
-    "check_settings",
-    "visible_settings",
-]
-
 # Moves of rows by compactions that did not rewrite indices.
 FRAGMENT_REUSE = "__lance_frag_reuse"
 # Rows that writers keep in memory, with a log.

@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import SchemaError
 
-__all__ = ["KeyIndex", "check_key_type"]
-
 Int64Array = npt.NDArray[np.int64]
 
 

@@ -30,8 +30,6 @@ from spark_lance.table.format.addresses import (
     runs_by_fragment,
 )
 
-__all__ = ["RowSet"]
-
 _COUNT = struct.Struct("<I")
 _ENTRY = struct.Struct("<II")
 

@@ -29,25 +29,6 @@ from google.protobuf.message import DecodeError, Message
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import rowids_pb2, table_pb2
 
-__all__ = [
-    "CREATED_AT_FIELD",
-    "LINEAGE_FIELDS",
-    "ROW_ID_FIELD",
-    "UPDATED_AT_FIELD",
-    "append_row_ids",
-    "count_row_ids",
-    "decode_row_ids",
-    "decode_row_versions",
-    "encode_row_versions",
-    "fragment_row_ids",
-    "locate_among",
-    "locate_row_ids",
-    "pack_row_ids",
-    "pack_row_versions",
-    "row_id_bounds",
-    "spilled_fields",
-]
-
 UInt64Array = npt.NDArray[np.uint64]
 _Sequence = TypeVar("_Sequence", bound=Message)
 _Number = TypeVar("_Number", bound=np.integer[Any])

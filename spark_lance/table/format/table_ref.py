@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from spark_lance.io.store import Store, join
 
-__all__ = ["OfTable", "TableRef"]
-
 
 @dataclass(frozen=True)
 class TableRef:

@@ -20,8 +20,6 @@ from spark_lance.table.format.manifest import Manifest, read_inline_transaction
 from spark_lance.table.format.paths import TRANSACTIONS_DIR, transaction_name
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["Transaction", "delete_transaction", "read_transaction", "write_transaction"]
-
 # Operation message type -> its name in the transaction.
 _OPERATION_NAMES = {
     field.message_type.name: field.name

@@ -9,8 +9,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["only_logged"]
-
 logger = logging.getLogger(__name__)
 
 

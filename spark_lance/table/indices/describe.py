@@ -26,13 +26,6 @@ from spark_lance.table.indices.fragment_reuse import read_history, with_present_
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = [
-    "IndexDescription",
-    "IndexSegment",
-    "describe_indices",
-    "list_indices",
-]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 

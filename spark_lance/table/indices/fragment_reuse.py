@@ -39,16 +39,6 @@ from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.operations.next_version import ReuseEntry
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = [
-    "DETAILS_NAME",
-    "MAX_INLINE_DETAILS",
-    "extend_history",
-    "find_reuse_entry",
-    "pack_addresses",
-    "read_history",
-    "with_present_coverage",
-]
-
 Details = table_pb2.FragmentReuseIndexDetails
 Content = table_pb2.FragmentReuseIndexDetails.InlineContent
 

@@ -17,8 +17,6 @@ from spark_lance.table.format.paths import INDICES_DIR
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["IndexRemap", "MovedGroup", "RewrittenIndex", "delete_rewritten"]
-
 MovedGroup = table_pb2.FragmentReuseIndexDetails.Group
 RewrittenIndex = transaction_pb2.Transaction.Rewrite.RewrittenIndex
 

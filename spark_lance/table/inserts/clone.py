@@ -25,15 +25,6 @@ from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
 from spark_lance.table.writing.location import check_location
 
-__all__ = [
-    "clone",
-    "copy_file",
-    "create_branch",
-    "deep_clone",
-    "shallow_clone",
-    "version_files",
-]
-
 
 def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, stamp: Stamp) -> Manifest:
     """Return the first version of a clone of `source`; it has the number of the source's version."""

@@ -23,8 +23,6 @@ from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import add_fields, schema_protos
 
-__all__ = ["add_missing_columns", "missing_columns", "renumbered"]
-
 
 def missing_columns(source: Schema, table: Schema) -> pa.Schema:
     """Return the columns of `source` that a table lacks; of a struct that it has, the fields that it lacks.

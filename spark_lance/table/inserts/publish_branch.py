@@ -50,8 +50,6 @@ from spark_lance.table.metadata.operations import operation_name
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.versions import load_latest, load_version
 
-__all__ = ["Published", "publish_branch"]
-
 logger = logging.getLogger(__name__)
 
 PUBLISHED = "spark_lance.published"

@@ -28,8 +28,6 @@ from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["PairMatch"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _WINDOW_BYTES = 16 << 20

@@ -42,16 +42,6 @@ from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
 
-__all__ = [
-    "ClusterPart",
-    "ClusterWriter",
-    "check_clusterable",
-    "check_parts",
-    "commit_parts",
-    "lineage_columns",
-    "spills_lineage",
-]
-
 # Rows whose ids and versions may stand in the manifest in any order.
 _MOST_INLINE = 10_000
 

@@ -24,8 +24,6 @@ from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
-__all__ = ["CONFIG_PREFIX", "CompactionOptions", "Group", "plan_groups", "read_options"]
-
 CONFIG_PREFIX = "lance.compaction."
 _MODES = ("reencode", "try_binary_copy", "force_binary_copy")
 

@@ -59,16 +59,6 @@ from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
-__all__ = [
-    "CompactionMetrics",
-    "CompactionTask",
-    "JoinedFiles",
-    "RewriteResult",
-    "can_join",
-    "open_whole",
-    "read_tasks",
-]
-
 # In 2.0 a struct has a page of its own for the whole file.
 _VERSIONS = frozenset({FileVersion.V2_1, FileVersion.V2_2})
 

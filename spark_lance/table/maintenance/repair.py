@@ -17,8 +17,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.torn import set_aside
 from spark_lance.table.versions.versions import load_newest
 
-__all__ = ["Repair", "repair"]
-
 
 @dataclass(frozen=True)
 class Repair:

@@ -16,8 +16,6 @@ from spark_lance.errors import OptionError
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.versions.ages import parse_duration
 
-__all__ = ["MIN_RETENTION", "guarded_age", "min_retention", "table_retention"]
-
 MIN_RETENTION = "spark_lance.vacuum.min_retention"
 _GUARD = timedelta(hours=24)
 _RETENTION = tuple(

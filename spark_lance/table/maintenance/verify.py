@@ -47,8 +47,6 @@ from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.versions import find_version, latest_version, list_versions
 
-__all__ = ["Finding", "Verification", "verify"]
-
 _TABLE_BYTES = 32 << 20
 _BLOB_BYTES = 16 << 20
 # More versions than any line has: an orphan is what none of them names.

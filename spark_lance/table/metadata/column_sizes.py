@@ -15,8 +15,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.data_files import open_data_file
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["ColumnSize", "column_sizes"]
-
 _READERS = 16
 
 

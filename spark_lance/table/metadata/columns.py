@@ -18,8 +18,6 @@ from spark_lance.errors import FormatError, SchemaError
 from spark_lance.expressions.predicate import Condition
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["TEXTS", "TEXT_MAP", "TIME", "Column", "MetadataTable", "history_version"]
-
 TIME = pa.timestamp("us", "UTC")
 TEXTS = pa.list_(pa.string())
 TEXT_MAP = pa.map_(pa.string(), pa.string())

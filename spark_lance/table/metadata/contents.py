@@ -22,8 +22,6 @@ from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, Metadata
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["CONFIG", "FILES", "FRAGMENTS", "SCHEMA"]
-
 _MAX_I64 = 2**63 - 1
 # Storage of a fragment's row ids in the manifest -> value in the metadata table.
 _ID_PLACES = {None: "address", "inline_row_ids": "inline", "column_row_ids": "file"}

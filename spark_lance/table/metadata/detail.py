@@ -13,8 +13,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.versions import list_versions
 
-__all__ = ["TableDetail", "table_detail"]
-
 
 @dataclass(frozen=True)
 class TableDetail:

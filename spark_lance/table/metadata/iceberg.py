@@ -33,8 +33,6 @@ from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS
 from spark_lance.table.versions.versions import latest_version
 
-__all__ = ["ICEBERG_TABLES"]
-
 _DATA, _POSITION_DELETES = 0, 1
 _EXISTING, _ADDED = 0, 1
 _LONGS = pa.list_(pa.int64())

@@ -19,8 +19,6 @@ from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.versions import latest_version
 
-__all__ = ["BRANCHES", "INDICES", "TAGS"]
-
 _Named = tuple[str, dict[str, Any]]
 
 

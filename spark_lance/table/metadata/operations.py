@@ -21,8 +21,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.rowids import fragment_row_ids
 from spark_lance.table.format.transaction import Transaction
 
-__all__ = ["live_rows", "metrics", "operation_name", "parameters"]
-
 
 def operation_name(transaction: Transaction) -> str | None:
     """Return the operation's name in the format ("Append", "CreateIndex", ...), None if it is not known.

@@ -24,16 +24,6 @@ from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.torn import read_whole
 from spark_lance.table.versions.versions import VersionFile, list_versions
 
-__all__ = [
-    "HISTORY",
-    "TRANSACTIONS",
-    "VERSIONS",
-    "VersionRow",
-    "version_metrics",
-    "version_rows",
-    "version_time",
-]
-
 
 class _Tags:
     """The names of versions of one line, read once and only if asked for."""

@@ -13,8 +13,6 @@ from spark_lance.table.format.fragment_facts import FragmentFacts
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, number_fragments, start_version
 
-__all__ = ["append", "append_message"]
-
 
 def append_message(fragments: Iterable[table_pb2.DataFragment]) -> transaction_pb2.Transaction.Append:
     """Return the operation that adds fragments of id 0."""

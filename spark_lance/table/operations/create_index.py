@@ -16,8 +16,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.mem_wal_marks import with_catchup
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 
-__all__ = ["create_index", "create_index_message"]
-
 
 def create_index_message(
     new: Iterable[table_pb2.IndexMetadata] = (), removed: Iterable[table_pb2.IndexMetadata] = ()

@@ -16,8 +16,6 @@ from spark_lance.table.operations.index_upkeep import remove_fragments_from_bitm
 from spark_lance.table.operations.merge import TOMBSTONE, drop_dead_files
 from spark_lance.table.operations.next_version import Stamp, finish_version, mark_updated, start_version
 
-__all__ = ["data_replacement", "data_replacement_message", "place_file"]
-
 
 def data_replacement_message(
     files: Mapping[int, table_pb2.DataFile],

@@ -20,8 +20,6 @@ from spark_lance.table.operations.next_version import (
     start_version,
 )
 
-__all__ = ["delete", "delete_message"]
-
 
 def delete_message(
     updated: Iterable[table_pb2.DataFragment], removed: Iterable[int], predicate: str

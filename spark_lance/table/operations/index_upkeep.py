@@ -20,8 +20,6 @@ from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.coverage import covered_fragments
 
-__all__ = ["drop_indices_without_fields", "keep_relevant", "remove_fragments_from_bitmaps", "retain"]
-
 
 def remove_fragments_from_bitmaps(
     section: bytes, fragment_ids: Collection[int], field_ids: Collection[int]

@@ -23,8 +23,6 @@ from spark_lance.table.format.coverage import covered_fragments
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.operations.next_version import Stamp
 
-__all__ = ["mark_compacted", "mem_wal_details", "with_catchup", "without_catchup"]
-
 _MILLIS = 1_000_000
 
 

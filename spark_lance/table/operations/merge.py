@@ -23,8 +23,6 @@ from spark_lance.table.operations.next_version import (
     start_version,
 )
 
-__all__ = ["TOMBSTONE", "drop_dead_files", "merge", "merge_message"]
-
 # In place of a field's id: the column is there, but values are to be taken from a later file.
 TOMBSTONE = -2
 

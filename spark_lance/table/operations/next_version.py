@@ -18,21 +18,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import Naming, manifest_path
 from spark_lance.table.format.rowids import append_row_ids, count_row_ids, encode_row_versions, spilled_fields
 
-__all__ = [
-    "MAX_FRAGMENT_ID",
-    "ReuseEntry",
-    "Stamp",
-    "change_fragments",
-    "empty_manifest",
-    "finish_version",
-    "keep_marks",
-    "mark_updated",
-    "number_fragments",
-    "replace_schema",
-    "start_version",
-    "writer_name",
-]
-
 WRITER_LIBRARY = "spark_lance"
 # The package's version with 100 added to its first number. Lance before 0.39 looks at the number only,
 # whatever the library: below 0.8.15 it takes it for its own old one, with the mistakes that it made then.

@@ -21,8 +21,6 @@ from spark_lance.table.operations.next_version import (
     start_version,
 )
 
-__all__ = ["overwrite", "overwrite_message"]
-
 
 def overwrite_message(
     schema: Schema,

@@ -20,8 +20,6 @@ from spark_lance.table.operations.next_version import (
     start_version,
 )
 
-__all__ = ["drop_idle_files", "project", "project_message"]
-
 
 def project_message(
     fields: Iterable[file_pb2.Field], *, keeps_nulls: bool = True

@@ -17,8 +17,6 @@ from spark_lance.table.operations.next_version import (
     start_version,
 )
 
-__all__ = ["reserve_fragments"]
-
 
 def reserve_fragments(
     base: Manifest, operation: transaction_pb2.Transaction.ReserveFragments, stamp: Stamp

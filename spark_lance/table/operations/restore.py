@@ -13,8 +13,6 @@ from spark_lance.table.format.features import STABLE_ROW_IDS, STICKY, check_writ
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, keep_marks, start_version
 
-__all__ = ["restore"]
-
 
 def restore(base: Manifest, operation: transaction_pb2.Transaction.Restore, stamp: Stamp) -> Manifest:
     """Return the version after `base` with the content of `stamp.restored`.

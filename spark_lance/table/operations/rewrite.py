@@ -38,8 +38,6 @@ from spark_lance.table.operations.next_version import (
     start_version,
 )
 
-__all__ = ["rewrite"]
-
 Group = tuple[frozenset[int], frozenset[int]]
 
 

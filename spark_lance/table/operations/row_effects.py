@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ROW_EFFECTS", "RowEffect", "effect_of"]
-
 
 @dataclass(frozen=True)
 class RowEffect:

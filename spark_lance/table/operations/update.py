@@ -43,8 +43,6 @@ from spark_lance.table.operations.next_version import (
     start_version,
 )
 
-__all__ = ["update", "update_message"]
-
 pb = transaction_pb2.Transaction
 UInt64Array = npt.NDArray[np.uint64]
 

@@ -7,8 +7,6 @@ from spark_lance.proto.transaction_pb2 import Transaction
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 
-__all__ = ["update_bases"]
-
 
 def update_bases(base: Manifest, operation: Transaction.UpdateBases, stamp: Stamp) -> Manifest:
     """Return the version after `base` with more base paths; those of id 0 get the next ids, from 1 on.

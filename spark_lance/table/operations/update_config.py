@@ -13,8 +13,6 @@ from spark_lance.proto import transaction_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, start_version
 
-__all__ = ["Texts", "text_updates", "update_config"]
-
 Texts = Mapping[str, str | None]
 UpdateMap = transaction_pb2.Transaction.UpdateMap
 

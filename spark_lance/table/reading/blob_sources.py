@@ -30,8 +30,6 @@ from spark_lance.io.stored_names import check_key, check_uri, path_fault
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases, open_place
 
-__all__ = ["BlobSources", "FileOf", "data_files", "map_blobs", "with_source"]
-
 # The URIs of the data files that a blob field's descriptors come from, for the rows at some positions.
 FileOf = Callable[[Field, Ints], pa.Array]
 ChangeBlobs = Callable[[pa.Array, Field, Ints, tuple[str, ...]], pa.Array]

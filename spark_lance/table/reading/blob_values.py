@@ -20,8 +20,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.reading.blobs import open_blobs
 
-__all__ = ["blob_sizes", "blob_values"]
-
 _EXTERNAL = 3
 
 

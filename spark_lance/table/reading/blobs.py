@@ -32,8 +32,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import known_size
 
-__all__ = ["BlobFile", "blob_path", "descriptors", "open_blobs", "read_blobs"]
-
 _INLINE, _PACKED, _DEDICATED, _EXTERNAL = range(4)
 
 

@@ -22,8 +22,6 @@ from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.version_changes import ChangedRows
 
-__all__ = ["CHANGE_TYPE", "COMMIT_TIMESTAMP", "COMMIT_VERSION", "FEED_COLUMNS", "ChangeTask", "feed_field"]
-
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
 COMMIT_TIMESTAMP = "_commit_timestamp"

@@ -36,8 +36,6 @@ from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED
 from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import find_version, load_version
 
-__all__ = ["Changes", "changes_between"]
-
 Fragment = table_pb2.DataFragment
 
 _BATCH_BYTES = 8 << 20

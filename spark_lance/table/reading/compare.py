@@ -22,8 +22,6 @@ from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.lineage import LineageReader
 from spark_lance.table.reading.system_columns import ROW_ID, UPDATED_AT
 
-__all__ = ["ComparedRows", "FragmentView", "IdentifiedRows", "Rows", "compare_rows"]
-
 Rows = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 Fragment = table_pb2.DataFragment

@@ -28,13 +28,6 @@ from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.keys import primary_key
 
-__all__ = [
-    "KeyComparison",
-    "compare_by_key",
-    "equal_values",
-    "shared_key",
-]
-
 Flags = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
 

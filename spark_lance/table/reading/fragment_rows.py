@@ -30,8 +30,6 @@ from spark_lance.table.reading.system_columns import (
     system_field,
 )
 
-__all__ = ["Columns", "FragmentRows", "batch_without_columns", "common_runs", "rows_without_columns"]
-
 UInt64Array = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 

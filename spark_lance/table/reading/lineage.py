@@ -38,20 +38,6 @@ from spark_lance.table.format.rowids import (
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment import FragmentReader
 
-__all__ = [
-    "CREATED_AT",
-    "LINEAGE_COLUMNS",
-    "ROW_ID",
-    "SPILL",
-    "UPDATED_AT",
-    "Lineage",
-    "LineageReader",
-    "fragment_lineage",
-    "give_lineage",
-    "mark_spilled",
-    "with_lineage",
-]
-
 UInt64Array = npt.NDArray[np.uint64]
 
 ROW_ID = "_rowid"

@@ -16,8 +16,6 @@ from spark_lance.table.reading.fragment_rows import (
     rows_without_columns,
 )
 
-__all__ = ["Pace", "in_batches", "kept_of", "windows"]
-
 _MAX_WINDOW_ROWS = 1 << 22
 _MIN_ROW_BYTES = 0.125
 

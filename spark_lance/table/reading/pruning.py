@@ -27,8 +27,6 @@ from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.rowids import locate_row_ids
 from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
 
-__all__ = ["Pruner", "prune", "uses_of"]
-
 Fragments: TypeAlias = Sequence[table_pb2.DataFragment]
 Pruner: TypeAlias = Callable[[Condition, Fragments], RowSet | None]
 

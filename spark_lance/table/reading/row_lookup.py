@@ -18,8 +18,6 @@ from spark_lance.table.reading.fragment import FragmentReader
 from spark_lance.table.reading.scan import rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["by_blob_bytes", "columns_of", "nameable", "read_rows"]
-
 _PIECE_BYTES = 16 << 20
 _MAX_PIECE_ROWS = 1 << 20
 # Rows are read with those between them if that makes at most this many times as many.

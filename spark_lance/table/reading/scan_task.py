@@ -41,8 +41,6 @@ from spark_lance.table.reading.system_columns import (
     system_names,
 )
 
-__all__ = ["Filter", "ScanTask"]
-
 Filter = Predicate | Condition
 
 # Rows are read one by one if reading those between them, too, would make more than this many times as many.

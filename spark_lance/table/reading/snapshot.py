@@ -27,8 +27,6 @@ from spark_lance.table.reading.scan import Scan
 from spark_lance.table.versions.resolve import main_root
 from spark_lance.table.versions.versions import load_version
 
-__all__ = ["PrunerFactory", "Snapshot", "SnapshotRef"]
-
 
 @dataclass(frozen=True)
 class Snapshot(OfTable):

@@ -28,8 +28,6 @@ from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID
 
-__all__ = ["OpenFragments", "RowNumbers", "addresses_of", "take_addresses", "take_positions", "take_row_ids"]
-
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 
 _WINDOW_ROWS = 1 << 20

@@ -12,8 +12,6 @@ from spark_lance.errors import OptionError
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.manifest import Manifest
 
-__all__ = ["TEXT_TYPES", "check_text_as", "texts_as_binary"]
-
 TEXT_TYPES = ("string", "binary")
 _BINARY = {"string": "binary", "large_string": "large_binary"}
 # Metadata of fields whose text has a meaning, such as documents.

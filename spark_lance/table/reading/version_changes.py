@@ -39,8 +39,6 @@ from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import UPDATED_AT
 
-__all__ = ["DELETE", "INSERT", "POSTIMAGE", "PREIMAGE", "ChangedRows", "before_append", "changes_of"]
-
 INSERT = "insert"
 DELETE = "delete"
 PREIMAGE = "update_preimage"

@@ -13,8 +13,6 @@ from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
 
-__all__ = ["delete_rows"]
-
 
 def delete_rows(
     snapshot: Snapshot,

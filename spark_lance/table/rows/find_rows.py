@@ -15,8 +15,6 @@ from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["find_rows"]
-
 _WINDOW_BYTES = 64 << 20
 
 

@@ -29,8 +29,6 @@ import pyarrow.compute as pc
 
 from spark_lance.proto import transaction_pb2
 
-__all__ = ["KeyFilter", "filter_places", "hash_strings", "key_filter", "key_hashes", "pack_filter"]
-
 KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
 UInt64Array = npt.NDArray[np.uint64]
 

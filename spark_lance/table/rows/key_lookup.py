@@ -22,8 +22,6 @@ from spark_lance.file.base.schema import Field
 from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan, ScanTask
 
-__all__ = ["KeyLookup", "key_indices", "key_lookup", "key_tasks"]
-
 # Keys that are asked for together.
 _BATCH_KEYS = 512
 # An index reads a page of some thousand rows for one key. Up to `_FEW_KEYS` keys are always looked up, more

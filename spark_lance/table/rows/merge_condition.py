@@ -14,8 +14,6 @@ from spark_lance.errors import ExpressionError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
 from spark_lance.expressions.values import plain
 
-__all__ = ["MergeCondition"]
-
 Int64Array = npt.NDArray[np.int64]
 
 

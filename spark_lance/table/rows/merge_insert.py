@@ -49,8 +49,6 @@ from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.targets import choose_targets
 
-__all__ = ["Merge", "MergeRules", "Merged", "PreparedMerge", "Written", "merge_rows", "prepare_merge"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _WINDOW_BYTES = 64 << 20

@@ -20,8 +20,6 @@ import pyarrow as pa
 from spark_lance.arrow.arrays import join, pick_rows
 from spark_lance.table.writing.align import Aligner
 
-__all__ = ["SPILL_BYTES", "AlignedSource", "SourceRows", "source_rows"]
-
 Int64Array = npt.NDArray[np.int64]
 
 # Rows up to this size stay in memory.

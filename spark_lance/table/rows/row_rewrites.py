@@ -30,8 +30,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.writing.targets import FileTarget
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
-__all__ = ["CarriedRowIds", "check_movable", "commit_moves", "prepare_moves", "whole_rows", "write_moved"]
-
 UInt64Array = npt.NDArray[np.uint64]
 KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
 

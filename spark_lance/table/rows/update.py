@@ -24,8 +24,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, check_movable, commit_moves, write_moved
 
-__all__ = ["Updated", "update_rows"]
-
 Evaluate = Callable[[pa.Table], pa.ChunkedArray]
 
 

@@ -13,8 +13,6 @@ import pyarrow as pa
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field
 
-__all__ = ["cast_column", "check_cast"]
-
 _Is = Callable[[pa.DataType], bool]
 
 

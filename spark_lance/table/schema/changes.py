@@ -23,18 +23,6 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.schema.casts import check_cast
 from spark_lance.table.schema.keys import check_keys, check_same_keys
 
-__all__ = [
-    "Alteration",
-    "Casts",
-    "add_fields",
-    "alter_fields",
-    "drop_fields",
-    "move_field",
-    "new_field_ids",
-    "schema_protos",
-    "tightened_fields",
-]
-
 # Versions of data files in which pylance does not add fields to structs.
 _WITHOUT_GROWTH = (FileVersion.V2_0, FileVersion.V2_1)
 

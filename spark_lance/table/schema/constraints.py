@@ -32,18 +32,6 @@ from spark_lance.table.format.reserved_names import CONSTRAINTS
 if TYPE_CHECKING:
     pass
 
-__all__ = [
-    "CHECK",
-    "Constraint",
-    "column_names",
-    "comparable",
-    "comparable_schema",
-    "constraint_setting",
-    "find_constraint",
-    "own_condition",
-    "table_constraints",
-]
-
 CHECK = "check"
 _TYPES = ("check", "primary_key", "unique", "foreign_key")
 _NAME = re.compile(r"[\w .-]{1,128}")

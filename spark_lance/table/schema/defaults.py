@@ -26,8 +26,6 @@ import pyarrow as pa
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field
 
-__all__ = ["CURRENT_DEFAULT", "DEFAULT_KEYS", "EXISTS_DEFAULT", "default_array", "default_sql"]
-
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
 EXISTS_DEFAULT = "EXISTS_DEFAULT"
 DEFAULT_KEYS = (CURRENT_DEFAULT, EXISTS_DEFAULT)

@@ -15,8 +15,6 @@ from spark_lance.file.base.schema import Field, Schema
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.transaction import Transaction
 
-__all__ = ["PastColumn", "Step", "before"]
-
 
 @dataclass(frozen=True)
 class PastColumn:

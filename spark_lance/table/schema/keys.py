@@ -13,9 +13,6 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import file_pb2
 
-__all__ = ["check_droppable", "check_keys", "check_same_keys", "forget_key", "in_key_order", "primary_key"]
-
-
 _MARK = "lance-schema:unenforced-primary-key"
 
 

@@ -11,8 +11,6 @@ from datetime import timedelta
 
 from spark_lance.errors import OptionError
 
-__all__ = ["LONGEST", "age_of_hours", "clamped_age", "parse_duration"]
-
 _PART = re.compile(r"\s*([0-9]+)\s*([a-zA-Zµ]+)\s*", re.ASCII)
 _UNITS = {
     # Finer than the times of versions.

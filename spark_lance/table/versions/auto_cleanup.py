@@ -21,8 +21,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 
-__all__ = ["after_commit", "auto_cleanup_config"]
-
 logger = logging.getLogger(__name__)
 
 PREFIX = "lance.auto_cleanup."

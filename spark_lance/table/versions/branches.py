@@ -38,8 +38,6 @@ from spark_lance.table.format.paths import (
 )
 from spark_lance.table.versions.ref_files import Kinds, list_tags, pack_ref, read_ref
 
-__all__ = ["BRANCHES_DIR", "TREE_DIR", "Branches", "branch_root"]
-
 BRANCHES_DIR = "_refs/branches"
 TREE_DIR = "tree"
 _SUFFIX = ".json"

@@ -59,8 +59,6 @@ from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.resolve import main_root
 from spark_lance.table.versions.versions import VersionFile, list_versions
 
-__all__ = ["CleanupFile", "CleanupPolicy", "CleanupStats", "cleanup"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_AGE = timedelta(days=14)

@@ -33,8 +33,6 @@ from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.format.paths import DATA_DIR, VERSIONS_DIR, parse_manifest_name
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["drop_table", "dropping_folders", "is_hidden_folder"]
-
 logger = logging.getLogger(__name__)
 
 _MARKERS = ".lance-dropped"

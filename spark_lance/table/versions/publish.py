@@ -24,8 +24,6 @@ from spark_lance.io.store import Store
 from spark_lance.table.format.paths import VERSIONS_DIR, parse_manifest_name
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["LockReleaseError", "finish_latest", "finish_version", "publish"]
-
 logger = logging.getLogger(__name__)
 
 _MANIFEST = re.compile(r"([0-9]{1,20}\.manifest)(-.+)?", re.ASCII)

@@ -19,8 +19,6 @@ from spark_lance.io.store import Store, StoredObject
 from spark_lance.table.format.manifest import Manifest, read_manifest
 from spark_lance.table.format.paths import Naming
 
-__all__ = ["read_recent", "remember"]
-
 # The memory of a parsed manifest and its facts for each byte of its file, about.
 _MEMORY_PER_BYTE = 6
 _LARGEST = 4 << 20

@@ -24,20 +24,6 @@ from spark_lance.errors import FormatError, OptionError, TagNotFoundError
 from spark_lance.io.store import Store, join
 from spark_lance.io.stored_names import check_path
 
-__all__ = [
-    "TAGS_DIR",
-    "Kinds",
-    "format_time",
-    "is_ref_name",
-    "list_tags",
-    "no_tag",
-    "pack_ref",
-    "parse_time",
-    "read_ref",
-    "read_tag",
-    "tag_path",
-]
-
 # The members of an object: JSON type, and default if the member is absent.
 Kinds = Mapping[str, tuple[type, Any]]
 

@@ -26,8 +26,6 @@ from spark_lance.table.versions.ref_files import read_tag
 from spark_lance.table.versions.torn import read_whole
 from spark_lance.table.versions.versions import latest_version, list_versions
 
-__all__ = ["MAIN", "Reference", "VersionRef", "main_root", "parse_moment", "resolve", "version_at"]
-
 Reference = Union[int, str, tuple[Union[str, None], Union[int, None]]]  # noqa: UP007
 
 MAIN = "main"

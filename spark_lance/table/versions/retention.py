@@ -19,15 +19,6 @@ from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.ref_files import list_tags, pack_ref, read_tag, tag_path
 from spark_lance.table.versions.versions import load_latest
 
-__all__ = [
-    "MAX_AGE_MS",
-    "MAX_REF_AGE_MS",
-    "MIN_VERSIONS",
-    "branch_retention",
-    "drop_expired_refs",
-    "set_retention",
-]
-
 MAX_REF_AGE_MS = "spark_lance.max_ref_age_ms"
 MIN_VERSIONS = "spark_lance.min_versions"
 MAX_AGE_MS = "spark_lance.max_age_ms"

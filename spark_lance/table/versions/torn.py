@@ -21,8 +21,6 @@ from spark_lance.table.format.manifest import Manifest, read_manifest
 from spark_lance.table.format.paths import VERSIONS_DIR, Naming
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["TORN_DIR", "is_set_aside", "read_again", "read_whole", "set_aside", "step_over"]
-
 logger = logging.getLogger(__name__)
 
 TORN_DIR = "_torn"

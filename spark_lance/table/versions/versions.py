@@ -38,19 +38,6 @@ from spark_lance.table.versions.publish import finish_latest, finish_version
 from spark_lance.table.versions.recent import read_recent
 from spark_lance.table.versions.torn import read_again, step_over
 
-__all__ = [
-    "Newest",
-    "VersionFile",
-    "find_version",
-    "latest_version",
-    "list_versions",
-    "load_latest",
-    "load_newest",
-    "load_version",
-    "migrate_names",
-    "write_hint",
-]
-
 
 def migrate_names(table: TableRef) -> int:
     """Rename every manifest to its V2 name and return how many were renamed; none if all have such names.

@@ -20,8 +20,6 @@ from spark_lance.table.versions.resolve import parse_moment
 from spark_lance.table.versions.torn import is_set_aside, read_whole
 from spark_lance.table.versions.versions import latest_version, list_versions, load_version
 
-__all__ = ["Walk", "version_from"]
-
 _KEPT = 64
 _AT_ONCE = 16
 

@@ -18,8 +18,6 @@ from spark_lance.table.schema.defaults import default_array, default_sql
 from spark_lance.table.writing.casts import ADD_IT, Cast, WrongLengthError, cast_field, with_references
 from spark_lance.table.writing.differences import Differences, rows_do_not_fit
 
-__all__ = ["Aligner", "check_added_names"]
-
 # Columns that reads add to those of a table, and what adds them.
 _MADE = {
     **dict.fromkeys(SYSTEM_COLUMNS, "an option of the read"),

@@ -28,8 +28,6 @@ from spark_lance.file.blob_references import (
 from spark_lance.jsonb.columns import documents_of, is_json_field
 from spark_lance.table.writing.differences import Differences, TypeDifference, row_text
 
-__all__ = ["ADD_IT", "Cast", "WrongLengthError", "cast_field", "with_references"]
-
 Cast = Callable[[pa.Array], pa.Array]
 
 # The remedy for a column that the table lacks.

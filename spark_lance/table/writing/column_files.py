@@ -30,8 +30,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.writing.write import delete_fragment_files
 
-__all__ = ["delete_column_files", "each_fragment", "fill_deleted", "write_column_file", "write_live_rows"]
-
 logger = logging.getLogger(__name__)
 
 Fragment = TypeVar("Fragment")

@@ -7,8 +7,6 @@ from dataclasses import replace
 from spark_lance.errors import OptionError
 from spark_lance.file.base.schema import Field, Schema
 
-__all__ = ["SCHEMES", "compressed"]
-
 SCHEMES = ("zstd", "lz4", "fsst", "none")
 _KEY = "lance-encoding:compression"
 

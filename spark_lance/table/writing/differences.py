@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from spark_lance.errors import SchemaError
 
-__all__ = ["Differences", "TypeDifference", "row_text", "rows_do_not_fit"]
-
 _COLUMNS_SHOWN = 5
 _LONGEST_VALUE = 40
 

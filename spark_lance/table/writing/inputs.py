@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from spark_lance.errors import OptionError
 
-__all__ = ["as_reader"]
-
 _ROWS = 8192
 
 

@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["MAX_BYTES_PER_FILE", "MAX_ROWS_PER_FILE"]
-
 MAX_ROWS_PER_FILE = 1 << 20
 MAX_BYTES_PER_FILE = 90 << 30

@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from spark_lance.errors import LocationInUseError
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["check_location"]
-
 # Objects that are looked at: one page of a listing on S3.
 _LOOKED_AT = 1000
 _SHOWN = 3

@@ -24,8 +24,6 @@ from spark_lance.file.blob_references import (
     runs_of,
 )
 
-__all__ = ["bounded"]
-
 _BATCH_BYTES = 16 << 20
 _MOST_BYTES = 2**31 - 1
 

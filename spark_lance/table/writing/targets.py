@@ -14,8 +14,6 @@ from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.paths import DATA_DIR
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["FileTarget", "choose_targets", "own_target"]
-
 
 @dataclass(frozen=True)
 class FileTarget:

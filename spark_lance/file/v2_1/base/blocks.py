@@ -26,19 +26,6 @@ from spark_lance.arrow.texts import check_stored_text
 from spark_lance.errors import FormatError
 from spark_lance.file.v2_1.base.chunks import Bytes
 
-__all__ = [
-    "AllNull",
-    "Block",
-    "DictionaryBlock",
-    "FixedSizeList",
-    "FixedWidth",
-    "PackedStruct",
-    "Variable",
-    "nbytes",
-    "spread",
-    "to_arrow",
-]
-
 _MAX_GROUPS = 1 << 14
 _MAX_GROUP = 8
 # A table pays if there are at least this many strings for each of its groups.

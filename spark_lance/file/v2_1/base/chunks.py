@@ -18,18 +18,6 @@ from spark_lance.arrow.buffers import as_bytes, pack_bits
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 
-__all__ = [
-    "Bytes",
-    "Chunks",
-    "Ranges",
-    "exclusive_sum",
-    "gather",
-    "gather_integers",
-    "integer_column",
-    "run_starts",
-    "words_of",
-]
-
 # More pieces than this are put together by Arrow, unless they are few bytes together.
 _MANY = 128
 _FEW_BYTES = 1 << 13

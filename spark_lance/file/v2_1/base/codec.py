@@ -23,8 +23,6 @@ from spark_lance.file.v2_1.base.blocks import Block, FixedWidth
 from spark_lance.file.v2_1.base.chunks import Bytes, Chunks
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["Codec", "Resolver", "compression_name", "has_buffer"]
-
 _ChunkDecoder: TypeAlias = "Callable[[Any, Chunks, Resolver], Block]"
 _RowDecoder: TypeAlias = "Callable[[Any, Bytes, Resolver], Block]"
 _VariableDecoder: TypeAlias = "Callable[[Any, blocks.Variable, Resolver], Block]"

@@ -45,17 +45,6 @@ from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "BLOCK",
-    "GROUPS",
-    "PackedChunks",
-    "block_widths",
-    "decode_inline",
-    "decode_out_of_line",
-    "pack",
-    "unpack",
-]
-
 BLOCK = 1024
 # Blocks per step: scratch arrays of a step stay in the cache while numpy's cost per call is spread thin.
 _STEP = 512

@@ -28,12 +28,6 @@ from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "SplitChunks",
-    "decode_mini_block",
-    "split_width",
-]
-
 # The output of a step stays in the cache until its last bytes are there.
 _STEP_BYTES = 256 * 1024
 

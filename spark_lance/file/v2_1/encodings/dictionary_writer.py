@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 from spark_lance.arrow.arrays import numbers_of, of_flags, of_numbers
 from spark_lance.arrow.numpy_types import Bools
 
-__all__ = ["DictionaryLimits", "NumberedWords", "encode_dictionary", "number_words"]
-
 _Words = npt.NDArray[Any]
 # Numbers that are this close together are not hashed.
 _CLOSE = 1 << 16

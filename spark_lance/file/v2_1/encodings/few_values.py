@@ -17,8 +17,6 @@ from spark_lance.file.v2_1.base.chunks import Chunks
 from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_constant", "decode_dictionary"]
-
 _MAX_BYTES = 1 << 34
 _HEADER = 16
 

@@ -24,8 +24,6 @@ from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings import flat
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_block", "decode_mini_block", "decode_zipped"]
-
 _MAX_ITEMS = 1 << 28
 
 

@@ -18,8 +18,6 @@ from spark_lance.file.v2_1.base.chunks import Bytes, Chunks
 from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode", "decode_zipped", "flat_bits"]
-
 _MAX_BITS = 1 << 31
 
 

@@ -15,8 +15,6 @@ from spark_lance.file.v2_1.base.chunks import Chunks
 from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_mini_block", "decode_zipped"]
-
 
 def decode_mini_block(fsst: pb.Fsst, chunks: Chunks, resolver: Resolver) -> Variable:
     """Decode all chunks of a page."""

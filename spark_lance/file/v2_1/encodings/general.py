@@ -56,19 +56,6 @@ from spark_lance.file.v2_1.encodings.plain_writer import (
 )
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "CompressedChunks",
-    "CompressedText",
-    "Compression",
-    "compress_block",
-    "compress_pieces",
-    "compress_zipped",
-    "decode_block",
-    "decode_mini_block",
-    "decode_zipped",
-    "decompress",
-]
-
 _ZSTD_MAGIC = 0xFD2FB528
 # A zstd block of 4 bytes makes at most 128 KiB, an lz4 byte at most 255 bytes: larger claims are damage.
 _ZSTD_RATIO = 1 << 15

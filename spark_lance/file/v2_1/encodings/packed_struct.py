@@ -54,16 +54,6 @@ from spark_lance.file.v2_1.encodings.plain_writer import (
 from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "StructChunks",
-    "check_packed",
-    "decode_mini_block",
-    "decode_zipped",
-    "is_plain_struct",
-    "struct_chunks",
-    "zip_structs",
-]
-
 
 def decode_mini_block(packed: pb.PackedStruct, chunks: Chunks, resolver: Resolver) -> PackedStruct:
     """Decode all chunks of a page of PackedStruct."""

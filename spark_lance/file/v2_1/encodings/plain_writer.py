@@ -27,23 +27,6 @@ from spark_lance.arrow.arrays import empty_text, flags_of, of_flags
 from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "U8",
-    "ChunkBuffer",
-    "ChunkValues",
-    "EncodedBlock",
-    "FixedChunks",
-    "VariableChunks",
-    "ZipFixed",
-    "ZipVariable",
-    "flat",
-    "is_variable",
-    "plain_block",
-    "value_bits",
-    "zip_fixed",
-    "zip_variable",
-]
-
 U8 = npt.NDArray[np.uint8]
 
 

@@ -37,8 +37,6 @@ from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.rle import is_flat, pick_block, pick_mini_block
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["Unpack", "levels_pickable", "pick", "pick_levels", "pickable", "plain_width"]
-
 # The function that decompresses chunks: compression, and each chunk once -> the same chunks, decompressed.
 Unpack: TypeAlias = Callable[[pb.BufferCompression, Ranges], Ranges]
 

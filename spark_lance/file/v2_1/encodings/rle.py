@@ -44,19 +44,6 @@ from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "RunChunks",
-    "Runs",
-    "block_runs",
-    "decode_block",
-    "decode_mini_block",
-    "describe_runs",
-    "find_runs",
-    "is_flat",
-    "pick_block",
-    "pick_mini_block",
-]
-
 _SIZE_PREFIX = 8
 # Sums of more lengths than that could not be told apart.
 _MAX_RUNS = 1 << 24

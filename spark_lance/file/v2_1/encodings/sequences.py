@@ -21,8 +21,6 @@ from spark_lance.file.v2_1.base.chunks import Chunks, exclusive_sum
 from spark_lance.file.v2_1.base.codec import Resolver
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_delta", "decode_range"]
-
 _DTYPES: dict[int, np.dtype[Any]] = {bits: np.dtype(f"<u{bits // 8}") for bits in (8, 16, 32, 64)}
 _MAX_COUNT = 1 << 32
 

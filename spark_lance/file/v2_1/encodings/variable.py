@@ -30,8 +30,6 @@ from spark_lance.file.v2_1.base.codec import Resolver, compression_name
 from spark_lance.file.v2_1.encodings.flat import flat_bits
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["decode_block", "decode_mini_block", "decode_zipped"]
-
 _INT32_MAX = 2**31 - 1
 
 

@@ -33,11 +33,6 @@ from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "blob_page",
-    "decode",
-]
-
 
 def decode(layout: pb.BlobLayout, page: PageBytes, resolver: Resolver) -> DecodedPage:
     """Decode the descriptors of a page; those of nulls are null structs.

@@ -47,14 +47,6 @@ from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "MAX_INLINE_BYTES",
-    "decode",
-    "is_uniform",
-    "null_page",
-    "scalar_page",
-]
-
 # Limits of this reader for levels and values that no bytes back. Writers begin a page after 8 to 32 MB of
 # values, so a legal page does not meet them. A page without levels makes only the wanted rows.
 _MAX_LEVELS = 1 << 28

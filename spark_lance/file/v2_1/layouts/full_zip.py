@@ -49,13 +49,6 @@ from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "decode",
-    "full_zip_page",
-    "plain_width",
-    "row_width",
-]
-
 _Words = npt.NDArray[Any]
 
 

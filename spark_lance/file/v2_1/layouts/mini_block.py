@@ -75,28 +75,6 @@ from spark_lance.file.v2_1.levels.ravel import Leaf
 from spark_lance.file.v2_1.levels.unravel import Levels, number_layers
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "ChunkParts",
-    "ChunkPolicy",
-    "ChunkTable",
-    "DecodedChunks",
-    "Items",
-    "LevelBuffers",
-    "LevelChunks",
-    "PageParts",
-    "can_pick",
-    "chunk_parts",
-    "chunk_table",
-    "decode",
-    "decode_chunks",
-    "dictionary_items",
-    "has_dictionary",
-    "level_runs",
-    "mini_block_page",
-    "pack_levels",
-    "pick_values",
-]
-
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
 

@@ -15,8 +15,6 @@ from spark_lance.file.v2_1.base.chunks import Bytes
 from spark_lance.file.v2_1.levels.sparse import SparseLevels
 from spark_lance.file.v2_1.levels.unravel import Levels
 
-__all__ = ["DecodedPage", "PageBytes"]
-
 
 @dataclass(frozen=True)
 class PageBytes:

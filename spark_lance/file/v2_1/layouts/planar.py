@@ -20,8 +20,6 @@ from spark_lance.file.base.metadata import PLANAR_LAYOUT_URL, Page
 from spark_lance.proto import encodings21_pb2 as pb
 from spark_lance.proto import encodings23_pb2 as pb23
 
-__all__ = ["as_constant", "dense_layout", "is_planar", "planar_layout", "sparse_layout"]
-
 _MAX_SCALAR = 32
 
 

@@ -38,8 +38,6 @@ from spark_lance.file.v2_1.levels.sparse import Flags, SparseLayer, SparseLevels
 from spark_lance.proto import encodings21_pb2 as pb
 from spark_lance.proto import encodings23_pb2 as pb23
 
-__all__ = ["decode"]
-
 _MAX_SLOTS = 1 << 32
 
 

@@ -34,8 +34,6 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["Leaf", "ravel"]
-
 U16 = npt.NDArray[np.uint16]
 
 

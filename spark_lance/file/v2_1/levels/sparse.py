@@ -24,8 +24,6 @@ from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.file.v2_1.base.chunks import Bytes, exclusive_sum
 
-__all__ = ["SparseLayer", "SparseLevels", "SparseUnraveler"]
-
 Flags = npt.NDArray[np.bool_]
 
 

@@ -36,8 +36,6 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.v2_1.base.chunks import Bytes
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = ["Layer", "Levels", "Unraveler", "number_layers"]
-
 Level = npt.NDArray[Any]
 
 _KINDS: dict[int, tuple[bool, bool, bool]] = {

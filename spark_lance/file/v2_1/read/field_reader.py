@@ -33,8 +33,6 @@ from spark_lance.file.v2_1.read.page import (
 )
 from spark_lance.file.v2_1.read.row_page import RowPage
 
-__all__ = ["FieldReader"]
-
 # A row address has 32 bits for the row in a fragment.
 _MAX_ROWS = 1 << 32
 # A read of at most one of this many rows of a page does not decode the page.

@@ -38,19 +38,6 @@ from spark_lance.file.v2_1.levels.unravel import Unraveler
 from spark_lance.proto import encodings21_pb2 as pb
 from spark_lance.proto import encodings23_pb2 as pb23
 
-__all__ = [
-    "RESOLVER",
-    "RUN_ITEMS",
-    "build",
-    "decode_page",
-    "decode_run",
-    "page_layout",
-    "page_ranges",
-    "page_rows",
-    "path_type",
-    "run_key",
-]
-
 _INT32_MAX = 2**31 - 1
 RESOLVER = Resolver(ENCODINGS)
 # Items of a run at most: more of them save few calls and take memory.

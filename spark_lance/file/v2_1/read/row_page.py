@@ -56,12 +56,6 @@ from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.counters import count_read
 from spark_lance.proto import encodings21_pb2 as pb
 
-__all__ = [
-    "PlainChunks",
-    "RowPage",
-    "kept_chunks",
-]
-
 # Pages of more bytes are not kept.
 _LARGEST = 16 << 20
 

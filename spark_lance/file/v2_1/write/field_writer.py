@@ -82,24 +82,6 @@ from spark_lance.file.v2_1.levels.ravel import Leaf, ravel
 from spark_lance.file.v2_1.write.settings import Settings
 from spark_lance.file.v2_1.write.storable import check_storable
 
-__all__ = [
-    "LOOKUP_NS",
-    "NUMBER_POLICY",
-    "BlobPage",
-    "FieldWriter",
-    "Form",
-    "FullZip",
-    "MiniBlock",
-    "NullPage",
-    "ScalarPage",
-    "Weights",
-    "best_form",
-    "carried_over",
-    "choose",
-    "compressed_forms",
-    "full_zip",
-]
-
 _Words = npt.NDArray[Any]
 
 # Chunks are the unit of random access. 16 KiB keep the cost per chunk small next to copying it.

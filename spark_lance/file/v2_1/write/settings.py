@@ -24,8 +24,6 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field
 from spark_lance.file.v2_1.encodings.general import Compression
 
-__all__ = ["Settings"]
-
 _PREFIX = "lance-encoding:"
 
 

@@ -8,8 +8,6 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.encodings.packed_struct import check_packed
 from spark_lance.file.v2_1.write.settings import Settings
 
-__all__ = ["check_storable"]
-
 
 def check_storable(field: Field, version: FileVersion) -> None:
     """Refuse a top-level field that files of this version, 2.1 or 2.2, cannot store.

@@ -23,9 +23,6 @@ from spark_lance.index.vector.base.kmeans import Turned, assign, nearest, train_
 from spark_lance.index.vector.base.metrics import METRICS, Floats, Metric, Vectors, distances, unit
 from spark_lance.proto import index_pb2
 
-__all__ = ["Ivf", "pack_tensor", "partition_ranges", "prepared", "unpack_tensor"]
-
-
 _TENSOR_TYPES: dict[index_pb2.Tensor.DataType, np.dtype[Any]] = {
     index_pb2.Tensor.FLOAT16: np.dtype("<f2"),
     index_pb2.Tensor.FLOAT32: np.dtype("<f4"),

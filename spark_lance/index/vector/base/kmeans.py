@@ -15,8 +15,6 @@ import numpy.typing as npt
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.index.vector.base.metrics import Floats, unit
 
-__all__ = ["Turned", "assign", "nearest", "train_kmeans"]
-
 _Matrix = npt.NDArray[np.float32]
 
 # Floats of one block of distances: 2 MiB, about what a core's own cache holds.

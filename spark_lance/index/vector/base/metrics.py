@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from spark_lance.errors import OptionError
 
-__all__ = ["METRICS", "Floats", "Metric", "Vectors", "distances", "exact_distances", "metric_named", "unit"]
-
 Metric = Literal["l2", "cosine", "dot", "hamming"]
 METRICS: tuple[str, ...] = get_args(Metric)
 

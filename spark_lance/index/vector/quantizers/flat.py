@@ -33,8 +33,6 @@ from spark_lance.index.vector.quantizers.base import (
     vector_column,
 )
 
-__all__ = ["Flat"]
-
 
 @dataclass(frozen=True)
 class Flat(Quantizer):

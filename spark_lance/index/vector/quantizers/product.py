@@ -54,14 +54,6 @@ from spark_lance.index.vector.quantizers.base import (
 from spark_lance.index.vector.quantizers.quantized_points import QuantizedPoints, Rows
 from spark_lance.proto import index_pb2
 
-__all__ = [
-    "PQ_BITS",
-    "Codebook",
-    "ProductCodes",
-    "ProductQuantizer",
-    "check_sub_vectors",
-]
-
 Bytes = npt.NDArray[np.uint8]
 # (columns, partitions, codewords): what queries, one a partition, have in common with codewords.
 Tables = npt.NDArray[np.float32]

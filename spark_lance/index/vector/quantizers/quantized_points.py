@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from spark_lance.index.vector.base.metrics import Vectors
 
-__all__ = ["Matrix", "NarrowCodes", "QuantizedPoints", "squares"]
-
 Matrix = npt.NDArray[np.float32]
 # Which rows: some one after the other, or any.
 Rows = slice | npt.NDArray[np.integer[Any]]

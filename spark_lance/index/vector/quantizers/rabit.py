@@ -88,18 +88,6 @@ from spark_lance.index.vector.quantizers.base import (
 from spark_lance.index.vector.quantizers.quantized_points import NarrowCodes
 from spark_lance.proto import index_pb2
 
-__all__ = [
-    "FastRotation",
-    "MatrixRotation",
-    "RabitQuantizer",
-    "Rotation",
-    "extra_bytes",
-    "pack_extra",
-    "pack_signs",
-    "unpack_extra",
-    "unpack_signs",
-]
-
 _ROUNDS = 4
 # Values that are transformed by one product with a matrix.
 _RUN = 128

@@ -34,8 +34,6 @@ from spark_lance.index.vector.quantizers.base import (
 )
 from spark_lance.index.vector.quantizers.quantized_points import NarrowCodes
 
-__all__ = ["ScalarQuantizer"]
-
 _COLUMN = "__sq_code"
 _STEPS = 255
 # Up to here every whole number is one of float32.
