@@ -28,6 +28,22 @@ DESC HISTORY h LIMIT 1;
 ~ Rewrite
 DESCRIBE DETAIL h;
 ~ lance
+ANALYZE TABLE h COMPUTE STATISTICS;
+ANALYZE TABLE lance.db.h COMPUTE STATISTICS FOR COLUMNS id, `m`;
+ANALYZE TABLE h COMPUTE STATISTICS FOR ALL COLUMNS;
+ANALYZE TABLE h COMPUTE STATISTICS FOR COLUMNS nope;
+! no column 'nope'
+ANALYZE TABLE h PARTITION (m) COMPUTE STATISTICS NOSCAN;
+! write ANALYZE TABLE with the table's name
+ANALYZE TABLES IN lance.db COMPUTE STATISTICS NOSCAN;
+ANALYZE TABLES IN lance.nope COMPUTE STATISTICS;
+! SCHEMA_NOT_FOUND
+SELECT id FROM h WHERE _metadata.file_path = 'x';
+! write _rowid, _rowaddr, _fragid, _row_created_at_version or _row_last_updated_at_version; SELECT * FROM <catalog>
+SELECT count(_rowid), count(_rowaddr), count(_fragid), min(_row_created_at_version) > 0 FROM h WHERE id = 3;
+> 1 | 1 | 1 | True
+SELECT max(_row_last_updated_at_version) > 0, (SELECT count(*) > 0 FROM lance.db.h.data_files) FROM h;
+> True | True
 ALTER TABLE h CREATE TAG first AS OF VERSION 1;
 ALTER TABLE h CREATE OR REPLACE TAG first AS OF VERSION 2;
 SELECT count(*) FROM h VERSION AS OF 'first';
@@ -54,7 +70,7 @@ CALL lance.system.compact('h');
 CALL lance.system.compcat('h');
 ! did you mean lance.system.compact?
 CALL lance.system.nope('h');
-! lance.system has add_columns_from, add_files, ancestors_of
+! lance.system has add_columns_from, add_
 CALL lance.compact('h');
 ! did you mean lance.system.compact?
 CALL lance.system.history('lance.h', 5);

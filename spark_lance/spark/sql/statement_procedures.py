@@ -245,6 +245,22 @@ def _version(question: Question, source: LanceTable, a: Mapping[str, Any]) -> in
     return version_at(dataset.table, moment)
 
 
+def _analyze(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    """Check the names. Rows, bytes and the statistics of columns are written with the rows, and never old."""
+    schema = table.dataset().lance_schema
+    for name in texts(a["columns"] or ""):
+        find_column(schema, name.strip("`"))
+    if a["partition"] is not None:
+        raise UnsupportedFormatError(
+            "a Lance table has statistics of its fragments, and none of partitions: write ANALYZE TABLE "
+            "with the table's name and COMPUTE STATISTICS"
+        )
+
+
+def _analyze_tables(question: Question, _: None, a: Mapping[str, Any]) -> None:
+    question.spark.sql(f"DESCRIBE NAMESPACE {a['namespace']}").collect()
+
+
 def _convert(question: Question, _: None, a: Mapping[str, Any]) -> None:
     raise UnsupportedFormatError(
         f"a Lance table has a folder of its own, so {a['source']} is not converted in its place: write "
@@ -306,6 +322,20 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
         _set_identifiers, (_COLUMNS,), "Keep the columns that tell rows apart in change logs."
     ),
     "drop_identifier_fields": Procedure(_drop_identifiers, (_COLUMNS,), "Forget identifier fields."),
+    "analyze": Procedure(
+        _analyze,
+        (
+            Parameter("partition", "string", "not supported", "NULL"),
+            Parameter("columns", "string", "names with commas between them", "NULL"),
+        ),
+        "Check that a table has columns; its statistics are always those of its rows.",
+    ),
+    "analyze_tables": Procedure(
+        _analyze_tables,
+        (Parameter("namespace", "string", "as SQL names it"),),
+        "Check that a namespace exists; the statistics of its tables are always those of their rows.",
+        on_table=False,
+    ),
     "clone_table": Procedure(
         _clone_table,
         (

@@ -173,6 +173,7 @@ def test_the_shim_works(jvm: Any, units: Any, request: pytest.FixtureRequest) ->
         "keepsReadPlan": release >= (4, 1),
         "replaceCriteria": release >= (4, 3),
         "changesSchema": True,
+        "hasConstraints": release >= (4, 1),
     }
 
 

@@ -41,6 +41,7 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -59,6 +60,10 @@ public class LanceTable
     TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
     TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
   };
+  // What file sources and Delta have in _metadata. Reads of it are refused, with the columns to use instead.
+  private static final StructType FILE = StructType.fromDDL(
+      "file_path STRING, file_name STRING, file_size BIGINT, file_block_start BIGINT, file_block_length BIGINT, "
+          + "file_modification_time TIMESTAMP, row_index BIGINT, row_id BIGINT, row_commit_version BIGINT");
   // What questions about the table have in common: the catalog, its options and the table's name.
   private final Map place;
   private final String displayName;
@@ -176,11 +181,14 @@ public class LanceTable
   }
 
   public MetadataColumn[] metadataColumns() {
-    MetadataColumn[] found = new MetadataColumn[hidden.length()];
-    for (int i = 0; i < found.length; i++) {
-      found[i] = new Hidden(hidden.fields()[i]);
+    MetadataColumn[] columns = new MetadataColumn[hidden.length() == 0 ? 0 : hidden.length() + 1];
+    for (int i = 0; i < hidden.length(); i++) {
+      columns[i] = new Hidden(hidden.fields()[i]);
     }
-    return found;
+    if (columns.length > 0) {
+      columns[hidden.length()] = new Hidden(new StructField(Bridge.FILE_METADATA, FILE, true, Metadata.empty()));
+    }
+    return columns;
   }
 
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {

@@ -34,6 +34,8 @@ import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
 public final class Bridge {
+  /** The column of Spark's file sources that has the place of a row. */
+  public static final String FILE_METADATA = "_metadata";
   // The class of catalogs in settings: LanceTableCatalog under a stable name (LanceUnits).
   public static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
 
@@ -281,6 +283,13 @@ public final class Bridge {
 
   // The columns to read: those that are required, and at least one in Spark 4.0, which loses rows without columns.
   public static StructType readable(StructType required, StructType all) {
+    // LanceTable has a column of the name, so that reads of it end here.
+    if (Arrays.asList((Object[]) required.fieldNames()).contains(FILE_METADATA)
+        && !Arrays.asList((Object[]) all.fieldNames()).contains(FILE_METADATA)) {
+      throw new UnsupportedOperationException(
+          "a Lance table has no " + FILE_METADATA + ", as several files have the columns of a row: write _rowid, _rowaddr, _fragid, "
+              + "_row_created_at_version or _row_last_updated_at_version; SELECT * FROM <catalog>.<namespace>.<table>.data_files lists the files");
+    }
     if (required.length() > 0 || all.length() == 0 || Shim.keepsReadPlan()) {
       return required;
     }

@@ -4,6 +4,7 @@
 // The parser of a session stays what it is, and a format that brings a grammar of its own is asked before. Only where it
 // refuses such a statement, the CALL is parsed in its place; where the table is of no catalog of ours, the error says the
 // CALL. DESCRIBE HISTORY t is in Spark's grammar, as column t of a table HISTORY: it is taken if t is in a catalog of ours.
+// So is ANALYZE TABLE, which Spark refuses for tables of catalogs.
 // And the empty name is the current namespace for spark.catalog, whose listTables() fails otherwise at the root of a catalog.
 //
 // Compiled in the driver by Janino.
@@ -55,6 +56,9 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     {"RESTORE" + TABLE + "\\s+(?:TO\\s+)?TIMESTAMP\\s+AS\\s+OF\\s+" + TEXT, "restore", "timestamp sql"},
     {"DESC(?:RIBE)?\\s+HISTORY" + TABLE + "(?:\\s+LIMIT\\s+(\\d+))?", "history", "limit sql"},
     {"DESC(?:RIBE)?\\s+DETAIL" + TABLE, "detail"},
+    {"ANALYZE\\s+TABLE\\s+" + NAMES + ")(?:\\s+PARTITION\\s*\\((.+?)\\))?\\s+COMPUTE\\s+STATISTICS(?:\\s+NOSCAN)?"
+      + "(?:\\s+FOR\\s+(?:ALL\\s+COLUMNS|COLUMNS\\s+(.+)))?", "analyze", "partition text", "columns text"},
+    {"ANALYZE\\s+TABLES\\s+(?:FROM|IN)\\s+" + NAMES + ")\\s+COMPUTE\\s+STATISTICS(?:\\s+NOSCAN)?", "analyze_tables:namespace"},
     {"REORG" + TABLE + "(?:\\s+WHERE\\s+(.+?))?\\s+APPLY\\s*\\(\\s*PURGE\\s*\\)", "purge", "where text"},
     {"CREATE\\s+(OR\\s+REPLACE\\s+)?TABLE\\s+(IF\\s+NOT\\s+EXISTS\\s+)?" + NAMES + ")\\s+(SHALLOW\\s+|DEEP\\s+)?CLONE\\s+"
       + NAMES + ")(?:\\s+VERSION\\s+AS\\s+OF\\s+(?:(\\d+)|" + TEXT + "))?(?:\\s+TIMESTAMP\\s+AS\\s+OF\\s+(.+?))?"
@@ -166,7 +170,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       return scala.collection.immutable.Nil$.MODULE$;
     }
     boolean isStatement = method.getName().startsWith("parsePlan") && arguments[0] instanceof String;
-    if (isStatement && ((String) arguments[0]).trim().toUpperCase().startsWith("DESC")) {
+    if (isStatement && isOfSpark(((String) arguments[0]).trim().toUpperCase())) {
       String call = call((String) arguments[0]);
       if (call != null) {
         return parsed(method, arguments, call);
@@ -190,6 +194,11 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
   }
 
+  // Whether Spark's grammar has a statement that begins so.
+  private static boolean isOfSpark(String text) {
+    return text.startsWith("DESC") || text.startsWith("ANALYZE");
+  }
+
   private Object parsed(Method method, Object[] arguments, String call) throws Throwable {
     Object[] changed = (Object[]) arguments.clone();
     changed[0] = call;
@@ -211,8 +220,8 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       if (found.matches()) {
         String table = found.group(group(STATEMENTS[i]));
         String owner = catalogOf(table);
-        boolean isColumn = STATEMENTS[i][0].startsWith("DESC") && "spark_catalog".equals(owner) && !isRegistered(table);
-        return owner == null || isColumn ? null : call(owner, STATEMENTS[i], found);
+        boolean isOther = isOfSpark(STATEMENTS[i][0]) && "spark_catalog".equals(owner) && !isRegistered(table);
+        return owner == null || isOther ? null : call(owner, STATEMENTS[i], found);
       }
     }
     return null;
