@@ -119,12 +119,12 @@ def dictionary_types(arrow: pa.DataType) -> Iterator[pa.DictionaryType]:
             yield from dictionary_types(arrow.field(i).type)
 
 
-def movable(array: pa.Array) -> pa.Array:
+def make_filterable(array: pa.Array) -> pa.Array:
     """Return an equal array for which `take` and `filter` pick the right rows."""
     return pa.concat_arrays([array]) if _nests_fixed_lists(array.type) else array
 
 
-def kept_rows(table: pa.Table, keep: pa.Array | pa.ChunkedArray) -> pa.Table:
+def filter_rows(table: pa.Table, keep: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Return the rows of a table for which `keep`, a bool per row, is true.
 
     Arrow filters a table in slices that end where a chunk of any column does, and goes wrong where fixed-size
@@ -141,33 +141,33 @@ def kept_rows(table: pa.Table, keep: pa.Array | pa.ChunkedArray) -> pa.Table:
             continue
         start, parts = 0, []
         for chunk in column.chunks:
-            parts.append(movable(chunk).filter(mask.slice(start, len(chunk))))
+            parts.append(make_filterable(chunk).filter(mask.slice(start, len(chunk))))
             start += len(chunk)
         columns.append(pa.chunked_array(parts, column.type))
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def sound(array: pa.Array) -> pa.Array:
+def normalise_offsets(array: pa.Array) -> pa.Array:
     """Return an equal array in which empty texts and lists have offsets, at any depth.
 
     Arrow would read them for the size of the array or for a cast, and so end the process.
     """
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
-        inner = sound(array.storage)
+        inner = normalise_offsets(array.storage)
         return array if inner is array.storage else pa.ExtensionArray.from_storage(kind, inner)
     if not len(array):
         return pa.nulls(0, kind) if kind.num_fields or any(check(kind) for check in _VARIABLE) else array
     if pa.types.is_struct(kind):
         fields = [array.field(i) for i in range(kind.num_fields)]
-        better = [sound(field) for field in fields]
+        better = [normalise_offsets(field) for field in fields]
         if all(new is old for new, old in zip(better, fields, strict=True)):
             return array
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(better, fields=list(kind), mask=mask)
     if _is_list(kind):
         values = array.values
-        better = sound(values)
+        better = normalise_offsets(values)
         if better is values:
             return array
         buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2]
@@ -191,7 +191,7 @@ def pick_rows(table: pa.Table, indices: np.ndarray) -> pa.Table:
 def _pick(column: pa.ChunkedArray, indices: np.ndarray) -> pa.ChunkedArray:
     chunks = join(column.chunks)
     if len(chunks) == 1:
-        return pa.chunked_array([movable(chunks[0]).take(pa.array(indices))], column.type)
+        return pa.chunked_array([make_filterable(chunks[0]).take(pa.array(indices))], column.type)
     # Chunks whose dictionaries cannot be united: every row keeps the dictionary of its chunk.
     ends = np.cumsum([len(chunk) for chunk in chunks])
     homes = np.searchsorted(ends, indices, side="right")

@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, can_be_part, check_part, shown
+from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, can_be_part, check_part, display_name
 from spark_lance.catalog.views import VIEWS_DIR, Views
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
@@ -149,7 +149,8 @@ class DirectoryCatalog:
         children = [other for other in names if len(other) > len(name) and other[: len(name)] == name]
         if children:
             raise NamespaceInUseError(
-                f"namespace {shown(name)} is not empty: drop its content first, such as {shown(children[0])}"
+                f"namespace {display_name(name)} is not empty: drop its content first, such as "
+                f"{display_name(children[0])}"
             )
         self._list().delete(_is(name))
 
@@ -177,7 +178,7 @@ class DirectoryCatalog:
                 return TableEntry(name, uri)
             if self._is_declared(uri):
                 return TableEntry(name, uri, declared=True)
-        raise TableNotFoundError(f"there is no table {shown(name)} in {self.root}")
+        raise TableNotFoundError(f"there is no table {display_name(name)} in {self.root}")
 
     def place(self, name: Name) -> str:
         """Return the path at which a new table of this name is to be written; see `names.Catalog`."""
@@ -197,7 +198,7 @@ class DirectoryCatalog:
         if folder and not self._is_listed(folder, entries) and folder not in self._dropping():
             uri = self._inside(folder)
             if self._has_versions(uri):
-                raise TableExistsError(f"there is a table {shown(name)} in {self.root} already")
+                raise TableExistsError(f"there is a table {display_name(name)} in {self.root} already")
             return uri
         return self._inside(f"{uuid.uuid4().hex[:8]}_{_id(name)}")
 
@@ -248,7 +249,8 @@ class DirectoryCatalog:
         entry = self.table(name)
         if name not in self._entries():
             raise OptionError(
-                f"table {shown(name)} of {self.root} has its name by its folder, not by the list of tables: "
+                f"table {display_name(name)} of {self.root} has its name by its folder, not by the "
+                "list of tables: "
                 "it cannot be forgotten; rename it first, or drop it"
             )
         self._list().delete(_is(name))
@@ -318,10 +320,10 @@ class DirectoryCatalog:
         self._check_namespace(name[:-1], entries)
         entry = entries.get(name)
         if entry is not None and entry.kind == _NAMESPACE:
-            raise NamespaceExistsError(f"there is a namespace {shown(name)} in {self.root} already")
+            raise NamespaceExistsError(f"there is a namespace {display_name(name)} in {self.root} already")
         if entry is not None or self._has_table(name):
             raise ViewExistsError(
-                f"table {shown(name)} exists in {self.root}: choose another name for the view"
+                f"table {display_name(name)} exists in {self.root}: choose another name for the view"
             )
 
     def _has_table(self, name: Name) -> bool:
@@ -340,7 +342,7 @@ class DirectoryCatalog:
         Raises:
             FormatError: it leads out of the root.
         """
-        what = f"the location of table {shown(entry.name)}"
+        what = f"the location of table {display_name(entry.name)}"
         return check_path(entry.location or "", what, join(self.root, _LIST))
 
     def _inside(self, location: str) -> str:
@@ -369,8 +371,8 @@ class DirectoryCatalog:
             OptionError: a drop of the table would delete that.
         """
         self._check_own(location)
-        locations = {entry.location: shown(key) for key, entry in entries.items() if entry.location}
-        folders = {folder: shown((folder[: -len(_SUFFIX)],)) for folder in self._folders()}
+        locations = {entry.location: display_name(key) for key, entry in entries.items() if entry.location}
+        folders = {folder: display_name((folder[: -len(_SUFFIX)],)) for folder in self._folders()}
         place = self._real(location)
         for other, name in {**folders, **locations}.items():
             if _overlap(place, self._real(other)):
@@ -409,7 +411,8 @@ class DirectoryCatalog:
         for name, entry in entries.items():
             if entry.location and entry.location != location and _overlap(entry.location, location):
                 raise OptionError(
-                    f"location {location!r} overlaps with table {shown(name)} at {entry.location!r}, so its "
+                    f"location {location!r} overlaps with table {display_name(name)} at "
+                    f"{entry.location!r}, so its "
                     "files are not deleted: take the name away and leave the files (deregister_table)"
                 )
 
@@ -492,9 +495,11 @@ class DirectoryCatalog:
                     logger.info("another writer made the list of tables %s at the same time", uri)
             except MergeError:
                 raise (
-                    TableExistsError(f"there is a table {shown(name)} in {self.root} already")
+                    TableExistsError(f"there is a table {display_name(name)} in {self.root} already")
                     if kind == _TABLE
-                    else NamespaceExistsError(f"there is a namespace {shown(name)} in {self.root} already")
+                    else NamespaceExistsError(
+                        f"there is a namespace {display_name(name)} in {self.root} already"
+                    )
                 ) from None
         raise StoreError(f"the list of tables {uri} comes and goes: is another program deleting it?")
 
@@ -522,19 +527,19 @@ class DirectoryCatalog:
 
     def _check_namespace(self, name: Name, entries: Mapping[Name, _Entry]) -> None:
         if name and (name not in entries or entries[name].kind != _NAMESPACE):
-            raise NamespaceNotFoundError(f"there is no namespace {shown(name)} in {self.root}")
+            raise NamespaceNotFoundError(f"there is no namespace {display_name(name)} in {self.root}")
 
     def _check_free(self, name: Name, entries: Mapping[Name, _Entry]) -> None:
         there = entries.get(name)
         if there is None:
             if self.views.exists(name):
                 raise TableExistsError(
-                    f"view {shown(name)} exists in {self.root}: drop it first, or choose another name"
+                    f"view {display_name(name)} exists in {self.root}: drop it first, or choose another name"
                 )
             return
         if there.kind == _NAMESPACE:
-            raise NamespaceExistsError(f"there is a namespace {shown(name)} in {self.root} already")
-        raise TableExistsError(f"there is a table {shown(name)} in {self.root} already")
+            raise NamespaceExistsError(f"there is a namespace {display_name(name)} in {self.root} already")
+        raise TableExistsError(f"there is a table {display_name(name)} in {self.root} already")
 
 
 def _entries_of(listed: LanceDataset) -> Mapping[Name, _Entry]:

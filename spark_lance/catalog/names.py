@@ -106,6 +106,6 @@ def check_part(part: str) -> None:
         )
 
 
-def shown(name: Name) -> str:
+def display_name(name: Name) -> str:
     """Return a name as SQL writes it: parts joined by dots, in backquotes where that is needed."""
     return ".".join(part if part.isidentifier() else "`" + part.replace("`", "``") + "`" for part in name)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, check_part, shown
+from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, check_part, display_name
 from spark_lance.errors import (
     LanceError,
     NamespaceExistsError,
@@ -98,7 +98,8 @@ class ServiceCatalog:
             UnsupportedFormatError: always.
         """
         raise UnsupportedFormatError(
-            f"a namespace service cannot change the properties of {shown(name)}: make the namespace with them"
+            f"a namespace service cannot change the properties of {display_name(name)}: make the "
+            "namespace with them"
         )
 
     def drop_namespace(self, name: Name) -> None:
@@ -115,7 +116,7 @@ class ServiceCatalog:
         _check(name)
         answer = self._ask("describe_table", "DescribeTableRequest", name, check_declared=True)
         if not answer.location:
-            raise TableNotFoundError(f"the service does not say where table {shown(name)} is")
+            raise TableNotFoundError(f"the service does not say where table {display_name(name)} is")
         return TableEntry(
             name,
             answer.location,
@@ -136,7 +137,7 @@ class ServiceCatalog:
                 raise
             return entry.uri
         if not answer.location:
-            raise StoreError(f"the service does not say where table {shown(name)} is to be")
+            raise StoreError(f"the service does not say where table {display_name(name)} is to be")
         return str(answer.location)
 
     def add(self, name: Name, uri: str, properties: Mapping[str, str]) -> None:
@@ -172,7 +173,7 @@ class ServiceCatalog:
             properties = dict(self.properties)
             reason = redacted(str(error), properties)
             raise kind(
-                f"the namespace service refuses {verb} of {shown(name) or 'the root'}: {reason}"
+                f"the namespace service refuses {verb} of {display_name(name) or 'the root'}: {reason}"
             ) from presentable(error, properties)
 
     @cached_property

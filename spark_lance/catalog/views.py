@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from spark_lance.catalog.names import SEPARATOR, Name, can_be_part, check_part, shown
+from spark_lance.catalog.names import SEPARATOR, Name, can_be_part, check_part, display_name
 from spark_lance.errors import (
     FormatError,
     OptionError,
@@ -126,11 +126,11 @@ class Views:
         except FileExistsError:
             # The object of a request that was sent twice is this writer's own.
             if self.store.read(path) != data:
-                raise ViewExistsError(f"view {shown(name)} exists in {self.root}") from None
+                raise ViewExistsError(f"view {display_name(name)} exists in {self.root}") from None
         if has_table():
             self.store.delete(path, self.root)
             raise ViewExistsError(
-                f"table {shown(name)} exists in {self.root}: choose another name for the view"
+                f"table {display_name(name)} exists in {self.root}: choose another name for the view"
             )
 
     def replace(self, name: Name, view: Mapping[str, Any]) -> None:
@@ -166,7 +166,7 @@ class Views:
         return join(self.root, VIEWS_DIR, SEPARATOR.join(name) + _SUFFIX)
 
     def _missing(self, name: Name) -> ViewNotFoundError:
-        return ViewNotFoundError(f"there is no view {shown(name)} in {self.root}")
+        return ViewNotFoundError(f"there is no view {display_name(name)} in {self.root}")
 
 
 @runtime_checkable
@@ -199,7 +199,8 @@ def check_name(name: Name) -> None:
     """
     if len(name) < 2:
         raise OptionError(
-            f"Spark reads no views outside of namespaces: CREATE NAMESPACE db, and name it db.{shown(name)}"
+            "Spark reads no views outside of namespaces: CREATE NAMESPACE db, and name it "
+            f"db.{display_name(name)}"
         )
     for part in name:
         check_part(part)

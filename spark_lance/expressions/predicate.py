@@ -14,7 +14,7 @@ from typing import Any, Union
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import kept_rows
+from spark_lance.arrow.arrays import filter_rows
 from spark_lance.errors import ExpressionError, OptionTypeError
 from spark_lance.expressions.expressions import (
     Call,
@@ -115,7 +115,7 @@ class Condition:
         Raises:
             ExpressionError: it does not fit the table.
         """
-        return kept_rows(table, self.mask(table)) if table.num_rows else table
+        return filter_rows(table, self.mask(table)) if table.num_rows else table
 
 
 @dataclass(frozen=True)

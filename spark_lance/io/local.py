@@ -25,7 +25,7 @@ from spark_lance.io.counters import count_read
 from spark_lance.io.deletion import delete_file, files_to_delete, remove_empty_folders
 from spark_lance.io.drivers import directory_names, open_driver
 from spark_lance.io.failures import local_failure
-from spark_lance.io.held import let_go
+from spark_lance.io.handle_cache import evict_all
 from spark_lance.io.ranges import check_length
 from spark_lance.io.store import OutputFile, Store, StoredObject, refusal
 
@@ -156,7 +156,7 @@ class LocalStore(Store):
         return files_to_delete(directory, root, recursive)
 
     def delete(self, path: str, root: str) -> None:
-        let_go()
+        evict_all()
         with contextlib.suppress(FileNotFoundError):
             delete_file(path, root)
 

@@ -55,7 +55,7 @@ _MOST_KEY_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Alike:
+class SameShape:
     """Containers that have the shape of the first of some.
 
     Attributes:
@@ -69,7 +69,7 @@ class Alike:
     columns: list[JsonValues]
 
 
-def alike(containers: JsonValues) -> Alike | None:
+def alike(containers: JsonValues) -> SameShape | None:
     """Return the containers that are like the first one; None if it has too many values, or long keys.
 
     Raises:
@@ -99,7 +99,7 @@ def alike(containers: JsonValues) -> Alike | None:
         at = at + sizes
     if bool((at > starts + lengths).any()):
         raise FormatError("the values of a JSON container are longer than its bytes")
-    return Alike(same, first.keys, columns)
+    return SameShape(same, first.keys, columns)
 
 
 def _is_object(containers: JsonValues) -> bool:
@@ -470,7 +470,7 @@ def _container_texts(containers: JsonValues, depth: int) -> pa.Array:
     return pa.concat_arrays(texts).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
 
 
-def _alike_texts(containers: JsonValues, shape: Alike, depth: int) -> pa.Array:
+def _alike_texts(containers: JsonValues, shape: SameShape, depth: int) -> pa.Array:
     """Return containers of one shape as text."""
     is_object = bool(containers.take(np.zeros(1, np.int64)).headers()[0][0] == OBJECT)
     opening, closing = ("{", "}") if is_object else ("[", "]")

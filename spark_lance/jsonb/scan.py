@@ -37,7 +37,7 @@ _MOST_SPACES = 64
 
 
 @dataclass(frozen=True)
-class Gaps:
+class TokenOffsets:
     """The gaps of texts that have the same marks.
 
     Attributes:
@@ -84,7 +84,7 @@ class TextScan:
         self._marks = places[(kinds == _MARK) & ~inside]
         self._bounds = np.searchsorted(self._marks, offsets)
 
-    def gaps(self, rows: Places, marks: bytes) -> tuple[Bools, Gaps]:
+    def gaps(self, rows: Places, marks: bytes) -> tuple[Bools, TokenOffsets]:
         """Return which of some texts have certain marks and can be looked into, and the gaps of these.
 
         Args:
@@ -106,7 +106,7 @@ class TextScan:
         if not fits.all():
             same[np.flatnonzero(same)[~fits]] = False
             starts, stops, some = starts[:, fits], stops[:, fits], some[fits]
-        return same, Gaps(starts, stops, self._quotes[some])
+        return same, TokenOffsets(starts, stops, self._quotes[some])
 
     def _strip(self, starts: Places, stops: Places) -> Places:
         """Leave out the spaces around gaps, and return the columns where there are too many."""

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from spark_lance.arrow.arrays import kept_rows, pick_rows
+from spark_lance.arrow.arrays import filter_rows, pick_rows
 from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field
@@ -117,7 +117,7 @@ class ChosenRows:
                     table = table.append_column(name, pa.nulls(table.num_rows, pa.uint64()))
             if condition is not None:
                 mask = pc.fill_null(condition.mask(table), False)
-                table, numbers = kept_rows(table, mask), numbers[mask.to_numpy()]
+                table, numbers = filter_rows(table, mask), numbers[mask.to_numpy()]
             if not table.num_rows:
                 continue
             if not self.names:

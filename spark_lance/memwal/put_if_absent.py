@@ -37,7 +37,7 @@ def put_new(
         CommitOutcomeUnknownError: the store did not say, and the object may come into being later.
         StoreAccessError, AtomicPutUnsupportedError: nothing was written.
     """
-    doubt: OSError | None = None
+    unconfirmed_error: OSError | None = None
     for wait in (0.0, *retry.delays(random.random)):
         if wait:
             time.sleep(wait)
@@ -51,14 +51,15 @@ def put_new(
             except OSError as error:
                 if not unique:
                     return False
-                doubt = error
+                unconfirmed_error = error
         except OSError as error:
-            doubt = error
+            unconfirmed_error = error
             if store.is_local:
                 break  # a disk that is full or gone does not come back in a second
         else:
             return True
     raise CommitOutcomeUnknownError(
-        f"the store did not say whether {path} was written: {doubt}. Nothing was deleted; open the shard "
-        "anew, which reads what is there"
-    ) from doubt
+        f"the store did not say whether {path} was written: {unconfirmed_error}. Nothing was "
+        "deleted; open the shard "
+        "again, which reads the stored state"
+    ) from unconfirmed_error

@@ -14,15 +14,15 @@ import pytest
 from spark_lance import dataset, write_dataset
 from spark_lance.arrow.arrays import (
     empty_text,
+    filter_rows,
     flags_of,
     join,
-    kept_rows,
-    movable,
+    make_filterable,
+    normalise_offsets,
     numbers_of,
     of_flags,
     of_numbers,
     pick_rows,
-    sound,
 )
 from tests.strategies import canonical
 
@@ -40,8 +40,8 @@ def test_slices_of_nested_fixed_lists_can_be_picked_from(wrapped: bool) -> None:
     expected = array.to_pylist()
     part = array.slice(20, 20)
     mask = [i % 3 == 0 for i in range(20)]
-    assert movable(part).take(pa.array([3, 7, 1])).to_pylist() == [expected[i] for i in (23, 27, 21)]
-    filtered = kept_rows(pa.table({"x": part}), pa.array(mask))
+    assert make_filterable(part).take(pa.array([3, 7, 1])).to_pylist() == [expected[i] for i in (23, 27, 21)]
+    filtered = filter_rows(pa.table({"x": part}), pa.array(mask))
     assert filtered["x"].to_pylist() == [expected[20 + i] for i in range(20) if mask[i]]
 
 
@@ -163,7 +163,7 @@ def test_tables_whose_columns_are_cut_in_other_places_are_filtered_right() -> No
     )
     for gone in range(12):
         keep = pa.array([i != gone for i in range(12)])
-        found = kept_rows(table, keep)
+        found = filter_rows(table, keep)
         assert found["numbers"].to_pylist() == [i for i in range(12) if i != gone]
         assert found["lists"].to_pylist() == [[[i], [i + 1]] for i in range(12) if i != gone]
 
@@ -182,7 +182,7 @@ def test_dictionaries_beside_nested_lists_stay_as_they_are() -> None:
     table = pa.table({"lists": lists, "few": pa.chunked_array(few), "many": pa.chunked_array(many)})
     expected = canonical([row for number, row in enumerate(table.to_pylist()) if number not in (1, 4)])
     keep = pa.array([number not in (1, 4) for number in range(6)])
-    assert canonical(kept_rows(table, keep).to_pylist()) == expected
+    assert canonical(filter_rows(table, keep).to_pylist()) == expected
 
 
 def without_offsets(array: pa.Array) -> pa.Array:
@@ -226,7 +226,7 @@ def test_empty_parts_without_offsets_are_written(
     if version != "2.2" and "map" in str(kind):
         pytest.skip("maps need 2.2")
     array = without_offsets(pa.array(values, kind))
-    better = sound(array)
+    better = normalise_offsets(array)
     better.validate(full=True)
     assert better.to_pylist() == values
     assert better.nbytes >= 0

@@ -21,7 +21,7 @@ from spark_lance import LanceDataset, dataset
 from spark_lance.index.pruners import index_pruners
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search_tasks import plan_search, run_task
-from spark_lance.io.held import let_go
+from spark_lance.io.handle_cache import evict_all
 from spark_lance.io.local import LocalStore
 from spark_lance.table.inserts.replace_rows import replace_rows
 from spark_lance.table.reading.snapshot import Snapshot
@@ -74,7 +74,7 @@ class Reads:
 @contextmanager
 def counting() -> Iterator[Reads]:
     """Note what is read of files, which are opened anew and not mapped meanwhile."""
-    let_go()
+    evict_all()
     reads = Reads()
     original = LocalStore.read_ranges
 

@@ -22,7 +22,7 @@ from pyspark.sql import datasource
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.spark.driver.jobs import gather, spread
+from spark_lance.spark.driver.jobs import collect_answers, map_tasks
 from spark_lance.spark.java import prepare_environment
 
 if TYPE_CHECKING:
@@ -171,12 +171,12 @@ def check_jobs(spark: SparkSession, folder: Path) -> None:
         columns = [batch["id"].to_pylist() for batch in batches]
         yield sum(map(len, columns)), sum(map(sum, columns))
 
-    answers = gather(load(spark, made(folder), partition_bytes=1), total)
+    answers = collect_answers(load(spark, made(folder), partition_bytes=1), total)
     assert [sum(parts) for parts in zip(*answers, strict=True)] == [15, 105]
-    assert spread(spark, [3, 4, 5], lambda task: {"squared": task * task}) == [
+    assert map_tasks(spark, [3, 4, 5], lambda task: {"squared": task * task}) == [
         {"squared": n * n} for n in (3, 4, 5)
     ]
-    assert spread(spark, [], lambda task: task) == []
+    assert map_tasks(spark, [], lambda task: task) == []
 
 
 def check_changes(spark: SparkSession, folder: Path) -> None:

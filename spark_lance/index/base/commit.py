@@ -11,7 +11,7 @@ from spark_lance.file.base.limits import decoding
 from spark_lance.index.base.entries import index_directory
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.create_index import create_index_message
@@ -31,7 +31,7 @@ def new_segment(table: TableRef, number: uuid.UUID | None = None) -> Iterator[uu
     """
     segment = number or uuid.uuid4()
     directory = index_directory(table.root, segment)
-    with discarding(partial(_empty, table, directory), Exception), decoding(directory):
+    with delete_on_failure(partial(_empty, table, directory), Exception), decoding(directory):
         yield segment
 
 
@@ -58,7 +58,7 @@ def commit_segments(
         CommitError: the commit failed; see its subclasses.
     """
     operation = create_index_message(entries, removed)
-    with discarding(partial(delete_segments, snapshot.table, entries)):
+    with delete_on_failure(partial(delete_segments, snapshot.table, entries)):
         return commit_operation(snapshot.table, operation, read_version=snapshot.version)
 
 

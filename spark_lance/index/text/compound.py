@@ -24,7 +24,7 @@ from spark_lance.index.text.search import (
     best_first,
     indexed_columns_text,
     indexed_text_columns,
-    united,
+    merge_scores,
 )
 from spark_lance.table.reading.snapshot import Snapshot
 
@@ -66,7 +66,7 @@ class CompoundSearch:
         if isinstance(query, MatchQuery | PhraseQuery):
             return self._leaf(query, None, allowed)
         if isinstance(query, MultiMatchQuery):
-            return united([self._answer(part, allowed) for part in query.parts], np.maximum)
+            return merge_scores([self._answer(part, allowed) for part in query.parts], np.maximum)
         if isinstance(query, BoostQuery):
             return self._boosted(query, allowed)
         if isinstance(query, BooleanQuery):
@@ -115,7 +115,7 @@ class CompoundSearch:
         for kind, part in query.queries:
             by_kind[Occur(kind)].append(self._answer(part, allowed))
         must, should = by_kind[Occur.MUST], by_kind[Occur.SHOULD]
-        result = united([*must, *should], np.add)
+        result = merge_scores([*must, *should], np.add)
         keep = np.ones(len(result.addresses), np.bool_)
         for needed in must:
             keep &= np.isin(result.addresses, needed.addresses)

@@ -363,8 +363,8 @@ class TextSearch:
             letters = letters_by_length(word) if query.fuzziness is None else query.fuzziness
             like = similar_words(word, vocabulary, letters, query.prefix_length, query.max_expansions)
             parts = [self._one_word(other, allowed, query.fast_search) for other in like]
-            results.append(united(parts, np.maximum))
-        whole = united(results, np.add)
+            results.append(merge_scores(parts, np.maximum))
+        whole = merge_scores(results, np.add)
         if query.operator == "and":
             keep = np.ones(len(whole.addresses), np.bool_)
             for part in results:
@@ -438,7 +438,7 @@ def _have_phrase(
     return result
 
 
-def united(parts: Sequence[TextTopK], combine: np.ufunc) -> TextTopK:
+def merge_scores(parts: Sequence[TextTopK], combine: np.ufunc) -> TextTopK:
     """Return the rows of any of the parts, by address, with their scores put together."""
     addresses = np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)])
     scores = np.concatenate([np.empty(0, np.float32), *(part.scores for part in parts)])

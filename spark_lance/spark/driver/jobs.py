@@ -42,7 +42,9 @@ _SHORTEST_WAIT = 0.05
 _ANSWER = pa.schema([pa.field("answer", pa.binary())])
 
 
-def gather(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable[Answer]]) -> list[Answer]:
+def collect_answers(
+    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable[Answer]]
+) -> list[Answer]:
     """Pass each partition of a DataFrame to `work` in a task, and return everything that the tasks yielded.
 
     Spark may run a task more than once; exactly one run's answers are returned. Files of the other runs stay,
@@ -135,7 +137,7 @@ def local_bytes(spark: SparkSession) -> int:
         raise OptionError(f"{_BYTES} is a whole number, not {value!r}") from None
 
 
-def scatter(
+def run_to_frame(
     spark: SparkSession,
     tasks: Sequence[Task],
     work: Callable[[Task], Iterator[pa.RecordBatch]],
@@ -161,13 +163,13 @@ def scatter(
     return _frame(spark, tasks).mapInArrow(run, schema)
 
 
-def spread(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Answer]) -> list[Answer]:
+def map_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Answer]) -> list[Answer]:
     """Run `work` on every one of `tasks`, each in a Spark task of its own; return the answers in that order.
 
     Args:
         spark: the session.
         tasks: what can be pickled.
-        work: see `gather` for what happens when a run is repeated.
+        work: see `collect_answers` for what happens when a run is repeated.
     """
     if not tasks:
         return []
@@ -177,7 +179,7 @@ def spread(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], An
             for number, task in zip(batch["number"].to_pylist(), batch["task"].to_pylist(), strict=True):
                 yield number, work(pickle.loads(task))
 
-    answers = dict(gather(_frame(spark, tasks), run))
+    answers = dict(collect_answers(_frame(spark, tasks), run))
     return [answers[number] for number in range(len(tasks))]
 
 

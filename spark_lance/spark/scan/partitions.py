@@ -17,7 +17,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.spark.worker.read import LancePartition, Piece, live_rows
+from spark_lance.spark.worker.read import LancePartition, TaskFragment, live_rows
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
@@ -25,7 +25,7 @@ from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 __all__ = [
     "ROW_HEADER_BYTES",
     "LancePartition",
-    "Piece",
+    "TaskFragment",
     "first_rows",
     "live_rows",
     "pack",
@@ -127,7 +127,7 @@ def pack_tasks(
         return replace(task, span=span)
 
     packed = pack(tasks, live_rows, span_of, cut, width, partition_bytes, cores=cores)
-    return [LancePartition(tuple(map(Piece.of, group))) for group in packed]
+    return [LancePartition(tuple(map(TaskFragment.of, group))) for group in packed]
 
 
 def share_rows(rows: int, cores: int | None = None) -> list[LancePartition]:

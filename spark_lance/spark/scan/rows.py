@@ -37,7 +37,7 @@ from spark_lance.spark.scan.partitions import (
 )
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.worker.process import keep_worker_ready
-from spark_lance.spark.worker.read import LancePartition, Piece, TaskRows, live_rows, without_first
+from spark_lance.spark.worker.read import LancePartition, TaskFragment, TaskRows, live_rows, without_first
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import TableRef
@@ -146,8 +146,8 @@ def _chosen(
     return [fragment for fragment in manifest.fragments if bisect.bisect(bounds, fragment.id) % 2]
 
 
-class Amounts(NamedTuple):
-    """Amounts of a planned read, for Spark: fragments read and skipped, and most rows and bytes."""
+class ScanMetrics(NamedTuple):
+    """ScanMetrics of a planned read, for Spark: fragments read and skipped, and most rows and bytes."""
 
     fragments: int
     skipped: int
@@ -243,7 +243,7 @@ class LanceReader(DataSourceReader):
     @cached_property
     def _shared(self) -> ScanTask | None:
         """The data that all tasks share; None if there is none."""
-        return Piece(b"", 0, None, None).task(self._tasks[0]) if self._tasks else None
+        return TaskFragment(b"", 0, None, None).task(self._tasks[0]) if self._tasks else None
 
     @cached_property
     def _tasks(self) -> list[ScanTask]:
@@ -276,11 +276,11 @@ class LanceReader(DataSourceReader):
             rows = min(rows, self._limit)
         return rows, int(rows * (self._width + ROW_HEADER_BYTES))
 
-    def amounts(self) -> Amounts:
+    def amounts(self) -> ScanMetrics:
         """Return what of the table is read."""
         fragments = len(self._tasks)
         rows, size = self.size()
-        return Amounts(fragments, len(self._scan.fragments) - fragments, rows, size)
+        return ScanMetrics(fragments, len(self._scan.fragments) - fragments, rows, size)
 
     def about(self) -> str:
         """Return what EXPLAIN says of the read."""
@@ -322,7 +322,7 @@ class LanceReader(DataSourceReader):
         little = rows * self._width <= most_bytes or self._is_little(most_bytes)
         if len(self._tasks) > self._most_files or not little:
             return None
-        return self._task_rows().batches(LancePartition(tuple(map(Piece.of, self._tasks))))
+        return self._task_rows().batches(LancePartition(tuple(map(TaskFragment.of, self._tasks))))
 
     @property
     def _is_cut(self) -> bool:
@@ -357,7 +357,7 @@ class LanceReader(DataSourceReader):
             tasks, is_all = self._tasks, True
         batches: list[pa.RecordBatch] = []
         left, room = most_rows if enough is None else enough, most_bytes
-        for batch in self._task_rows().batches(LancePartition(tuple(map(Piece.of, tasks)))):
+        for batch in self._task_rows().batches(LancePartition(tuple(map(TaskFragment.of, tasks)))):
             batches.append(batch.slice(0, left) if enough is not None else batch)
             left, room = left - batch.num_rows, room - batch.nbytes
             if enough is not None and left <= 0:
@@ -387,7 +387,7 @@ class LanceReader(DataSourceReader):
         """Return the work of the tasks; small fragments share one."""
         whole = self._options.fragments is not None
         if self._alone:
-            return [LancePartition(tuple(map(Piece.of, self._tasks)))] if self._tasks else []
+            return [LancePartition(tuple(map(TaskFragment.of, self._tasks)))] if self._tasks else []
         if not self._names and self._condition is None and not whole:
             return share_rows(sum(live_rows(task) for task in self._tasks))
         most = self._options.partition_bytes

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_lance.errors import SchemaError
 from spark_lance.jsonb.binary import json_texts
 from spark_lance.jsonb.columns import is_json_field, is_json_text
-from spark_lance.spark.schema.spatial import carried, is_carrier
+from spark_lance.spark.schema.spatial import is_carrier, to_carrier
 from spark_lance.spark.schema.variants import variants_of_texts
 from spark_lance.table.reading.fragment_rows import batch_without_columns as rows_without_columns
 
@@ -67,7 +67,7 @@ def _plan_field(source: pa.Field, target: pa.DataType, place: str) -> _Convert:
     if is_json_text(source) and pa.types.is_struct(target):
         return lambda array: variants_of_texts(array.cast(pa.string()), target)
     if is_carrier(target):
-        return lambda array: carried(array, target)
+        return lambda array: to_carrier(array, target)
     return _plan(source.type, target, place)
 
 

@@ -63,7 +63,7 @@ def is_carrier(arrow: pa.DataType) -> bool:
     return b"geometry" in metadata or b"geography" in metadata
 
 
-def carried(values: pa.Array, target: pa.DataType) -> pa.Array:
+def to_carrier(values: pa.Array, target: pa.DataType) -> pa.Array:
     """Return well-known binary in a carrier, whose type has the spatial reference."""
     binary = values.storage if isinstance(values, pa.ExtensionArray) else values
     binary = binary.cast(pa.binary())

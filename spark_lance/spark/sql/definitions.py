@@ -14,7 +14,7 @@ from typing import Any
 
 import pyspark.sql.types as st
 
-from spark_lance.catalog.names import shown
+from spark_lance.catalog.names import display_name
 from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, TABLE_OPTIONS, check_setting
@@ -160,8 +160,8 @@ def _external_place(question: Question, location: str, *, replaces: bool) -> str
     if replaces and _exists(question):
         if (place := catalog.uri(name)) != uri:
             raise OptionError(
-                f"{shown(name)} is at {place}: leave out LOCATION '{location}', or write DROP TABLE "
-                f"{shown(name)} first"
+                f"{display_name(name)} is at {place}: leave out LOCATION '{location}', or write DROP TABLE "
+                f"{display_name(name)} first"
             )
         return uri
     catalog.registry.check_free(name)
@@ -182,7 +182,7 @@ def _check_same(question: Question, uri: str) -> None:
     Raises:
         OptionError: columns differ, or the statement sets what only a new table can have.
     """
-    name = shown(question.name)
+    name = display_name(question.name)
     schema = st.StructType.fromJson(json.loads(question.request["schema"]))
     columns, _ = described_columns(uri, dict(question.catalog.storage))
     actual = [(column.name, column.dataType.simpleString()) for column in columns]

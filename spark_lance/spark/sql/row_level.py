@@ -27,7 +27,7 @@ from spark_lance.spark.sql.catalogs import Question
 from spark_lance.spark.table.changing import delete_rows, update_rows
 from spark_lance.spark.table.expressions import Resolved, quoted
 from spark_lance.spark.table.merging import MergeBuilder
-from spark_lance.spark.table.reading import Widened
+from spark_lance.spark.table.reading import WithSubqueryColumns
 from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy
 from spark_lance.spark.table.table import LanceTable
 
@@ -165,8 +165,8 @@ class _Statement:
         return merge.run()
 
     @property
-    def _wider(self) -> Widened:
-        return Widened(
+    def _wider(self) -> WithSubqueryColumns:
+        return WithSubqueryColumns(
             lambda frame: self._attached(frame, "target"), lambda frame: self._attached(frame, "pairs")
         )
 

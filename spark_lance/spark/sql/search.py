@@ -19,7 +19,7 @@ import pyspark.sql.functions as F
 import pyspark.sql.types as st
 from pyspark.sql.classic import dataframe
 
-from spark_lance.catalog.names import shown
+from spark_lance.catalog.names import display_name
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.hybrid import HybridQuery
 from spark_lance.datasets.searching import DISTANCE
@@ -193,12 +193,12 @@ def search(question: Question) -> dict[str, Any]:
     arguments = _arguments(request["function"], request["arguments"][1:], request["named"], request["each"])
     always, metadata = resolve_table(question.catalog, question.name)
     if metadata:
-        raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be searched")
+        raise UnsupportedFormatError(f"{display_name(question.name)} tells of a table and cannot be searched")
     keys, reads = _split(request["function"], arguments.get("options") or {})
     if each := request["each"]:
         arguments |= stand_ins(request["function"], {**always, **reads}, arguments, each, {*keys, *reads})
     options = {**always, **reads, **_SEARCHES[request["function"]](arguments, keys)}
-    return _relation(f"{question.catalog.name}.{shown(question.name)}", options, arguments["k"])
+    return _relation(f"{question.catalog.name}.{display_name(question.name)}", options, arguments["k"])
 
 
 def nearest(question: Question) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ import pyspark.sql.types as st
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from spark_lance.catalog.names import Name, TableEntry, check_part, shown
+from spark_lance.catalog.names import Name, TableEntry, check_part, display_name
 from spark_lance.errors import (
     NamespaceNotFoundError,
     OptionError,
@@ -94,7 +94,8 @@ class SessionNames:
 
     def _not_here(self, name: Name) -> UnsupportedFormatError:
         text = (
-            f"{SESSION_CATALOG} keeps {shown(name)} in Spark's registry: write the statement in Spark's SQL"
+            f"{SESSION_CATALOG} keeps {display_name(name)} in Spark's registry: write the statement in "
+            "Spark's SQL"
         )
         return UnsupportedFormatError(text)
 
@@ -106,10 +107,10 @@ class SessionNames:
         """
         entry = self._entry(name)
         if entry is None:
-            raise TableNotFoundError(f"there is no table {shown(name)} in {SESSION_CATALOG}")
+            raise TableNotFoundError(f"there is no table {display_name(name)} in {SESSION_CATALOG}")
         provider, location, kind = entry
         if provider != _FORMAT or location is None:
-            raise TableNotFoundError(f"table {shown(name)} of {SESSION_CATALOG} is not a Lance table")
+            raise TableNotFoundError(f"table {display_name(name)} of {SESSION_CATALOG} is not a Lance table")
         return TableEntry(name, location, {"external": str(kind != _MANAGED).lower()})
 
     def place(self, name: Name) -> str:
@@ -141,9 +142,11 @@ class SessionNames:
         database, table = self._parts(name)
         check_part(table)
         if self._entry(name) is not None:
-            raise TableExistsError(f"there is a table {shown(name)} in {SESSION_CATALOG} already")
+            raise TableExistsError(f"there is a table {display_name(name)} in {SESSION_CATALOG} already")
         if not self._session.sessionState().catalog().databaseExists(database):
-            raise NamespaceNotFoundError(f"there is no database {shown((database,))} in {SESSION_CATALOG}")
+            raise NamespaceNotFoundError(
+                f"there is no database {display_name((database,))} in {SESSION_CATALOG}"
+            )
 
     def check_empty(self, uri: str, name: Name) -> None:
         """Refuse a folder with files for a new table.
@@ -154,11 +157,14 @@ class SessionNames:
         store, path = open_store(uri, self._storage)
         if store.list(f"{path}/{VERSIONS_DIR}"):
             raise OptionError(
-                f"{uri} has a Lance table: write CREATE TABLE {shown(name)} USING lance LOCATION '{uri}' to "
+                f"{uri} has a Lance table: write CREATE TABLE {display_name(name)} USING lance "
+                f"LOCATION '{uri}' to "
                 "register it"
             )
         if store.list(path) or store.list_directories(path):
-            raise OptionError(f"{uri} has files that are no Lance table: give {shown(name)} an empty folder")
+            raise OptionError(
+                f"{uri} has files that are no Lance table: give {display_name(name)} an empty folder"
+            )
 
     def add(self, name: Name, uri: str, _: Mapping[str, str]) -> None:
         """Register a managed table that a statement has written; delete it if the registry refuses."""
@@ -188,7 +194,7 @@ class SessionNames:
             condition = error.getCondition() if isinstance(error, PySparkException) else None
             if condition == "TABLE_OR_VIEW_ALREADY_EXISTS":
                 raise TableExistsError(
-                    f"there is a table {shown(name)} in {SESSION_CATALOG} already"
+                    f"there is a table {display_name(name)} in {SESSION_CATALOG} already"
                 ) from error
             raise
 
@@ -203,7 +209,9 @@ class SessionNames:
         try:
             entry = self._entry(name)
         except (OSError, PySparkException, Py4JError) as error:
-            logger.warning("nobody knows whether %s is registered, so %s stays: %s", shown(name), uri, error)
+            logger.warning(
+                "nobody knows whether %s is registered, so %s stays: %s", display_name(name), uri, error
+            )
             return
         if entry is not None and entry[1] is not None and _is_same(entry[1], uri):
             return
@@ -237,7 +245,7 @@ class SessionNames:
     def _parts(name: Name) -> tuple[str, str]:
         if len(name) != 2:
             raise OptionError(
-                f"{shown(name)} is not a name of {SESSION_CATALOG}: write database and table, such as "
+                f"{display_name(name)} is not a name of {SESSION_CATALOG}: write database and table, such as "
                 "default.t"
             )
         return name[0], name[1]

@@ -19,7 +19,7 @@ from typing import Any
 import pyspark.sql.types as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from spark_lance.catalog.names import Name, shown
+from spark_lance.catalog.names import Name, display_name
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import (
     NamespaceNotFoundError,
@@ -133,13 +133,13 @@ def load_changes(question: Question) -> dict[str, Any]:
     check_known(user_options)
     always, table = resolve_table(catalog, name)
     if table:
-        raise UnsupportedFormatError(f"{shown(name)} is a metadata table: it has no change feed")
+        raise UnsupportedFormatError(f"{display_name(name)} is a metadata table: it has no change feed")
     options = read_options(CaseInsensitiveDict({**always, **user_options}))
     place, schema = read_kind(options).describe(options, None)
     # A stream goes on with later versions; a DataFrame always has the changes up to the same version.
     ends = question.request["streams"] or options.endingVersion or options.endingTimestamp
     return {
-        "display_name": f"{catalog.name}.{shown(name)}",
+        "display_name": f"{catalog.name}.{display_name(name)}",
         "schema": schema.json(),
         "declared": schema.json(),
         "hidden": st.StructType().json(),
@@ -200,7 +200,7 @@ def check_options(question: Question) -> None:
         if is_path(question.name) and str(Path(text).absolute()) == question.name[0]:
             return  # a write by path, whose options are those of a format
         if text != question.request["path"]:
-            name = f"{question.catalog.name}.{shown(question.name)}"
+            name = f"{question.catalog.name}.{display_name(question.name)}"
             raise OptionError(f"option {key!r} leads to another table than {name}: name that table itself")
     check_known(user_options)
     if question.request["use"] == "read":
@@ -240,7 +240,7 @@ def answer(
     pinned["version"] = str(place.version)
     plain = not user_options and not options.table
     return {
-        "display_name": f"{catalog.name}.{shown(name)}",
+        "display_name": f"{catalog.name}.{display_name(name)}",
         "schema": schema.json(),
         "declared": declared_schema(schema).json(),
         "hidden": (st.StructType() if options.table else _hidden()).json(),
@@ -263,10 +263,11 @@ def table_at(question: Question, name: Name | None = None) -> LanceTable:
     options, table = resolve_table(question.catalog, question.name if name is None else name)
     if "tag" in options:
         raise UnsupportedFormatError(
-            f"{shown(question.name)} is the version of a tag, which cannot be changed: name the table itself"
+            f"{display_name(question.name)} is the version of a tag, which cannot be changed: name "
+            "the table itself"
         )
     if table:
-        raise UnsupportedFormatError(f"{shown(question.name)} tells of a table and cannot be changed")
+        raise UnsupportedFormatError(f"{display_name(question.name)} tells of a table and cannot be changed")
     return LanceTable.forPath(question.spark, options.pop("path"), **options)
 
 
@@ -537,9 +538,9 @@ def check_no_branch(catalog: OpenCatalog, name: Name, verb: str) -> None:
         catalog.reads(selector[0])
     except (TableNotFoundError, NamespaceNotFoundError, OptionError):
         return
-    table, branch = shown(selector[0]), selector[1]
+    table, branch = display_name(selector[0]), selector[1]
     raise UnsupportedFormatError(
-        f"{shown(name)} is the name of branch {branch!r} of table {table}: write "
+        f"{display_name(name)} is the name of branch {branch!r} of table {table}: write "
         f"CALL {catalog.name}.system.{verb}_branch('{table}', '{branch}')"
     )
 

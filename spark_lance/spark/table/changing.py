@@ -14,8 +14,9 @@ from py4j.protocol import Py4JError
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.spark.compat import java_class, java_frame, jvm_view
-from spark_lance.spark.driver.jobs import gather, local_bytes
+from spark_lance.spark.driver.jobs import collect_answers, local_bytes
 from spark_lance.spark.driver.progress import operation, step
+from spark_lance.spark.table.assignments import Assignments
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.expressions import (
     Expression,
@@ -27,14 +28,13 @@ from spark_lance.spark.table.expressions import (
     text_of,
     types_of,
 )
-from spark_lance.spark.table.reading import AS_THEY_ARE, Widened, few_partitions, read_needed
+from spark_lance.spark.table.reading import AS_THEY_ARE, WithSubqueryColumns, few_partitions, read_needed
 from spark_lance.spark.table.row_commits import (
     Attempt,
     Changed,
     run_attempts,
 )
 from spark_lance.spark.table.row_tasks import Action, ChangeRows, MarkRows
-from spark_lance.spark.table.targets import Assignments
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.find_rows import find_rows
@@ -58,18 +58,18 @@ def gather_changes(
 ) -> list[Answer]:
     """Pass the rows of a frame to `work`, and return what it yielded.
 
-    Like `gather`, but the driver does the work itself if Spark's plan already has the rows (for example,
-    after an index lookup) and the work is small.
+    Like `collect_answers`, but the driver does the work itself if Spark's plan already has the rows (for
+    example, after an index lookup) and the work is small.
 
     Args:
         frame: the rows.
-        work: see `gather`.
+        work: see `collect_answers`.
         row_bytes: about what the work for a row reads and writes; None if it may be anything.
     """
     most = 0 if row_bytes is None else int(local_bytes(frame.sparkSession) / (row_bytes + _ADDRESS_BYTES))
     rows = _at_hand(frame, most) if most else None
     if rows is None:
-        return gather(frame, work)
+        return collect_answers(frame, work)
     with pa.ipc.open_stream(rows) as batches:
         return list(work(iter(batches)))
 
@@ -95,7 +95,10 @@ def _at_hand(frame: Any, most: int) -> bytes | None:
 
 
 def delete_rows(
-    table: TableBase, condition: Expression | None, reruns: RetryPolicy, widened: Widened = AS_THEY_ARE
+    table: TableBase,
+    condition: Expression | None,
+    reruns: RetryPolicy,
+    widened: WithSubqueryColumns = AS_THEY_ARE,
 ) -> Changed:
     """Delete the rows for which a condition is true, all rows without one; see `Changing.delete`.
 
@@ -124,7 +127,7 @@ def update_rows(
     condition: Expression | None,
     values: Mapping[str, Expression],
     reruns: RetryPolicy,
-    widened: Widened = AS_THEY_ARE,
+    widened: WithSubqueryColumns = AS_THEY_ARE,
 ) -> Changed:
     """Set columns of the rows for which a condition is true; see `Changing.update` and `delete_rows`."""
 
@@ -136,7 +139,7 @@ def update_rows(
         changed = _new_values(table, frame, assigned)
         names = tuple(field.name for field in assigned.fields)
         action = Action("update", names, tuple(range(len(names))))
-        work = ChangeRows(at.pinned(), (action,), at.operation)
+        work = ChangeRows(at.ref(), (action,), at.operation)
         packed = few_partitions(changed, at.manifest, functions_of(table.spark))
         with step(table.spark, "find and write rows"):
             answers = at.run(lambda: gather_changes(packed, work, whole_row_bytes(at.manifest)))
@@ -151,7 +154,7 @@ def _where(
     manifest: Manifest,
     condition: Expression | None,
     values: list[Expression],
-    widened: Widened,
+    widened: WithSubqueryColumns,
 ) -> DataFrame:
     """Return the rows for which a condition is true, with what it and the values need."""
     functions = functions_of(table.spark)

@@ -37,10 +37,10 @@ from spark_lance.spark.worker.failures import from_tasks
 from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.columns.work import ColumnWork, Others
+from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
 from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
 from spark_lance.table.commits.commit_options import commit_options
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.deletion import read_deletions
@@ -92,7 +92,7 @@ class ColumnJob:
 
     table: TableBase
     source: Source
-    others: Others
+    others: UnchangedColumns
     resume: str | None = None
     _found: set[str] = field(default_factory=set, init=False)
     _used: _Files = field(default_factory=dict, init=False)
@@ -172,7 +172,7 @@ class ColumnJob:
         message = self.table.writeOptions.commit_message
         options = nullcontext() if message is None else commit_options(message=message)
         running = operation(self.table.spark, "change of columns", self.table.path)
-        with running, discarding(self._discard, PySparkException), options:
+        with running, delete_on_failure(self._discard, PySparkException), options:
             version = retry_operation(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
         files = [done for done in self._used.values() if done.file is not None]
         # Files of an earlier run stay: that run may have committed them.
@@ -195,7 +195,7 @@ class ColumnJob:
         self._check_moves(version)
         store, root = self._start.store, self._start.root
         sources = fields_among(version, self.source.columns(version))
-        if self.others is Others.KEPT:
+        if self.others is UnchangedColumns.KEPT:
             sources = tuple({top.id: top for top in (*sources, *fields)}.values())
         bases = self._start.snapshot.at(version).bases
         ids = tuple(part.id for top in fields for part in top.walk())
@@ -255,7 +255,7 @@ class ColumnJob:
         for number, fragment in missing.items():
             if number in reported:
                 continue
-            if self.others is Others.FORBIDDEN:
+            if self.others is UnchangedColumns.FORBIDDEN:
                 # Right only if all its rows are deleted, which the work checks.
                 out.append(work.finish(number, ()))
                 continue
@@ -273,7 +273,7 @@ class ColumnJob:
                 f"fragment {done.fragment} was written twice, so nothing was committed; its rows did not "
                 "come to one task"
             )
-        if self.others is Others.FORBIDDEN:
+        if self.others is UnchangedColumns.FORBIDDEN:
             store, root = self._start.store, self._start.root
             fragment = missing[done.fragment]
             rows = physical_rows(store, root, fragment, bases) - fragment.deletion_file.num_deleted_rows
@@ -298,7 +298,7 @@ def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
             return over_fragments(table.spark, fragments, cast.recorded(records))
 
     running = operation(table.spark, "change of columns", table.path)
-    with running, discarding(lambda: clean_up(records, set()), PySparkException):
+    with running, delete_on_failure(lambda: clean_up(records, set()), PySparkException):
         committed = alter_columns(dataset.snapshot, alterations, execute=execute)
     used = {file.path for fragment in committed.fragments for file in fragment.files}
     with only_logged(f"version {committed.version} was committed, but unused files stay behind"):

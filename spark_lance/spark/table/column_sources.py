@@ -20,7 +20,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError, SchemaError
 from spark_lance.file.base.schema import Field
-from spark_lance.spark.driver.jobs import gather, spread
+from spark_lance.spark.driver.jobs import collect_answers, map_tasks
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.expressions import (
     Expression,
@@ -132,7 +132,7 @@ class Expressions:
 
     def run(self, version: Manifest, fragments: Sequence[int], work: ColumnWork) -> list[Finished]:
         """See `Source`."""
-        return gather(self.frame(version, fragments), work.write)
+        return collect_answers(self.frame(version, fragments), work.write)
 
 
 def _refuse_other_rows(rows: DataFrame, column: Column, name: str) -> None:
@@ -197,7 +197,7 @@ class Joined:
         partitions = int(self.table.spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
         fragment = functions.shiftright(functions.col(ROW_ADDRESS), 32)
         shuffled = matched.repartition(min(len(fragments), partitions), fragment)
-        return gather(shuffled.sortWithinPartitions(ROW_ADDRESS), work.write)
+        return collect_answers(shuffled.sortWithinPartitions(ROW_ADDRESS), work.write)
 
     def _by_address(self, version: Manifest) -> bool:
         """Whether the keys are row addresses, so that the table need not be read."""
@@ -250,7 +250,7 @@ class Function:
                 for number, offsets in _offsets(batches):
                     yield work.compute(number, inputs, call, most, selection=offsets)
 
-            return gather(frame.select(ROW_ADDRESS), on_some)
+            return collect_answers(frame.select(ROW_ADDRESS), on_some)
 
         return over_fragments(
             self.table.spark, fragments, lambda number: work.compute(number, inputs, call, most)
@@ -266,7 +266,7 @@ def over_fragments(
         return [work(number) for number in numbers]
 
     groups = [group.tolist() for group in np.array_split(fragments, min(len(fragments), _MOST_TASKS))]
-    return [done for group in spread(spark, groups, on_group) for done in group]
+    return [done for group in map_tasks(spark, groups, on_group) for done in group]
 
 
 def _offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:

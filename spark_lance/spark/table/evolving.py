@@ -40,7 +40,7 @@ from spark_lance.spark.table.expressions import (
 )
 from spark_lance.table.columns.alter import move_column, unset_primary_key
 from spark_lance.table.columns.new_columns import BatchUDF, function
-from spark_lance.table.columns.work import Others
+from spark_lance.table.columns.work import UnchangedColumns
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.system_columns import system_names
 from spark_lance.table.schema.changes import Alteration
@@ -131,17 +131,19 @@ class TableColumns:
             self._check_case(joined.values)
             kinds = [without_defaults(columns.schema[name]) for name in joined.values.values()]
             target = _new_fields(kinds, list(joined.values), sizes)
-            return self._metrics(ColumnJob(self.table, joined, Others.NULL, resume).add(target))
+            return self._metrics(ColumnJob(self.table, joined, UnchangedColumns.NULL, resume).add(target))
         if isinstance(columns, Mapping):
             self._check_case(columns)
             source = Expressions(self.table, columns)
             frame = source.frame(*_all_of(self.table.dataset()))
             kinds = [without_defaults(field) for field in frame.schema if field.name in columns]
             target = _new_fields(kinds, [kind.name for kind in kinds], sizes)
-            return self._metrics(ColumnJob(self.table, source, Others.FORBIDDEN, resume).add(target))
+            return self._metrics(
+                ColumnJob(self.table, source, UnchangedColumns.FORBIDDEN, resume).add(target)
+            )
         function, target = self._function(cast("Batches", columns), inputs, schema, batchSize, sizes)
         self._check_case(target.names)
-        return self._metrics(ColumnJob(self.table, function, Others.FORBIDDEN, resume).add(target))
+        return self._metrics(ColumnJob(self.table, function, UnchangedColumns.FORBIDDEN, resume).add(target))
 
     def addDefault(self, column: st.StructField, default: str) -> DataFrame:
         """Add a column with a default, which all rows get as their value.
@@ -165,7 +167,7 @@ class TableColumns:
         source = Expressions(self.table, {column.name: functions.expr(default).cast(kind)})
         source.frame(*_all_of(self.table.dataset()))
         target = _new_fields([st.StructField(column.name, kind, True, metadata)], [column.name], {})
-        return self._metrics(ColumnJob(self.table, source, Others.FORBIDDEN, None).add(target))
+        return self._metrics(ColumnJob(self.table, source, UnchangedColumns.FORBIDDEN, None).add(target))
 
     def _default_type(self, name: str, kind: st.DataType, default: str) -> st.DataType:
         """Return the type in which Spark computes a column's default.
@@ -256,18 +258,22 @@ class TableColumns:
                 ],
             )
             source = Joined(self.table, fitted, joined.on, {name: name for name in renamed})
-            return self._metrics(ColumnJob(self.table, source, Others.KEPT, resume).update(list(renamed)))
+            return self._metrics(
+                ColumnJob(self.table, source, UnchangedColumns.KEPT, resume).update(list(renamed))
+            )
         if isinstance(columns, Mapping):
             values = {find_column(table, name).name: value for name, value in columns.items()}
             expressions = Expressions(self.table, values, where, self._stored)
             expressions.frame(*_all_of(dataset))
-            return self._metrics(ColumnJob(self.table, expressions, Others.KEPT, resume).update(list(values)))
+            return self._metrics(
+                ColumnJob(self.table, expressions, UnchangedColumns.KEPT, resume).update(list(values))
+            )
         seen = self._inputs(dataset, inputs)
         targets = seen if outputs is None else tuple(find_column(table, name).name for name in outputs)
         target = pa.schema([table.field(name).arrow_field() for name in targets])
         computation = function(BatchUDF(columns, target), seen, lambda: sample_row(dataset.snapshot, seen))
         computed = Function(self.table, seen, computation.compute, targets, _rows(batchSize), where)
-        return self._metrics(ColumnJob(self.table, computed, Others.KEPT, resume).update(targets))
+        return self._metrics(ColumnJob(self.table, computed, UnchangedColumns.KEPT, resume).update(targets))
 
     def drop(self, *columns: str) -> None:
         """Drop columns, or fields of structs ("a.b"). Only the schema changes, no file is rewritten.

@@ -46,10 +46,10 @@ from spark_lance.index.vector.create import (
 )
 from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
 from spark_lance.proto import table_pb2
-from spark_lance.spark.driver.jobs import spread
+from spark_lance.spark.driver.jobs import map_tasks
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.base import TableBase
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.format.coverage import covered_fragments
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 
@@ -126,17 +126,17 @@ class TableIndexes:
             segments = len(parts)
         with operation(self.table.spark, f"index {name}", self.table.path):
             with step(self.table.spark, "train"):
-                (trained,) = spread(self.table.spark, [(work, recipe, rows)], _train)
+                (trained,) = map_tasks(self.table.spark, [(work, recipe, rows)], _train)
             plan = (work, recipe, trained)
             indices = [trained]
-            with discarding(lambda: _delete(table.snapshot, indices), PySparkException):
+            with delete_on_failure(lambda: _delete(table.snapshot, indices), PySparkException):
                 with step(self.table.spark, f"code {rows} rows"):
-                    written = spread(self.table.spark, [(*plan, part) for part in parts], _code)
+                    written = map_tasks(self.table.spark, [(*plan, part) for part in parts], _code)
                 indices += written
                 if len(written) > segments:
                     bundles = [written[i::segments] for i in range(segments)]
                     with step(self.table.spark, f"put {len(written)} segments together"):
-                        written = spread(self.table.spark, [(*plan, bundle) for bundle in bundles], _merge)
+                        written = map_tasks(self.table.spark, [(*plan, bundle) for bundle in bundles], _merge)
                     indices += written
                 result = self._commit(table, name, written)
             _delete(table.snapshot, set(indices) - set(written))
@@ -189,7 +189,7 @@ class TableIndexes:
         work = _Work(table.snapshot.ref(), column, name)
         with operation(self.table.spark, f"index {name}", self.table.path):
             with step(self.table.spark, f"index {rows} rows"):
-                written = spread(
+                written = map_tasks(
                     self.table.spark, [(work, kind.name, group, options) for group in groups], _build
                 )
             return self._commit(table, name, written)

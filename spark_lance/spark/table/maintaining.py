@@ -35,7 +35,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.index.remap import SegmentRemap
 from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.arguments import check_number
-from spark_lance.spark.driver.jobs import gather, local_bytes, scatter, spread
+from spark_lance.spark.driver.jobs import collect_answers, local_bytes, map_tasks, run_to_frame
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.types import arrow_schema, spark_field
@@ -48,7 +48,7 @@ from spark_lance.spark.table.expressions import (
     functions_of,
     needed_columns,
 )
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.maintenance.cluster import (
@@ -140,7 +140,7 @@ class Clustering:
         )
         travelling = frame.select([f"c{place}" for place in range(len(carried) + len(system))])
         with step(self.spark, f"sort and write {self._rows} rows"):
-            return gather(travelling, lambda rows: [writer.write(rows)])
+            return collect_answers(travelling, lambda rows: [writer.write(rows)])
 
     def _ordered_by(
         self, frame: DataFrame, names: Sequence[str], interleaved: bool
@@ -284,7 +284,7 @@ class Clustering:
                 for batch in task.batches(_BATCH_BYTES, _BATCH_ROWS):
                     yield convert(batch)
 
-        return scatter(self.spark, _shares(scan.tasks()), read, schema)
+        return run_to_frame(self.spark, _shares(scan.tasks()), read, schema)
 
 
 def _shares(tasks: Sequence[ScanTask]) -> list[list[ScanTask]]:
@@ -478,7 +478,7 @@ class Optimizing:
             if sum(task.stored_bytes for task in tasks) <= local_bytes(self.table.spark):
                 return execute_all(tasks)
             with step(self.table.spark, f"rewrite {len(tasks)} groups of fragments"):
-                return spread(self.table.spark, tasks, CompactionTask.execute)
+                return map_tasks(self.table.spark, tasks, CompactionTask.execute)
 
         with operation(self.table.spark, "compaction", self.table.path):
             only = self._matching(dataset) if self.conditions else None
@@ -547,7 +547,7 @@ class Optimizing:
         parts = work.run(interleaved=interleaved)
         new = [data for part in parts for data in part.new]
         try:
-            with discarding(lambda: delete_fragment_files(snapshot.table, new)):
+            with delete_on_failure(lambda: delete_fragment_files(snapshot.table, new)):
                 check_parts(snapshot, old, parts)
                 commit_parts(snapshot, old, parts)
         except RetryableConflictError as error:

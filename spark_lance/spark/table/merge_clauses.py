@@ -11,9 +11,9 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.schema.types import field_type
+from spark_lance.spark.table.assignments import Assignments
 from spark_lance.spark.table.expressions import Expression, quoted
 from spark_lance.spark.table.merge_keys import column_path
-from spark_lance.spark.table.targets import Assignments
 from spark_lance.table.schema.defaults import default_sql
 from spark_lance.table.schema.keys import in_key_order
 

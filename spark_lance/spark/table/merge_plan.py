@@ -1,6 +1,6 @@
 """A merge as one Spark job: a join that returns the action for each row to change, and its new values.
 
-`Sides` is the join; `merge_clauses` computes the values of each clause.
+`MergeJoin` is the join; `merge_clauses` computes the values of each clause.
 
 Source and table are joined once, so the source is evaluated once per attempt. Its rows are written as they
 were read, even if another evaluation would return others. Only the columns of the table that the condition
@@ -44,7 +44,7 @@ from spark_lance.spark.table.expressions import (
 from spark_lance.spark.table.merge_clauses import MATCHED, MISSING, NEW, Clause, Clauses
 from spark_lance.spark.table.merge_keys import equal_columns
 from spark_lance.spark.table.merge_pruning import KeyPair, SourceKeys, key_pairs
-from spark_lance.spark.table.reading import AS_THEY_ARE, Widened, few_partitions, read_needed
+from spark_lance.spark.table.reading import AS_THEY_ARE, WithSubqueryColumns, few_partitions, read_needed
 from spark_lance.spark.table.row_tasks import Action
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
@@ -61,8 +61,8 @@ __all__ = [
     "NEW",
     "OLD",
     "Clause",
+    "MergeJoin",
     "MergePlan",
-    "Sides",
 ]
 
 # Columns that the join carries in addition to the columns of table and source.
@@ -74,7 +74,7 @@ _EARLY = "__lance_early_"
 _KEY = "__lance_key_"
 
 
-class Sides:
+class MergeJoin:
     """Source and table of a merge, ready to be joined.
 
     Args:
@@ -100,7 +100,7 @@ class Sides:
         clauses: Clauses,
         narrow: bool,
         rows: SourceKeys | None,
-        widened: Widened = AS_THEY_ARE,
+        widened: WithSubqueryColumns = AS_THEY_ARE,
     ) -> None:
         self._table, self._manifest, self._condition = table, manifest, condition
         self._clauses, self._rows, self._widened = clauses, rows, widened
@@ -316,7 +316,7 @@ class MergePlan:
         evolving: bool = False,
         narrow: bool = False,
         rows: SourceKeys | None = None,
-        widened: Widened = AS_THEY_ARE,
+        widened: WithSubqueryColumns = AS_THEY_ARE,
     ) -> MergePlan:
         """Fit a merge to a version. Spark analyses it; no job runs.
 
@@ -339,7 +339,7 @@ class MergePlan:
         with analysed("the source"):
             names = list(source.columns)
         fitted = Clauses.of(clauses, manifest.schema, table.aliased, names, evolving, functions)
-        sides = Sides(table, manifest, source, condition, fitted, narrow, rows, widened)
+        sides = MergeJoin(table, manifest, source, condition, fitted, narrow, rows, widened)
         chosen, values = _chosen(sides, fitted, clauses, functions)
         frame, actions = _with_values(
             chosen, fitted, values, functions, is_ansi(table.spark), sides.sees_target
@@ -353,7 +353,7 @@ class MergePlan:
 
 
 def _chosen(
-    sides: Sides, fitted: Clauses, clauses: Sequence[Clause], functions: Any
+    sides: MergeJoin, fitted: Clauses, clauses: Sequence[Clause], functions: Any
 ) -> tuple[DataFrame, list[list[Column]]]:
     """Return the joined rows that a clause applies to, and what each fitted clause sets.
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.errors import MergeError, OptionError, SchemaError
-from spark_lance.spark.driver.jobs import gather
+from spark_lance.spark.driver.jobs import collect_answers
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.expressions import Expression, functions_of, quoted
 from spark_lance.spark.table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
 from spark_lance.spark.table.merge_pruning import SourceKeys, keys_of
-from spark_lance.spark.table.reading import AS_THEY_ARE, Widened
+from spark_lance.spark.table.reading import AS_THEY_ARE, WithSubqueryColumns
 from spark_lance.spark.table.row_commits import (
     RETRIES,
     RETRY_TIMEOUT,
@@ -55,7 +55,11 @@ class MergeBuilder(OneSpelling):
     """
 
     def __init__(
-        self, table: TableBase, source: DataFrame, condition: Expression, widened: Widened = AS_THEY_ARE
+        self,
+        table: TableBase,
+        source: DataFrame,
+        condition: Expression,
+        widened: WithSubqueryColumns = AS_THEY_ARE,
     ) -> None:
         self._table = table
         # Adds columns that expressions may use in addition to the table's columns.
@@ -216,9 +220,9 @@ class MergeBuilder(OneSpelling):
         inserts = any(clause.kind == "insert" for clause in self._clauses)
         names = None if plan.key is None else tuple(key.name for key in plan.key)
         unique = _declared_key(at.manifest) if inserts else ()
-        work = ChangeRows(at.pinned(), plan.actions, at.operation, names, repeated, unique)
+        work = ChangeRows(at.ref(), plan.actions, at.operation, names, repeated, unique)
         with step(self._table.spark, "join and write rows"):
-            answers = at.run(lambda: gather(plan.frame, work))
+            answers = at.run(lambda: collect_answers(plan.frame, work))
         if may_repeat(answers):
             at.run(lambda: self._refuse_repeated(plan, unique))
         ids = None if plan.key is None else [key.id for key in plan.key]

@@ -27,7 +27,7 @@ def _as_it_is(frame: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class Widened:
+class WithSubqueryColumns:
     """Functions that add columns to frames, for expressions that use more than the stored columns.
 
     Attributes:
@@ -39,7 +39,7 @@ class Widened:
     pairs: Callable[[DataFrame], DataFrame] = _as_it_is
 
 
-AS_THEY_ARE = Widened()
+AS_THEY_ARE = WithSubqueryColumns()
 
 
 def read_needed(

@@ -101,7 +101,7 @@ class Attempt:
         """The version."""
         return self.base.manifest
 
-    def pinned(self) -> SnapshotRef:
+    def ref(self) -> SnapshotRef:
         """Return the version as something for tasks."""
         return self.base.snapshot.ref()
 

@@ -27,7 +27,7 @@ from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import SearchTask
 from spark_lance.index.vector.search_tasks import SearchPlan, plan_search, run_task
 from spark_lance.index.vector.top_k import TopK
-from spark_lance.spark.driver.jobs import scatter
+from spark_lance.spark.driver.jobs import run_to_frame
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.batch_search import any_vector, nearest_to_each
@@ -102,7 +102,7 @@ class TableSearches:
         schema = shown_columns(table.manifest, columns, DISTANCE)
         output = schema if later is None else shown_columns(table.manifest, None, DISTANCE)
         tasks = [(plan, piece) for piece in plan.tasks]
-        best = scatter(self.table.spark, tasks, run_search, FOUND).orderBy(DISTANCE, "_address").limit(k)
+        best = run_to_frame(self.table.spark, tasks, run_search, FOUND).orderBy(DISTANCE, "_address").limit(k)
         results = best.coalesce(1).mapInArrow(fetch_rows(plan.table, output, ()), with_measured(output, ()))
         results = results.orderBy(DISTANCE)
         return results if later is None else results.where(later).select(*schema.names, DISTANCE)
@@ -194,7 +194,7 @@ class TableSearches:
         TextSearch(table.snapshot, column)
         schema = shown_columns(table.manifest, columns, SCORE)
         plan = TextPlan(table.snapshot.ref(), column, parsed, filter)
-        results = scatter(self.table.spark, [plan], answer_text, SCORED)
+        results = run_to_frame(self.table.spark, [plan], answer_text, SCORED)
         fetched = results.coalesce(1).mapInArrow(
             fetch_rows(plan.table, schema, (), SCORE), with_measured(schema, (), SCORE)
         )
@@ -266,10 +266,10 @@ class TableSearches:
         """Return the rows that both searches rank best, with the columns of `schema`."""
         plan = plan_search(snapshot, query.vector, filter)
         TextSearch(snapshot, query.text_column)  # It refuses a column that has no words.
-        by_vector = scatter(self.table.spark, [(plan, piece) for piece in plan.tasks], run_search, FOUND)
+        by_vector = run_to_frame(self.table.spark, [(plan, piece) for piece in plan.tasks], run_search, FOUND)
         by_vector = by_vector.orderBy(DISTANCE, _ADDRESS.name).limit(query.vector.k)
         text = TextPlan(snapshot.ref(), query.text_column, query.text, filter)
-        by_words = scatter(self.table.spark, [text], answer_text, SCORED)
+        by_words = run_to_frame(self.table.spark, [text], answer_text, SCORED)
         ranked = by_vector.withColumn(SCORE, F.lit(None).cast("float")).unionByName(
             by_words.withColumn(DISTANCE, F.lit(None).cast("float"))
         )

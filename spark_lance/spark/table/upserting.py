@@ -25,7 +25,7 @@ from spark_lance.memwal.staged import (
     pieces_by_value,
     record_epoch,
 )
-from spark_lance.spark.driver.jobs import gather, spread
+from spark_lance.spark.driver.jobs import collect_answers, map_tasks
 from spark_lance.spark.streaming.upsert import Staging
 from spark_lance.spark.table.base import TableBase
 from spark_lance.table.format.upkeep import only_logged
@@ -84,13 +84,13 @@ class UpsertLog:
 
         try:
             with Lease(at.table, staging.job):
-                pieces = [piece for its in gather(frame, stage) for piece in its]
+                pieces = [piece for its in collect_answers(frame, stage) for piece in its]
                 shards = staging.router.shards(at.store, at.root)
                 tasks = [
                     (at, staging.router.shard_for(at.store, at.root, value, shards), its, once)
                     for value, its in pieces_by_value(pieces).items()
                 ]
-                rows = sum(spread(self.table.spark, tasks, _append))
+                rows = sum(map_tasks(self.table.spark, tasks, _append))
             if once is not None:
                 record_epoch(at.table, once)
         finally:
@@ -114,7 +114,7 @@ def compact_logs(table: TableBase, flush: bool) -> WalCompaction:
     at = table.dataset().snapshot
     done = WalCompaction(at.version)
     tasks = [(at, shard, flush) for shard in shards_of(at)]
-    for its in spread(table.spark, tasks, _compact):
+    for its in map_tasks(table.spark, tasks, _compact):
         done = done.and_also(its)
     return done
 

@@ -28,7 +28,7 @@ from spark_lance.table.reading.scan_task import ScanTask
 _EMPTY_BATCH = 1 << 20
 
 
-class Piece(NamedTuple):
+class TaskFragment(NamedTuple):
     """The part of a scan that differs from task to task; see the attributes of `ScanTask`."""
 
     fragment: bytes
@@ -37,7 +37,7 @@ class Piece(NamedTuple):
     selection: bytes | None
 
     @classmethod
-    def of(cls, task: ScanTask) -> Piece:
+    def of(cls, task: ScanTask) -> TaskFragment:
         """Return what is special to a task."""
         return cls(task.fragment, task.first_row, task.span, task.selection)
 
@@ -55,7 +55,7 @@ class LancePartition(InputPartition):
         rows: how many rows without columns it has instead of fragments.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TaskFragment, ...]
     rows: int = 0
 
 

@@ -25,7 +25,7 @@ from spark_lance.table.columns.evolve import (
     with_files,
 )
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.columns.work import ColumnWork, Others
+from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.format.manifest import Manifest
@@ -256,7 +256,7 @@ def _cast_fragments(
         None,
         fields,
         reads,
-        Others.FORBIDDEN,
+        UnchangedColumns.FORBIDDEN,
         version.file_version,
         bases,
         version.uses_stable_row_ids,

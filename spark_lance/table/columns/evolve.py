@@ -26,7 +26,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.new_columns import Computation, Stream
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import Manifest
@@ -279,7 +279,7 @@ def with_files(files: ColumnFiles, change: Callable[[], Manifest]) -> Manifest:
 
     If it is not known whether the change was committed, all files stay.
     """
-    with discarding(files.discard):
+    with delete_on_failure(files.discard):
         committed = change()
     with only_logged(f"version {committed.version} was committed, but unused files stay behind"):
         files.discard(committed)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import join, movable
+from spark_lance.arrow.arrays import join, make_filterable
 from spark_lance.errors import SchemaError
 from spark_lance.expressions.predicate import compile_expression
 
@@ -242,7 +242,7 @@ class Join:
         self._keys = keys[::-1]
         others = data.drop_columns([key])
         self.schema = others.schema.remove_metadata()
-        self._columns = [movable(_one_array(column)) for column in others.columns]
+        self._columns = [make_filterable(_one_array(column)) for column in others.columns]
 
     def places(self, keys: pa.ChunkedArray | pa.Array) -> pa.Array:
         """Return for every key the row of the data that matches it, null if none does."""

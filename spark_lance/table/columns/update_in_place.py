@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import join as join_arrays
-from spark_lance.arrow.arrays import movable
+from spark_lance.arrow.arrays import make_filterable
 from spark_lance.errors import ColumnNotFoundError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
@@ -139,7 +139,7 @@ class NewValues:
                 raise SchemaError(
                     f"column {field.name!r}: the dictionaries of old and new values are too many"
                 )
-            columns.append(movable(both[0]).take(pa.array(rows)))
+            columns.append(make_filterable(both[0]).take(pa.array(rows)))
         return pa.RecordBatch.from_arrays(columns, schema=Schema(self.fields).to_arrow())
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.arrow.arrays import join as join_arrays
-from spark_lance.arrow.arrays import movable
+from spark_lance.arrow.arrays import make_filterable
 from spark_lance.errors import MergeError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
@@ -101,7 +101,7 @@ def _spread(run: Run, start: int, stop: int, schema: pa.Schema) -> pa.RecordBatc
     blank[run.offsets - start] = False
     places = pa.array(picks, mask=blank)
     arrays = [
-        movable(column).take(places) if count else pa.nulls(stop - start, column.type)
+        make_filterable(column).take(places) if count else pa.nulls(stop - start, column.type)
         for column in run.batch.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -143,14 +143,14 @@ def _replaced(before: Run, parts: list[Run]) -> pa.RecordBatch:
         both = join_arrays([before.batch.column(number), *(part.batch.column(number) for part in parts)])
         if len(both) > 1:
             raise SchemaError(f"column {field.name!r}: the dictionaries of old and new values are too many")
-        columns.append(movable(both[0]).take(pa.array(picks)))
+        columns.append(make_filterable(both[0]).take(pa.array(picks)))
     return pa.RecordBatch.from_arrays(columns, schema=before.batch.schema)
 
 
 BATCH_BYTES = 16 << 20
 
 
-class Others(enum.Enum):
+class UnchangedColumns(enum.Enum):
     """The treatment of rows for which no value comes."""
 
     FORBIDDEN = "every row must get a value"
@@ -179,7 +179,7 @@ class ColumnWork(OfTable):
     records: JobRecords | None
     fields: tuple[Field, ...]
     sources: tuple[Field, ...]
-    others: Others
+    others: UnchangedColumns
     version: FileVersion
     bases: Bases
     stable_row_ids: bool
@@ -272,11 +272,11 @@ class ColumnWork(OfTable):
         rows = physical_rows(store, root, fragment, self.bases)
         deleted = read_deletions(store, root, fragment, rows, self.bases)
         gone = BitMap(deleted)
-        counter = _Counted(gone, rows, lenient=self.others is not Others.FORBIDDEN)
+        counter = _Counted(gone, rows, lenient=self.others is not UnchangedColumns.FORBIDDEN)
         file: table_pb2.DataFile | None = None
         values = counter.checked(self._aligned(runs))
         first = next(values, None)
-        if first is not None or self.others is Others.FORBIDDEN:
+        if first is not None or self.others is UnchangedColumns.FORBIDDEN:
             values = values if first is None else chain([first], values)
             batches = self._filled(number, counter, values, rows, deleted)
             file = write_column_file(
@@ -288,7 +288,7 @@ class ColumnWork(OfTable):
             self.ids,
             file,
             deleted,
-            offsets=counter.offsets if self.others is Others.KEPT else None,
+            offsets=counter.offsets if self.others is UnchangedColumns.KEPT else None,
             values=counter.count,
         )
         if self.records is not None:
@@ -305,10 +305,10 @@ class ColumnWork(OfTable):
     ) -> Iterator[pa.RecordBatch]:
         """Return the values of all physical rows."""
         schema = Schema(self.fields).to_arrow()
-        if self.others is Others.NULL:
+        if self.others is UnchangedColumns.NULL:
             return with_nulls(values, rows, schema)
         batches: Iterable[pa.RecordBatch]
-        if self.others is Others.KEPT:
+        if self.others is UnchangedColumns.KEPT:
             names = tuple(field.name for field in self.fields)
             task = self._task(number, (*names, ROW_ADDRESS), self.fields)
             old = (
@@ -390,7 +390,7 @@ class _Counted:
                 if not self._lenient:
                     raise SchemaError(f"there are values for row {gone[0]}, which is deleted")
                 alive = ~np.isin(offsets, np.array(gone.to_array(), np.int64))
-                columns = [movable(column).filter(pa.array(alive)) for column in run.batch.columns]
+                columns = [make_filterable(column).filter(pa.array(alive)) for column in run.batch.columns]
                 live_run = Run(offsets[alive], pa.RecordBatch.from_arrays(columns, schema=run.batch.schema))
                 hits -= gone
             if len(live_run.offsets):

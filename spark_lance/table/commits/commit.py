@@ -42,7 +42,13 @@ from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.commits.idempotent_writes import (
     IdempotentWrite,
 )
-from spark_lance.table.commits.pending import SYSTEM_ENV, CommitEnv, Landed, PendingCommit, unknown_outcome
+from spark_lance.table.commits.pending import (
+    SYSTEM_ENV,
+    CommitEnv,
+    CommittedVersion,
+    PendingCommit,
+    unknown_outcome,
+)
 from spark_lance.table.commits.proposal import builder_of, propose_first, propose_next
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest, pack_manifest, read_manifest
@@ -210,41 +216,47 @@ def _transaction(
     return Transaction.new(operation, read_version, said if once is None else {**said, **once.properties})
 
 
-def _run(commit: PendingCommit, propose: Callable[[], Manifest | Landed], retry: RetryPolicy) -> Manifest:
+def _run(
+    commit: PendingCommit, propose: Callable[[], Manifest | CommittedVersion], retry: RetryPolicy
+) -> Manifest:
     """Propose and publish until a version is ours."""
     env = commit.env
     start = env.monotonic()
     attempts, pace = 0, 1.0
-    proposal: Manifest | Landed | None = None
+    proposal: Manifest | CommittedVersion | None = None
     try:
         for delay in chain([0.0], retry.delays(env.random)):
-            wait = delay * pace if isinstance(commit.doubt, FileExistsError) else delay
+            wait = delay * pace if isinstance(commit.unconfirmed_error, FileExistsError) else delay
             if attempts and env.monotonic() + wait > start + retry.total_seconds:
                 break
             if wait:
                 env.sleep(wait)
             attempts += 1
             proposal = _proposed(commit, propose)
-            landed = proposal if isinstance(proposal, Landed) else _publish(commit, proposal)
+            landed = proposal if isinstance(proposal, CommittedVersion) else _publish(commit, proposal)
             if landed is not None:
                 return _landed(commit, landed)
             if attempts == 1:
                 pace = _pace(env.monotonic() - start, retry)
-            logger.info("attempt %d to commit to %s failed: %s", attempts, commit.root, commit.doubt)
-        if isinstance(commit.doubt, FileExistsError) and isinstance(proposal, Manifest):
-            landed = _read_back(commit, proposal, commit.doubt)
+            logger.info(
+                "attempt %d to commit to %s failed: %s", attempts, commit.root, commit.unconfirmed_error
+            )
+        if isinstance(commit.unconfirmed_error, FileExistsError) and isinstance(proposal, Manifest):
+            landed = _read_back(commit, proposal, commit.unconfirmed_error)
             if landed is not None:
                 return _landed(commit, landed)
     except (OSError, LanceError) as error:
-        if commit.doubt is None or isinstance(error, CommitOutcomeUnknownError):
+        if commit.unconfirmed_error is None or isinstance(error, CommitOutcomeUnknownError):
             raise
         raise unknown_outcome(commit) from error
-    if commit.doubt is not None:
-        raise unknown_outcome(commit) from commit.doubt
+    if commit.unconfirmed_error is not None:
+        raise unknown_outcome(commit) from commit.unconfirmed_error
     raise RetriesExhaustedError(f"other writers won all {attempts} attempts to commit to {commit.root}")
 
 
-def _proposed(commit: PendingCommit, propose: Callable[[], Manifest | Landed]) -> Manifest | Landed:
+def _proposed(
+    commit: PendingCommit, propose: Callable[[], Manifest | CommittedVersion]
+) -> Manifest | CommittedVersion:
     """Propose a version; before the first put, a far store is sent the transaction's file meanwhile.
 
     Raises:
@@ -269,7 +281,7 @@ def _proposed(commit: PendingCommit, propose: Callable[[], Manifest | Landed]) -
     return proposal
 
 
-def _landed(commit: PendingCommit, landed: Landed) -> Manifest:
+def _landed(commit: PendingCommit, landed: CommittedVersion) -> Manifest:
     version = landed.manifest.version
     logger.info("committed version %d of %s (%s)", version, commit.root, commit.transaction.name)
     where = f"version {version} of {commit.root} was committed"
@@ -288,8 +300,8 @@ def _pace(seconds: float, retry: RetryPolicy) -> float:
     return min(1.0, 0.5 * seconds / retry.base_seconds) if seconds and retry.base_seconds else 1.0
 
 
-def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
-    """Put a version in place; None if that did not plainly succeed, with the reason in `commit.doubt`.
+def _publish(commit: PendingCommit, candidate: Manifest) -> CommittedVersion | None:
+    """Put a version in place; return None if it did not plainly succeed: `commit.unconfirmed_error` says why.
 
     Raises:
         VersionNotFoundError: see `_check_restored`.
@@ -309,14 +321,14 @@ def _publish(commit: PendingCommit, candidate: Manifest) -> Landed | None:
     except (AtomicPutUnsupportedError, CommitError):
         raise
     except OSError as error:
-        commit.doubt = error
+        commit.unconfirmed_error = error
         if isinstance(error, FileExistsError) and commit.store.is_local:
             # As good as surely another's version; whose it is shows when the next attempt reads it.
             return None
         return _read_back(commit, candidate, error)
     with only_logged(f"version {candidate.version} of {commit.root} was committed, but is not cached"):
         remember(commit.store, candidate.path, data, candidate.as_read(packed))
-    return Landed(candidate)
+    return CommittedVersion(candidate)
 
 
 def _check_restored(commit: PendingCommit) -> None:
@@ -328,7 +340,7 @@ def _check_restored(commit: PendingCommit) -> None:
     restored = commit.restored
     if restored is None or commit.store.exists(restored.path):
         return
-    if commit.doubt is None:
+    if commit.unconfirmed_error is None:
         delete_transaction(commit.table, commit.transaction)
     raise VersionNotFoundError(
         f"version {restored.version} of {commit.root} was deleted by a clean-up while it was restored: "
@@ -337,10 +349,12 @@ def _check_restored(commit: PendingCommit) -> None:
 
 
 def _may_land(commit: PendingCommit) -> bool:
-    return commit.doubt is not None and not isinstance(commit.doubt, FileExistsError)
+    return commit.unconfirmed_error is not None and not isinstance(commit.unconfirmed_error, FileExistsError)
 
 
-def _after_lock_failure(commit: PendingCommit, candidate: Manifest, failed: LockReleaseError) -> Landed:
+def _after_lock_failure(
+    commit: PendingCommit, candidate: Manifest, failed: LockReleaseError
+) -> CommittedVersion:
     """Return the version if it landed although its lock was not released, which is then logged as an error.
 
     Raises:
@@ -348,8 +362,10 @@ def _after_lock_failure(commit: PendingCommit, candidate: Manifest, failed: Lock
         CommitError: it did not land.
     """
     where = f"version {candidate.version} of {commit.root}"
-    commit.doubt = failed.failure if isinstance(failed.failure, OSError) else StoreError(str(failed))
-    landed = _read_back(commit, candidate, commit.doubt)
+    commit.unconfirmed_error = (
+        failed.failure if isinstance(failed.failure, OSError) else StoreError(str(failed))
+    )
+    landed = _read_back(commit, candidate, commit.unconfirmed_error)
     if landed is not None:
         logger.error(
             "%s was committed, but its commit lock was not released: %s. Free the lock: the next commit may "
@@ -360,24 +376,24 @@ def _after_lock_failure(commit: PendingCommit, candidate: Manifest, failed: Lock
         return landed
     if _may_land(commit):
         raise unknown_outcome(commit) from failed.lock_error
-    commit.doubt = None
+    commit.unconfirmed_error = None
     raise CommitError(
         f"{where} is another writer's, and the commit lock was not released: {failed}. Nothing was "
         "committed; free the lock before a retry"
     ) from failed.lock_error
 
 
-def _read_back(commit: PendingCommit, candidate: Manifest, failure: OSError) -> Landed | None:
+def _read_back(commit: PendingCommit, candidate: Manifest, failure: OSError) -> CommittedVersion | None:
     """Check the outcome of a failed put; None if the version is another writer's or does not exist."""
     try:
         finish_version(commit.table, candidate.version)
         winner = read_manifest(commit.store, candidate.path, candidate.naming)
     except FileNotFoundError:
         if isinstance(failure, PermissionError) or failure.errno in _FINAL_ERRORS:
-            commit.doubt = None
+            commit.unconfirmed_error = None
             raise failure from None
         return None
     except (OSError, FormatError) as error:
         raise unknown_outcome(commit) from error
-    commit.doubt = None
-    return Landed(winner) if commit.is_ours(winner) else None
+    commit.unconfirmed_error = None
+    return CommittedVersion(winner) if commit.is_ours(winner) else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from google.protobuf.message import Message
 
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.manifest import Manifest
@@ -35,7 +35,7 @@ def commit_row_changes(
         FormatError: a present deletion file is damaged.
     """
     at = changes.source
-    with discarding(changes.discard):
+    with delete_on_failure(changes.discard):
         committed = commit_operation(
             at.table,
             message(changes.apply()),

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def discarding(discard: Callable[[], object], *also: type[Exception]) -> Iterator[None]:
+def delete_on_failure(discard: Callable[[], object], *also: type[Exception]) -> Iterator[None]:
     """Discard the files of a commit if the commit, inside the block, certainly fails.
 
     Args:

@@ -56,7 +56,7 @@ __all__ = [
     "MAX_JOBS",
     "AppliedWrites",
     "IdempotentWrite",
-    "carried",
+    "carry_record",
     "has_damaged_record",
     "pair_of",
 ]
@@ -333,7 +333,7 @@ def _digests(text: str) -> set[bytes]:
     return {data[start : start + _DIGEST_BYTES] for start in range(0, len(data), _DIGEST_BYTES)}
 
 
-def carried(latest: Manifest, number: int) -> dict[str, str]:
+def carry_record(latest: Manifest, number: int) -> dict[str, str]:
     """Return the record as config of version `number`, which is built on `latest` and has no new pair.
 
     Nothing if there is no record. One that is not complete up to `latest` stays as it is: reading what it

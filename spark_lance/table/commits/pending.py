@@ -43,7 +43,7 @@ class PendingCommit(OfTable):
         unfit: operations of others onto which ours must still be fitted.
         recorded: the transaction as it stands in its file; None if there is no file yet.
         constraints: the constraints and fragments that are checked.
-        doubt: the failure of a put that may still land; None if the fate of every put is known.
+        unconfirmed_error: the failure of a put that may still land; None if the fate of every put is known.
     """
 
     table: TableRef
@@ -58,7 +58,7 @@ class PendingCommit(OfTable):
     unfit: list[Message] = field(default_factory=list)
     recorded: Transaction | None = None
     constraints: set[object] = field(default_factory=set)
-    doubt: OSError | None = None
+    unconfirmed_error: OSError | None = None
 
     def __post_init__(self) -> None:
         self.checked = self.transaction.read_version
@@ -81,7 +81,7 @@ class PendingCommit(OfTable):
 
 
 @dataclass(frozen=True)
-class Landed:
+class CommittedVersion:
     """This commit's version was found in the table: an earlier put went through after all."""
 
     manifest: Manifest
@@ -91,5 +91,6 @@ def unknown_outcome(commit: PendingCommit) -> CommitOutcomeUnknownError:
     """Return the error for a put with an unknown outcome."""
     return CommitOutcomeUnknownError(
         f"the store did not say whether transaction {commit.transaction.uuid} was committed to "
-        f"{commit.root}: {commit.doubt}. Nothing was deleted; look at its newest versions before a retry"
+        f"{commit.root}: {commit.unconfirmed_error}. Nothing was deleted; look at its newest "
+        "versions before a retry"
     )

@@ -46,8 +46,8 @@ from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.conflicts import Verdict, verdict
 from spark_lance.table.commits.constraints import check_constraints
-from spark_lance.table.commits.idempotent_writes import IdempotentWrite, carried
-from spark_lance.table.commits.pending import Landed, PendingCommit
+from spark_lance.table.commits.idempotent_writes import IdempotentWrite, carry_record
+from spark_lance.table.commits.pending import CommittedVersion, PendingCommit
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest, read_manifest
@@ -173,7 +173,7 @@ _APPEND_ONLY = ("delta.appendOnly", "appendOnly")
 _CHANGES_ROWS = frozenset({"delete", "update", "overwrite", "restore", "data_replacement"})
 
 
-def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
+def propose_next(commit: PendingCommit, build: Builder) -> Manifest | CommittedVersion:
     """Check every version that is new since the last check and build on the newest one."""
     newest = load_newest(commit.table)
     latest = newest.manifest
@@ -189,7 +189,7 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
     if latest.path != manifest_path(commit.root, latest.version, latest.naming):
         raise FormatError(f"the manifest says it is version {latest.version}", path=latest.path)
     if commit.once is not None and (ours := _look_up(commit, commit.once, latest)) is not None:
-        return Landed(ours)
+        return CommittedVersion(ours)
     for version in range(commit.checked + 1, latest.version + 1):
         theirs = latest if version == latest.version else _read_past(commit, version, latest)
         if theirs is None:
@@ -197,9 +197,9 @@ def propose_next(commit: PendingCommit, build: Builder) -> Manifest | Landed:
             commit.checked = version
             continue
         if commit.is_ours(theirs):
-            return Landed(theirs)
+            return CommittedVersion(theirs)
         # The version that a put in doubt aimed at is someone else's, so that put can never land.
-        commit.doubt = None
+        commit.unconfirmed_error = None
         _check(commit, theirs)
         commit.checked = version
     return build_on(commit, build, latest, newest.highest_number + 1)
@@ -222,7 +222,7 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
     sound, without_coverage = with_sound_coverage(Snapshot(commit.table, base))
     current = with_present_coverage(Snapshot(commit.table, sound))
     number = base.version + 1 if number is None else number
-    built = build(current, commit.transaction.operation, commit.stamp(number, carried(base, number)))
+    built = build(current, commit.transaction.operation, commit.stamp(number, carry_record(base, number)))
     check_successor(commit.restored or sound, built, without_coverage if commit.restored is None else ())
     check_constraints(commit.table, base, built, commit.transaction.name, commit.constraints)
     return replace(built, inferred=base.inferred) if base.inferred else built
@@ -259,7 +259,7 @@ def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> 
                 continue
             if commit.is_ours(theirs):
                 return theirs
-            commit.doubt = None
+            commit.unconfirmed_error = None
     commit.ledger.learn(commit.store, commit.root, latest)
     commit.ledger.refuse(once, commit.root)
     return None
@@ -276,7 +276,7 @@ def _fitted(commit: PendingCommit, latest: Manifest) -> Transaction:
     return transaction.rebased(operation, latest.version if commit.rows else transaction.read_version)
 
 
-def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> Manifest | Landed:
+def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> Manifest | CommittedVersion:
     """Build the first version where there is no table yet."""
     first = build(commit.stamp(1, {}))
     check_constraints(commit.table, None, first, commit.transaction.name, commit.constraints)
@@ -285,8 +285,8 @@ def propose_first(commit: PendingCommit, build: Callable[[Stamp], Manifest]) -> 
         if file.version == first.version:
             winner = read_manifest(commit.store, file.path, file.naming)
             if commit.is_ours(winner):
-                return Landed(winner)
-            commit.doubt = None
+                return CommittedVersion(winner)
+            commit.unconfirmed_error = None
     if versions:
         raise TableExistsError(f"there is a Lance table at {commit.root} already")
     return first

@@ -46,7 +46,7 @@ _SYSTEM_PREFIX = "__lance_"
 _BITMAP, _LABEL_LIST = INDEX_KINDS["bitmapindexdetails"], INDEX_KINDS["labellistindexdetails"]
 
 
-def completed(table: TableRef, manifest: Manifest) -> Manifest:
+def repair_manifest(table: TableRef, manifest: Manifest) -> Manifest:
     """Return a version with everything that its writer should have recorded; the same object if all is there.
 
     A value that only a missing data file contains stays as it is: reading its rows raises the error.

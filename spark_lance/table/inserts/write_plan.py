@@ -20,7 +20,7 @@ from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.commits.idempotent_writes import AppliedWrites, IdempotentWrite
 from spark_lance.table.format.bases import BasePath, Bases, numbered
 from spark_lance.table.format.features import check_writable
@@ -311,7 +311,7 @@ def commit_or_discard(
         CommitOutcomeUnknownError: the version may exist; no file was deleted.
         LanceError, OSError: see `commit_write`; nothing was committed, and the files were deleted.
     """
-    with discarding(lambda: delete_fragment_files(table, fragments, bases)):
+    with delete_on_failure(lambda: delete_fragment_files(table, fragments, bases)):
         return commit_write(table, plan, fragments, properties, config, once, pruner_factory)
 
 

@@ -28,7 +28,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.io.progress import part_of, report
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
@@ -263,7 +263,7 @@ def _commit_untouched(
         for result in results:
             delete_fragment_files(table, result.new)
 
-    with discarding(discard):
+    with delete_on_failure(discard):
         for _ in range(_ROUNDS):
             try:
                 return commit_compaction(table, read_version, results, env, remap), left
@@ -309,7 +309,7 @@ def commit_compaction(
         groups=[group(old_fragments=r.old_fragments, new_fragments=r.new_fragments) for r in results],
         rewritten_indices=rewritten,
     )
-    with discarding(lambda: delete_rewritten(table, rewritten)):
+    with delete_on_failure(lambda: delete_rewritten(table, rewritten)):
         commit_operation(table, operation, read_version=read_version, reuse=reuse, env=env)
     return sum((result.metrics for result in results), CompactionMetrics())
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import kept_rows
+from spark_lance.arrow.arrays import filter_rows
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.columns import owned_columns
 from spark_lance.file.base.metadata import ColumnMetadata, Page
@@ -287,7 +287,7 @@ def _read_joined(run: Run) -> pa.Table:
     arrays = [joined.read(field) for field in run[0].fields]
     table = pa.Table.from_arrays(arrays, schema=run[0].arrow_schema)
     mask = np.concatenate(keep)
-    return table if mask.all() else kept_rows(table, pa.array(mask))
+    return table if mask.all() else filter_rows(table, pa.array(mask))
 
 
 # Bytes of blobs that are copied at a time.

@@ -14,7 +14,7 @@ from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.old_writers import completed
+from spark_lance.table.format.old_writers import repair_manifest
 from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, history_version
 from spark_lance.table.metadata.operations import live_rows, metrics, operation_name, parameters
@@ -67,7 +67,7 @@ class VersionRow:
                     stored = read_whole(snapshot.store, self._file.path, self._file.naming)
                 except FileNotFoundError:
                     stored = None
-                self._manifest.append(stored and completed(snapshot.table, stored))
+                self._manifest.append(stored and repair_manifest(snapshot.table, stored))
             return self._manifest[0]
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import join, kept_rows
+from spark_lance.arrow.arrays import filter_rows, join
 from spark_lance.table.reading.fragment_rows import (
     Columns,
     FragmentRows,
@@ -20,7 +20,7 @@ _MAX_WINDOW_ROWS = 1 << 22
 _MIN_ROW_BYTES = 0.125
 
 
-class Pace:
+class BatchSizer:
     """The number of rows in a piece of a given size: first by an estimate, then by what was read."""
 
     def __init__(self, target_bytes: int, row_bytes: float) -> None:
@@ -41,7 +41,7 @@ def windows(
     rows: FragmentRows, columns: Columns, target_bytes: int, runs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int, pa.Table]]:
     """Yield runs of physical rows piece by piece: first row, row after the last, and their values."""
-    pace = Pace(target_bytes, rows.row_bytes(columns))
+    pace = BatchSizer(target_bytes, rows.row_bytes(columns))
     for start, end in runs:
         while start < end:
             stop = min(start + pace.rows(), end)
@@ -57,7 +57,7 @@ def kept_of(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
         return table
     if not table.num_columns:
         return rows_without_columns(int(np.count_nonzero(keep)))
-    return kept_rows(table, pa.array(keep))
+    return filter_rows(table, pa.array(keep))
 
 
 def in_batches(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from pyroaring import BitMap
 from spark_lance.errors import ExpressionError, RowNotFoundError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
 from spark_lance.file.base.schema import Field
-from spark_lance.io.held import HeldOpen
+from spark_lance.io.handle_cache import HandleCache
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.deletion import keep_mask
@@ -32,7 +32,7 @@ from spark_lance.table.reading.fragment_rows import (
     FragmentRows,
     common_runs,
 )
-from spark_lance.table.reading.pieces import Pace, in_batches, kept_of, windows
+from spark_lance.table.reading.pieces import BatchSizer, in_batches, kept_of, windows
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
     ROW_OFFSET,
@@ -48,7 +48,7 @@ _SPARSE = 8
 # A task of so few rows is all that is read of its pages: nothing that follows makes up for decoding more.
 _SHORT_ROWS = 1 << 12
 
-_HELD: HeldOpen[FragmentRows] = HeldOpen()
+_HELD: HandleCache[FragmentRows] = HandleCache()
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class ScanTask(OfTable):
             return
         if filter is None and self.selection is not None:
             rows = opened or self._open(self.fields)
-            pace = Pace(target_bytes, rows.row_bytes(self._columns))
+            pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
             numbers = self._selected(rows.num_rows, rows.deleted)
             yield from self._complete(rows, None, self._columns, numbers, pace)
             return
@@ -129,7 +129,7 @@ class ScanTask(OfTable):
             runs = self._runs(rows, None)
             if self.span is not None and 0 < runs[0][1] - runs[0][0] <= _SHORT_ROWS:
                 alive = runs[0][0] + np.flatnonzero(keep_mask(rows.deleted, *runs[0]))
-                pace = Pace(target_bytes, rows.row_bytes(self._columns))
+                pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
                 yield from self._complete(rows, None, self._columns, alive, pace, sparse=True)
                 return
             for start, stop, table in windows(rows, self._columns, target_bytes, runs):
@@ -144,7 +144,7 @@ class ScanTask(OfTable):
         # Columns that the filter reads as they are wanted need not be read again.
         shared = [name for name in head.names if name in self.names and self._is_same(name, head)]
         rest = self._columns.without(shared)
-        pace = Pace(target_bytes, rows.row_bytes(self._columns))
+        pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
         for numbers, candidates in self._candidates(rows, head, condition, target_bytes):
             hits = _true(condition.mask(candidates))
             matches = numbers[hits]
@@ -169,7 +169,7 @@ class ScanTask(OfTable):
             FormatError, UnsupportedFormatError: as `tables`.
         """
         rows = self._open(self.fields)
-        pace = Pace(target_bytes, rows.row_bytes(self._columns))
+        pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
         start = int(rows.live(np.array([first], np.int64))[0])
         while limit > 0 and start < rows.num_rows:
             stop = min(start + min(pace.rows(), limit), rows.num_rows)
@@ -196,7 +196,7 @@ class ScanTask(OfTable):
             FormatError, UnsupportedFormatError: as `tables`.
         """
         rows = self._open(self.fields)
-        pace = Pace(target_bytes, rows.row_bytes(self._columns))
+        pace = BatchSizer(target_bytes, rows.row_bytes(self._columns))
         yield from self._complete(rows, None, self._columns, offsets, pace)
 
     def opened(self, condition: Condition | None = None) -> FragmentRows:
@@ -276,7 +276,9 @@ class ScanTask(OfTable):
             return
         numbers = self._selected(rows.num_rows, rows.deleted)
         done = 0
-        for table in self._complete(rows, None, head, numbers, Pace(target_bytes, rows.row_bytes(head))):
+        for table in self._complete(
+            rows, None, head, numbers, BatchSizer(target_bytes, rows.row_bytes(head))
+        ):
             yield numbers[done : done + table.num_rows], table
             done += table.num_rows
 
@@ -352,7 +354,7 @@ class ScanTask(OfTable):
         read_columns: pa.Table | None,
         rest: Columns,
         positions: npt.NDArray[np.int64],
-        pace: Pace,
+        pace: BatchSizer,
         sparse: bool = False,
     ) -> Iterator[pa.Table]:
         """Yield the output columns of physical rows; `read_columns` has some columns already.

@@ -20,7 +20,7 @@ from spark_lance.file.base.schema import Field
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.rowids import pack_row_ids, pack_row_versions
@@ -185,7 +185,7 @@ def prepare_moves(
     Raises:
         FormatError: a present deletion file is damaged. All files written for the operation are deleted.
     """
-    with _discarding_added(changes, added), discarding(changes.discard):
+    with _discarding_added(changes, added), delete_on_failure(changes.discard):
         outcome = changes.apply()
         return update_message(outcome.updated, outcome.removed, added, field_ids, inserted_rows)
 
@@ -198,5 +198,5 @@ def _discarding_added(changes: RowChanges, added: Sequence[table_pb2.DataFragmen
         written = [fragment.SerializeToString() for fragment in added]
         delete_fragment_files(source.table, written, source.bases)
 
-    with discarding(discard):
+    with delete_on_failure(discard):
         yield

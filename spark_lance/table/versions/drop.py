@@ -27,7 +27,7 @@ from pathlib import Path
 
 from spark_lance.errors import LanceError
 from spark_lance.io.failures import local_failure
-from spark_lance.io.held import let_go
+from spark_lance.io.handle_cache import evict_all
 from spark_lance.io.store import Store, join
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.format.paths import DATA_DIR, VERSIONS_DIR, parse_manifest_name
@@ -82,7 +82,7 @@ def dropping_folders(store: Store, parent: str) -> Collection[str]:
 
 def _is_renamed(root: str, hidden: str) -> bool:
     """Rename a folder of this machine; False if the folder cannot be renamed."""
-    let_go()
+    evict_all()
     try:
         Path(root).rename(hidden)
     except FileNotFoundError:

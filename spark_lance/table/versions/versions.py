@@ -22,7 +22,7 @@ from spark_lance.errors import FormatError, TableNotFoundError, TornManifestErro
 from spark_lance.io.store import Store, StoredObject
 from spark_lance.table.format.features import check_readable
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.old_writers import completed
+from spark_lance.table.format.old_writers import repair_manifest
 from spark_lance.table.format.paths import (
     HINT_NAME,
     VERSIONS_DIR,
@@ -294,7 +294,7 @@ def write_hint(table: TableRef, version: int) -> None:
 def _load(table: TableRef, file: VersionFile) -> Manifest:
     manifest = read_recent(table.store, file.path, file.naming, file.listed)
     check_readable(manifest.message, file.path, manifest.facts)
-    return completed(table, manifest)
+    return repair_manifest(table, manifest)
 
 
 def _summary(numbers: list[int]) -> str:

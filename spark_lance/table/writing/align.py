@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import sound
+from spark_lance.arrow.arrays import normalise_offsets
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
@@ -104,7 +104,7 @@ class Aligner:
             if name in self._defaults:
                 array = default_array(self._defaults[name], batch.num_rows)
             else:
-                array = sound(batch.column(name))
+                array = normalise_offsets(batch.column(name))
             if isinstance(array, pa.ExtensionArray):
                 array = array.storage
             if cast is not None:

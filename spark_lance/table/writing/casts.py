@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import movable
+from spark_lance.arrow.arrays import make_filterable
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.extensions import known_schema
 from spark_lance.file.base.schema import EXTENSION_NAME
@@ -267,7 +267,7 @@ def _to_vector(source: pa.DataType, target: pa.DataType, path: str, differences:
         valid = np.asarray(array.is_valid())
         filler = np.repeat(np.cumsum(valid) - 1, size) * size + np.tile(np.arange(size), len(array))
         picks = pa.array(filler, mask=np.repeat(~valid, size))
-        values = _apply(inner, movable(array.flatten()).take(picks))
+        values = _apply(inner, make_filterable(array.flatten()).take(picks))
         return pa.FixedSizeListArray.from_arrays(values, type=target, mask=array.is_null())
 
     return cast

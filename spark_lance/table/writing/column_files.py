@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import movable
+from spark_lance.arrow.arrays import make_filterable
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
@@ -184,7 +184,7 @@ def _spread(
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         blank = is_gap if field.nullable and _has_length(field.type) else None
-        columns.append(movable(column).take(pa.array(homes, mask=blank)))
+        columns.append(make_filterable(column).take(pa.array(homes, mask=blank)))
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.spark.driver.jobs import gather, wait_for_tasks
+from spark_lance.spark.driver.jobs import collect_answers, wait_for_tasks
 
 # Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
@@ -42,7 +42,7 @@ class FailAndLinger:
 def fail(spark: SparkSession, folder: Path, seconds: float) -> FailAndLinger:
     work = FailAndLinger(folder, seconds)
     with pytest.raises(PySparkException, match="the second task"):
-        gather(spark.range(0, 2, 1, 2), work)
+        collect_answers(spark.range(0, 2, 1, 2), work)
     return work
 
 

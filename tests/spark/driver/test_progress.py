@@ -20,7 +20,7 @@ import spark_lance
 from spark_lance import LanceTable
 from spark_lance.cli.output import Progress
 from spark_lance.spark.driver import progress_bars
-from spark_lance.spark.driver.jobs import spread
+from spark_lance.spark.driver.jobs import map_tasks
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.driver.progress_bars import NotebookBar, bar_for
 
@@ -143,9 +143,9 @@ def test_bars_hear_of_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(progress_bars, "_INTERVAL", 0.02)
     with operation(spark, "test", "here"):
         with operation(spark, "part", "here"), step(spark, "compute"):
-            spread(spark, range(6), slowly)
+            map_tasks(spark, range(6), slowly)
         told, bar[:] = bar.copy(), []
-        spread(spark, range(2), slowly)
+        map_tasks(spark, range(2), slowly)
     assert told
     assert {(name, unit) for name, _, _, unit in told} == {("compute", "tasks")}
     assert all(0 <= done <= total for _, done, total, _ in told)

@@ -7,9 +7,9 @@ import pytest
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Schema
+from spark_lance.spark.table.assignments import Assignments
 from spark_lance.spark.table.expressions import columns_option, needed_columns, text_of
 from spark_lance.spark.table.merge_keys import column_path, equal_columns
-from spark_lance.spark.table.targets import Assignments
 
 
 class Column:

@@ -211,7 +211,7 @@ def between(
 ) -> list[int]:
     """Let something happen between the work of an operation and its commit; return how often it worked."""
     jobs: list[int] = []
-    name = "gather_changes" if hasattr(module, "gather_changes") else "gather"
+    name = "gather_changes" if hasattr(module, "gather_changes") else "collect_answers"
     real = getattr(module, name)
 
     def gather(*work: Any) -> Any:

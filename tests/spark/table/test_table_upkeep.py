@@ -26,7 +26,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.spark.driver.jobs import spread
+from spark_lance.spark.driver.jobs import map_tasks
 from spark_lance.spark.table import maintaining
 from spark_lance.spark.table.maintaining import Clustering, is_carried
 from spark_lance.table.commits.retry_operation import retry_operation
@@ -277,7 +277,7 @@ def test_beside_writers(
 
         return run
 
-    monkeypatch.setattr(maintaining, "spread", disturbed(spread))
+    monkeypatch.setattr(maintaining, "map_tasks", disturbed(map_tasks))
     monkeypatch.setattr(Clustering, "run", disturbed(Clustering.run))
     work = LanceTable.forPath(spark, path).optimize(targetRowsPerFragment=200)
     getattr(work, how)(*(() if how == "executeCompaction" else ("y",)))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_lance.spark.driver.jobs import gather
+from spark_lance.spark.driver.jobs import collect_answers
 
 PROGRAM = """
 import gc, importlib, sys, zipfile, zipimport
@@ -73,4 +73,4 @@ def test_workers_of_spark_are_known_as_such(spark: SparkSession) -> None:
 
         return [workers._is_worker()]
 
-    assert gather(spark.range(1).repartition(1), asked) == [True]
+    assert collect_answers(spark.range(1).repartition(1), asked) == [True]

@@ -24,7 +24,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.columns import work
 from spark_lance.table.columns.evolve import commit_files
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.columns.work import ColumnWork, Others, Run, overlaid, with_nulls
+from spark_lance.table.columns.work import ColumnWork, Run, UnchangedColumns, overlaid, with_nulls
 from spark_lance.table.commits.commit import SYSTEM_ENV
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.table_ref import TableRef
@@ -123,7 +123,7 @@ class Place:
         self.version = load_latest(self.table)
         self.rows = rows
 
-    def work(self, schema: pa.Schema, others: Others, job: str = "job") -> ColumnWork:
+    def work(self, schema: pa.Schema, others: UnchangedColumns, job: str = "job") -> ColumnWork:
         self.schema, added = add_fields(self.version, schema)
         return ColumnWork(
             self.table,
@@ -160,16 +160,16 @@ class Place:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-@pytest.mark.parametrize("others", [Others.FORBIDDEN, Others.NULL])
+@pytest.mark.parametrize("others", [UnchangedColumns.FORBIDDEN, UnchangedColumns.NULL])
 @settings(max_examples=12)
 @given(data=st.data())
-def test_added_columns(version: str, others: Others, data: st.DataObject) -> None:
+def test_added_columns(version: str, others: UnchangedColumns, data: st.DataObject) -> None:
     fragments, rows = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
     total = fragments * rows
     gone = data.draw(st.sets(st.integers(0, total - 1), max_size=total - 1))
     live = sorted({*range(total)} - gone)
     keys = live
-    if others is Others.NULL:
+    if others is UnchangedColumns.NULL:
         # Values for deleted rows are passed over.
         keys = sorted(data.draw(st.sets(st.integers(0, total - 1))))
     with TemporaryDirectory() as folder:
@@ -226,18 +226,18 @@ def test_what_is_wrong_with_the_rows_is_found(
     place: Place, keys: list[int], error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
-        list(place.work(VALUES, Others.FORBIDDEN).write(place.batches(keys, 4)))
+        list(place.work(VALUES, UnchangedColumns.FORBIDDEN).write(place.batches(keys, 4)))
 
 
 def test_values_for_other_fragments_are_passed_over(place: Place) -> None:
-    work = place.work(VALUES, Others.FORBIDDEN)
+    work = place.work(VALUES, UnchangedColumns.FORBIDDEN)
     del work.fragments[0]
     object.__setattr__(work, "elsewhere", frozenset({0}))
     assert [done.fragment for done in work.write(place.batches(LIVE, 100))] == [1]
 
 
 def test_a_function_must_give_what_it_says(place: Place) -> None:
-    work = place.work(pa.schema([pa.field("n", pa.int64())]), Others.FORBIDDEN)
+    work = place.work(pa.schema([pa.field("n", pa.int64())]), UnchangedColumns.FORBIDDEN)
     good = work.compute(0, ("id",), lambda batch: batch.rename_columns(["n"]), 4)
     assert good.values == 9
     with pytest.raises(SchemaError, match="3 new values came back for 4 rows"):
@@ -251,7 +251,7 @@ def test_a_function_must_give_what_it_says(place: Place) -> None:
 
 
 def test_records_outlive_the_process(place: Place) -> None:
-    work = place.work(VALUES, Others.NULL)
+    work = place.work(VALUES, UnchangedColumns.NULL)
     (first, second) = work.write(place.batches([1, 2, 12], 100))
     records = JobRecords(place.table, "job", "a request")
     assert sorted(records.load(), key=lambda done: done.fragment) == [first, second]
@@ -274,7 +274,7 @@ def test_records_outlive_the_process(place: Place) -> None:
 
 
 def test_a_finished_fragment_fits_until_its_values_change(place: Place) -> None:
-    work = place.work(VALUES, Others.NULL)
+    work = place.work(VALUES, UnchangedColumns.NULL)
     done, _ = work.write(place.batches([1, 12], 100))
 
     def fits() -> bool:
@@ -299,7 +299,7 @@ def test_a_finished_fragment_fits_until_its_values_change(place: Place) -> None:
 
 
 def test_clean_up_takes_what_a_dead_job_left(place: Place) -> None:
-    list(place.work(VALUES, Others.NULL, "dead").write(place.batches([1], 100)))
+    list(place.work(VALUES, UnchangedColumns.NULL, "dead").write(place.batches([1], 100)))
     (record,) = (place.path / "_column_jobs" / "dead").iterdir()
     young = cleanup(place.table, place.version, CleanupPolicy())
     assert not young.bytes_removed

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from spark_lance.errors import CommitError, CommitOutcomeUnknownError, RetryableConflictError, StoreError
-from spark_lance.table.commits.discard import discarding
+from spark_lance.table.commits.discard import delete_on_failure
 from tests.conftest import ROOT
 
 
@@ -39,7 +39,7 @@ def test_files_go_only_if_nothing_was_committed_for_sure(
     error: BaseException, also: tuple[type[Exception], ...], discarded: bool
 ) -> None:
     calls: list[int] = []
-    with pytest.raises(type(error)) as caught, discarding(lambda: calls.append(1), *also):
+    with pytest.raises(type(error)) as caught, delete_on_failure(lambda: calls.append(1), *also):
         raise error
     assert caught.value is error
     assert calls == [1] * discarded
@@ -60,6 +60,6 @@ def test_the_rule_stands_in_one_place() -> None:
 
 def test_what_succeeds_is_kept() -> None:
     calls: list[int] = []
-    with discarding(lambda: calls.append(1), Exception):
+    with delete_on_failure(lambda: calls.append(1), Exception):
         pass
     assert not calls

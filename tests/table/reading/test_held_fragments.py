@@ -13,7 +13,7 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import FormatError
-from spark_lance.io.held import let_go
+from spark_lance.io.handle_cache import evict_all
 from spark_lance.table.reading import scan_task
 
 ROWS = 20_000
@@ -21,9 +21,9 @@ ROWS = 20_000
 
 @pytest.fixture(autouse=True)
 def nothing_held() -> Iterator[None]:
-    let_go()
+    evict_all()
     yield
-    let_go()
+    evict_all()
 
 
 def table_of(rng: np.random.Generator, rows: int, first: int = 0) -> pa.Table:

@@ -33,7 +33,7 @@ _STRINGS_PER_GROUP = 32
 _MAX_BYTES = 2**31 - 1
 
 
-def spread(
+def repeat_strings(
     items: pa.Array, indices: npt.NDArray[np.unsignedinteger], validity: Bytes | None
 ) -> pa.Array | None:
     """Return items[index] for all indices; None if the strings are too many or too few for this.
@@ -306,7 +306,7 @@ def _indices(block: FixedWidth, validity: Bytes | None) -> pa.Array:
 
 
 def _decode_dictionary(block: DictionaryBlock, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:
-    """Replace indices by the items they name; `take` and `spread` check that they exist."""
+    """Replace indices by the items they name; `take` and `repeat_strings` check that they exist."""
     few = _few_items(block)
     if few is not None:
         return to_arrow(few, arrow, validity)
@@ -314,7 +314,7 @@ def _decode_dictionary(block: DictionaryBlock, arrow: pa.DataType, validity: Byt
     indices = _indices(block.indices, validity)
     if pa.types.is_string(arrow) or pa.types.is_binary(arrow):
         numbers = np.frombuffer(indices.buffers()[1], dtype=f"<u{block.indices.bits // 8}")[: len(indices)]
-        result = spread(items, numbers, validity)
+        result = repeat_strings(items, numbers, validity)
         if result is not None:
             return result
         ends = np.frombuffer(items.buffers()[1], np.int32)[: len(items) + 1]

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.arrow.arrays import flags_of, movable, numbers_of, of_numbers
+from spark_lance.arrow.arrays import flags_of, make_filterable, numbers_of, of_numbers
 from spark_lance.arrow.buffers import expand_ranges
 from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import SchemaError
@@ -351,7 +351,7 @@ def _items(array: pa.Array, offsets: Ints, lengths: Ints) -> pa.Array:
     first = int(offsets[0]) if len(offsets) else 0
     if len(offsets) == 0 or int(offsets[-1]) - first == total:
         return array.values.slice(first, total)
-    return movable(array.values).take(of_numbers(expand_ranges(offsets[:-1], lengths)))
+    return make_filterable(array.values).take(of_numbers(expand_ranges(offsets[:-1], lengths)))
 
 
 def _finish(field: Field, values: pa.Array, levels: _Levels, rows: int) -> Leaf:

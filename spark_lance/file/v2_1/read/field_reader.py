@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import CapacityError, join, movable
+from spark_lance.arrow.arrays import CapacityError, join, make_filterable
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.columns import paths
@@ -313,7 +313,7 @@ class _PathReader:
     def _take_page(self, number: int, rows: Ints) -> pa.Array:
         start, stop = int(rows[0]), int(rows[-1]) + 1
         if self._is_decoded(number, start, stop):
-            return movable(self._slice(start, stop)).take(pa.array(rows - start))
+            return make_filterable(self._slice(start, stop)).take(pa.array(rows - start))
         try:
             return self._row_page(number).take(rows)
         except (FormatError, UnsupportedFormatError) as error:

@@ -28,7 +28,7 @@ from functools import cached_property, partial
 import numpy as np
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import movable
+from spark_lance.arrow.arrays import make_filterable
 from spark_lance.arrow.buffers import as_bytes
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
@@ -244,7 +244,7 @@ class RowPage:
         if name == "constant_layout" and constant.is_uniform(layout.constant_layout, len(self._page.buffers)):
             return decode_page(self._page, self._path, self._source, 0, len(rows))[0]
         whole, first = decode_page(self._page, self._path, self._source, 0, page_rows(self._page, self._path))
-        return movable(whole).take(pa.array(rows - first))
+        return make_filterable(whole).take(pa.array(rows - first))
 
     def _buffer(self, index: int) -> tuple[int, int]:
         if index >= len(self._page.buffers):
@@ -304,7 +304,7 @@ class RowPage:
         first, end = int(positions[0]), int(positions[-1]) + 1
         if end - first == len(positions) and 2 * len(positions) >= len(array):
             return array.slice(first, len(positions))
-        return movable(array).take(pa.array(positions))
+        return make_filterable(array).take(pa.array(positions))
 
     def _known_parts(self, layout: pb.MiniBlockLayout, table: ChunkTable, chosen: Ints) -> ChunkParts | None:
         """Return what the headers of all chunks tell, if it is known; `chosen` ones are read.
@@ -373,7 +373,7 @@ class RowPage:
         index = self._row_index(layout, len(table.counts))
         if index is None:
             whole, first = decode_page(self._page, self._path, self._source, 0, self._page.length)
-            return movable(whole).take(pa.array(rows - first))
+            return make_filterable(whole).take(pa.array(rows - first))
         heads = np.searchsorted(index.started[1:], rows, side="right")
         tails = np.searchsorted(index.ended[1:], rows, side="right")
         edges = np.zeros(len(table.counts) + 1, dtype=np.int64)
@@ -401,7 +401,7 @@ class RowPage:
         at = np.searchsorted(chosen, heads)
         run = np.searchsorted(firsts, at, side="right") - 1
         places = before[at] + extra_before[run] + rows - index.started[heads]
-        return movable(array).take(pa.array(places))
+        return make_filterable(array).take(pa.array(places))
 
     def _take_full_zip(self, layout: pb.FullZipLayout, rows: Ints) -> pa.Array:
         offset, size = self._buffer(0)

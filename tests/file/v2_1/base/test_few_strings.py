@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.arrow.buffers import pack_bits
-from spark_lance.file.v2_1.base.blocks import spread
+from spark_lance.file.v2_1.base.blocks import repeat_strings
 
 KINDS = (pa.string(), pa.binary())
 
@@ -28,7 +28,7 @@ def test_against_take(texts: list[str], kind: pa.DataType, bits: str, count: int
     valid = rng.random(count) < 0.7 if nulls else np.ones(count, np.bool_)
     indices = rng.integers(0, 255, count).astype(f"<{bits}")
     indices[valid] %= len(texts)
-    got = spread(items, indices, None if valid.all() else pack_bits(valid))
+    got = repeat_strings(items, indices, None if valid.all() else pack_bits(valid))
     if got is None:
         assert count < 32 * (len(texts) + 1) ** 2 or not any(texts)
         return
@@ -44,10 +44,10 @@ def test_indices_without_an_item(nulls: bool) -> None:
     valid = np.ones(len(indices), dtype=np.bool_)
     valid[5] = False
     with pytest.raises(IndexError):
-        spread(items, indices, pack_bits(valid) if nulls else None)
+        repeat_strings(items, indices, pack_bits(valid) if nulls else None)
 
 
 def test_many_distinct_strings_are_left_alone() -> None:
     items = pa.array([str(i) for i in range(200)])
-    assert spread(items, np.zeros(1_000_000, dtype="<u4"), None) is None
-    assert spread(items.slice(0, 2), np.zeros(10, dtype="<u4"), None) is None
+    assert repeat_strings(items, np.zeros(1_000_000, dtype="<u4"), None) is None
+    assert repeat_strings(items.slice(0, 2), np.zeros(10, dtype="<u4"), None) is None

@@ -19,10 +19,10 @@ Opened = TypeVar("Opened")
 _MOST = 32
 _SECONDS = 60.0
 
-_ALL: list[HeldOpen] = []  # type: ignore[type-arg]
+_ALL: list[HandleCache] = []  # type: ignore[type-arg]
 
 
-class HeldOpen(Generic[Opened]):
+class HandleCache(Generic[Opened]):
     """Files that are open and not in use, the newest last. Several threads may use it."""
 
     def __init__(self, most: int = _MOST, seconds: float = _SECONDS) -> None:
@@ -56,7 +56,7 @@ class HeldOpen(Generic[Opened]):
             self._held.popitem(last=False)
 
 
-def let_go() -> None:
+def evict_all() -> None:
     """Keep no file open that is not in use."""
     for files in _ALL:
         files.clear()

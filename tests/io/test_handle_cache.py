@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_lance.io import held
-from spark_lance.io.held import HeldOpen, let_go
+from spark_lance.io import handle_cache
+from spark_lance.io.handle_cache import HandleCache, evict_all
 from spark_lance.io.store import open_store
 
 
@@ -20,12 +20,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def files(monkeypatch: pytest.MonkeyPatch) -> HeldOpen[str]:
-    monkeypatch.setattr(held, "_ALL", [])
-    return HeldOpen(3, 10.0)
+def files(monkeypatch: pytest.MonkeyPatch) -> HandleCache[str]:
+    monkeypatch.setattr(handle_cache, "_ALL", [])
+    return HandleCache(3, 10.0)
 
 
-def test_what_is_lent_is_not_there_for_others(files: HeldOpen[str]) -> None:
+def test_what_is_lent_is_not_there_for_others(files: HandleCache[str]) -> None:
     assert files.take("a") is None
     files.give("a", "one")
     files.give("a", "other")
@@ -33,7 +33,7 @@ def test_what_is_lent_is_not_there_for_others(files: HeldOpen[str]) -> None:
     assert files.take("a") is None
 
 
-def test_the_oldest_go_first(files: HeldOpen[str]) -> None:
+def test_the_oldest_go_first(files: HandleCache[str]) -> None:
     for name in "abcd":
         files.give(name, name)
     files.give("b", "new")
@@ -41,7 +41,7 @@ def test_the_oldest_go_first(files: HeldOpen[str]) -> None:
     assert [files.take(name) for name in "abcde"] == [None, "new", None, "d", "e"]
 
 
-def test_what_nobody_asked_for_goes(files: HeldOpen[str], clock: list[float]) -> None:
+def test_what_nobody_asked_for_goes(files: HandleCache[str], clock: list[float]) -> None:
     files.give("a", "a")
     clock[0] += 6
     files.give("b", "b")
@@ -51,7 +51,7 @@ def test_what_nobody_asked_for_goes(files: HeldOpen[str], clock: list[float]) ->
     assert files.take("b") == "b"
 
 
-def test_deleting_lets_go_of_all(files: HeldOpen[str], tmp_path: Path) -> None:
+def test_deleting_lets_go_of_all(files: HandleCache[str], tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     store, root = open_store(str(tmp_path))
     files.give("a", "a")
@@ -61,5 +61,5 @@ def test_deleting_lets_go_of_all(files: HeldOpen[str], tmp_path: Path) -> None:
     store.delete_many([f"{root}/x"], root)
     assert files.take("a") is None
     files.give("a", "a")
-    let_go()
+    evict_all()
     assert files.take("a") is None
