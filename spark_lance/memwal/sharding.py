@@ -31,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import one_array, pick_rows
+from spark_lance.arrow.murmur3 import UInt32Array, finish, hash32, hash64, mix
 from spark_lance.errors import OptionError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import Store
@@ -41,8 +42,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.schema.keys import primary_key
 
 __all__ = ["MAX_BUCKETS", "Router", "buckets", "check_hashable", "hashes", "sharding_spec"]
-
-UInt32Array = npt.NDArray[np.uint32]
 
 MAX_BUCKETS = 1024
 # pylance names the field so, whatever the transform.
@@ -62,19 +61,19 @@ def hashes(values: pa.Array, seed: int = 0) -> UInt32Array:
         return _hash_texts(values.cast(pa.large_string()).fill_null(""), seed)
     check_hashable(kind)
     if pa.types.is_boolean(kind):
-        return _hash32(values.fill_null(False).cast(pa.uint8()).to_numpy().astype(np.uint32), seed)
+        return hash32(values.fill_null(False).cast(pa.uint8()).to_numpy().astype(np.uint32), seed)
     if pa.types.is_floating(kind):
         numbers = values.fill_null(0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 hashes as 0.0
         numbers[np.isnan(numbers)] = np.nan
         if kind.bit_width == 32:
-            return _hash32(numbers.astype(np.float32).view(np.uint32), seed)
-        return _hash64(numbers.astype(np.float64).view(np.uint64), seed)
+            return hash32(numbers.astype(np.float32).view(np.uint32), seed)
+        return hash64(numbers.astype(np.float64).view(np.uint64), seed)
     if not pa.types.is_integer(kind):
         values = values.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
     if numbers.dtype.itemsize == 8:
-        return _hash64(numbers.view(np.uint64), seed)
-    return _hash32(numbers.astype(np.int64).astype(np.uint32), seed)
+        return hash64(numbers.view(np.uint64), seed)
+    return hash32(numbers.astype(np.int64).astype(np.uint32), seed)
 
 
 def check_hashable(kind: pa.DataType) -> None:
@@ -98,37 +97,6 @@ def buckets(values: pa.Array, count: int) -> npt.NDArray[np.int32]:
     return numbered
 
 
-def _rotate(values: UInt32Array, bits: int) -> UInt32Array:
-    rotated: UInt32Array = (values << np.uint32(bits)) | (values >> np.uint32(32 - bits))
-    return rotated
-
-
-def _mix(state: UInt32Array, word: UInt32Array) -> UInt32Array:
-    with np.errstate(over="ignore"):
-        key = _rotate(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-        mixed: UInt32Array = _rotate(state ^ key, 13) * np.uint32(5) + np.uint32(0xE6546B64)
-    return mixed
-
-
-def _end(state: UInt32Array, length: UInt32Array | np.uint32) -> UInt32Array:
-    with np.errstate(over="ignore"):
-        state = state ^ length
-        state = (state ^ (state >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-        state = (state ^ (state >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-        ended: UInt32Array = state ^ (state >> np.uint32(16))
-    return ended
-
-
-def _hash32(values: UInt32Array, seed: int) -> UInt32Array:
-    return _end(_mix(np.full(len(values), seed, np.uint32), values), np.uint32(4))
-
-
-def _hash64(values: npt.NDArray[np.uint64], seed: int) -> UInt32Array:
-    low = (values & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    high = (values >> np.uint64(32)).astype(np.uint32)
-    return _end(_mix(_mix(np.full(len(values), seed, np.uint32), low), high), np.uint32(8))
-
-
 def _hash_texts(texts: pa.LargeStringArray, seed: int) -> UInt32Array:
     """Return the hashes of texts; those of one length are hashed together."""
     offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
@@ -142,10 +110,10 @@ def _hash_texts(texts: pa.LargeStringArray, seed: int) -> UInt32Array:
         whole = int(length) - int(length) % 4
         words = np.ascontiguousarray(values[:, :whole]).view("<u4").reshape(len(rows), -1)
         for place in range(words.shape[1]):
-            state = _mix(state, words[:, place].astype(np.uint32))
+            state = mix(state, words[:, place].astype(np.uint32))
         for place in range(whole, int(length)):
-            state = _mix(state, values[:, place].view(np.int8).astype(np.int32).view(np.uint32))
-        result[rows] = _end(state, np.uint32(length))
+            state = mix(state, values[:, place].view(np.int8).astype(np.int32).view(np.uint32))
+        result[rows] = finish(state, np.uint32(length))
     return result
 
 

@@ -140,10 +140,10 @@ DELETE FROM lance.db.ordered WHERE id = 2;
 REORG TABLE lance.db.ordered APPLY (PURGE);
 SELECT sum(deleted_rows) FROM lance.db.ordered.fragments;
 > 0
-ALTER TABLE lance.db.ordered ADD PARTITION FIELD bucket(16, id);
-! ALTER TABLE lance.db.ordered CLUSTER BY
-CREATE TABLE lance.db.parts (id INT) PARTITIONED BY (id);
-! CLUSTER BY
+ALTER TABLE lance.db.ordered ADD PARTITION FIELD bucket(16, nope);
+! needs column 'nope'
+CREATE TABLE lance.db.parts (id INT) PARTITIONED BY (nope(id));
+! no transform 'nope'
 CONVERT TO LANCE parquet.`/data/x`;
 ! CREATE TABLE lance.`<new path>` AS SELECT * FROM parquet.`/data/x`
 GENERATE symlink_format_manifest FOR TABLE lance.db.ordered;

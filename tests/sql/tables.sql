@@ -55,8 +55,8 @@ SHOW TABLES IN lance.db;
 > db | t | False
 SELECT * FROM lance.db.`a b.c`;
 > 77
-CREATE TABLE lance.db.p (a INT) PARTITIONED BY (a);
-! no partitions
+CREATE TABLE lance.db.p (a INT) PARTITIONED BY (b);
+! column b
 CREATE TABLE lance.db.p (a INT) LOCATION '/tmp/elsewhere';
 ! LOCATION
 CREATE TABLE lance.nope.p (a INT);
@@ -96,7 +96,7 @@ SELECT a FROM lance.p WITH (batch_size = 10);
 ALTER TABLE lance.p SET TBLPROPERTIES ('primary_key' = 'a');
 ! stays
 SHOW PARTITIONS lance.p;
-! has no partitions
+! declares no partitions
 -- Names of tables: folders can have them, or they are refused.
 CREATE TABLE lance.`a"b` (a INT);
 ! cannot be used

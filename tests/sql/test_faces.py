@@ -65,7 +65,7 @@ WRITE_OPTIONS = (
     ("max_rows_per_fil", "3", "did you mean 'max_rows_per_file'"),
     ("lance.foo", "1", "option 'lance.foo'"),
     ("partitionOverwriteMode", "dynamic", "done"),
-    ("partitionOverwriteMode", "sideways", "'partitionOverwriteMode' is not supported"),
+    ("partitionOverwriteMode", "sideways", "static or dynamic"),
     ("overwrite-mode", "static", "done"),
     ("owner", "me", "done"),
 )
@@ -453,14 +453,14 @@ HINTS = (
         ("CREATE TABLE h2 (a INT)", "CREATE OR REPLACE TABLE h2 (a INT) USING lance"),
     ),
     (
-        "CREATE TABLE h2 (a INT, b INT) PARTITIONED BY (a)",
-        "write CLUSTER BY (columns)",
-        ("CREATE TABLE h2 (a INT, b INT) CLUSTER BY (a)", "OPTIMIZE h2 FULL"),
+        "CREATE TABLE h2 (a INT, b INT) PARTITIONED BY (weeks(a))",
+        "write a column, or years, months, days, hours, bucket or truncate of one",
+        ("CREATE TABLE h2 (a INT, b INT) PARTITIONED BY (bucket(4, a))", "OPTIMIZE h2 FULL"),
     ),
     (
         "SHOW PARTITIONS h",
-        "CALL lance.system.sort or zorder",
-        ("CALL lance.system.create_index('h', 'id', 'BTREE')", "CALL lance.system.sort('h', 'id')"),
+        "ALTER TABLE lance.d.h ADD PARTITION FIELD column",
+        ("ALTER TABLE lance.d.h ADD PARTITION FIELD id",),
     ),
     (
         "CREATE TABLE `h@dev` (a INT)",

@@ -35,6 +35,8 @@ OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing
     "searchPath",
     "provider",
     "comment",
+    "location",
+    "partitionOverwriteMode",
 }
 OF_ENABLE = ("LanceStart", "LanceStatements", "LanceUnits", "LanceLate", "LanceParser")
 

@@ -52,14 +52,12 @@ FOREIGN = {
     # Delta
     "datachange": "leave it out to write rows; LanceTable.optimize() rewrites rows without changing them",
     "optimizewrite": "use option 'max_rows_per_file' or 'max_bytes_per_file'",
-    "partitionoverwritemode": "it is static or dynamic, which is the same for a table without partitions",
     "schematrackinglocation": "a stream ends at a change of the schema; start it anew",
     # Iceberg
-    "fanout-enabled": "it is true or false, which is the same for a table without partitions",
+    "fanout-enabled": "it is true or false: rows of a partitioned table are clustered anyway",
     "distribution-mode": "repartition the DataFrame",
     "end-snapshot-id": "use options 'readChangeFeed' and 'endingVersion'",
     "end-timestamp": "use options 'readChangeFeed' and 'endingTimestamp'",
-    "overwrite-mode": "it is static or dynamic, which is the same for a table without partitions",
     "start-snapshot-id": "use options 'readChangeFeed' and 'startingVersion'",
     "start-timestamp": "use options 'readChangeFeed' and 'startingTimestamp'",
     "streaming-skip-overwrite-snapshots": "use option 'ignoreChanges'",
@@ -90,8 +88,6 @@ FOREIGN = {
 HARMLESS = {
     "fanout-enabled": ("true", "false"),
     "datachange": ("true",),
-    "overwrite-mode": ("dynamic", "static"),
-    "partitionoverwritemode": ("dynamic", "static"),
 }
 
 # Names, in lower case, that Spark itself adds to the options of a user or reads from them.

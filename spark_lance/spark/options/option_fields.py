@@ -530,6 +530,13 @@ class WriteOptions(TableOptions):
         "rows.",
         chooses="replaced rows",
     )
+    partitionOverwriteMode: str = option(
+        one_of("static", "dynamic"),
+        "static or dynamic",
+        "static",
+        "`dynamic`: an overwrite replaces only the partitions of the new rows, if the table is partitioned.",
+        aliases=("overwrite-mode",),
+    )
     targetAlias: str = option(filled, "an alias", "t", "The alias of the table in `replaceOn`.")
     txnAppId: str | None = option(
         str,

@@ -5,6 +5,7 @@
     data_storage_version      the version of the data files, where it is not that of new tables
     compression               the compression of all columns
     <column>.<option>         how a column is stored; see column_options.py
+    partition-fields          what PARTITIONED BY declares; see `table.format.partitions`
     anything else             a setting of the table
 
 Other names that nearly equal one of these are refused.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from spark_lance.errors import OptionError
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import close_name, close_suffix
+from spark_lance.table.format.partitions import PARTITION_FIELDS
 
 __all__ = [
     "CLUSTERING",
@@ -53,6 +55,11 @@ def check_setting(name: str) -> None:
     """
     if is_fixed(name) or name.startswith(_SETTINGS):
         return
+    if name == PARTITION_FIELDS:
+        raise OptionError(
+            f"property {name!r} is set by PARTITIONED BY: write CREATE TABLE ... PARTITIONED BY (column), or "
+            "ALTER TABLE ... ADD PARTITION FIELD column"
+        )
     if name == "write.wap.enabled":
         raise OptionError(
             "property 'write.wap.enabled' is not supported, as spark.wap.branch directs no writes: name the "

@@ -55,6 +55,7 @@ class LanceWriter(DataSourceArrowWriter):
         options: what the write was asked for.
         schema: of the rows to come.
         overwrite: whether the rows take the place of the table's content.
+        partitions: the setting `partition-fields` of a table that the write makes or replaces.
 
     Raises:
         SchemaError: the rows do not fit the table, or cannot be stored; the message lists all differences.
@@ -64,7 +65,13 @@ class LanceWriter(DataSourceArrowWriter):
         AtomicPutUnsupportedError: the store cannot commit safely.
     """
 
-    def __init__(self, options: WriteOptions, schema: st.StructType, overwrite: bool) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: st.StructType,
+        overwrite: bool,
+        partitions: str | None = None,
+    ) -> None:
         if options.mode == "upsert":
             raise OptionError(
                 "option 'mode' = 'upsert' is for streams: LanceTable.upsertLog().upsert(frame) upserts a "
@@ -76,7 +83,7 @@ class LanceWriter(DataSourceArrowWriter):
             self._root = resolve(self._store, self._root, (options.branch, None)).root
         self._options = options
         self._job = secrets.token_hex(8)
-        self._names, self._plan = plan_rows(self._store, self._root, options, schema, overwrite)
+        self._names, self._plan = plan_rows(self._store, self._root, options, schema, overwrite, partitions)
 
     @property
     def plan(self) -> WritePlan:
@@ -102,6 +109,7 @@ class LanceWriter(DataSourceArrowWriter):
             self._options.max_rows_per_file,
             self._options.max_bytes_per_file,
             self._job,
+            self._plan.partitions,
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

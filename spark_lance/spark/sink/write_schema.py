@@ -12,6 +12,8 @@ The effect of a write on the table's columns:
     overwrite, replaceWhere           as append; just the rows for which the condition is true are replaced
     overwrite, replaceUsing           as append; just the rows that equal a new row in these columns are
                                       replaced; replaceOn: the rows that a condition matches with a new row
+    overwrite,                        as append; just the partitions of the new rows are replaced, if the
+      partitionOverwriteMode=dynamic  table declares partitions
 
 Descriptions of blobs stand in for the blobs: a new column of descriptions is a column of blobs. For an
 existing table its own column decides whether blobs or plain bytes are stored.
@@ -49,7 +51,10 @@ from spark_lance.spark.sink.table_columns import (
     with_page_settings,
 )
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec
 from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.inserts.replace_pairs import PairMatch
+from spark_lance.table.inserts.replace_partitions import PartitionMatch
 from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_write
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.compression import compressed
@@ -62,9 +67,16 @@ __all__ = ["check_names", "plan_rows"]
 
 
 def plan_rows(
-    store: Store, root: str, options: WriteOptions, schema: st.StructType, overwrite: bool
+    store: Store,
+    root: str,
+    options: WriteOptions,
+    schema: st.StructType,
+    overwrite: bool,
+    partitions: str | None = None,
 ) -> tuple[list[str], WritePlan]:
     """Decide how rows of `schema` are written.
+
+    `partitions` is the setting `partition-fields` of a table that the write makes or replaces.
 
     Returns:
         The names that the table has for the columns of the rows, and the plan.
@@ -79,6 +91,9 @@ def plan_rows(
     check_names(schema, options.caseSensitive)
     arrow = arrow_schema(schema)
     replaces = any(getattr(options, name) is not None for name in _REPLACING)
+    declared = PartitionSpec() if table is None else PartitionSpec.of_config(table.config)
+    dynamic = overwrite and not replaces and partitions is None and _is_dynamic(options, declared)
+    replaces = replaces or dynamic
     keeps = not overwrite or replaces or _keeps_schema(options)
     if table is not None and keeps:
         if not overwrite or replaces:
@@ -101,25 +116,54 @@ def plan_rows(
             replace_where=_replaced(options.replaceWhere, table),
             replace_using=options.replaceUsing or (),
             replace_on=None if options.replaceOn is None else (options.replaceOn, options.targetAlias),
+            replace_partitions=dynamic,
         )
     except SchemaError as error:
         message = _in_sparks_words(error)
         if rows.new_columns is None or table is None:
             raise message from None
         raise SchemaError(f"{message}\nmergeSchema adds columns; it changes no type of a column") from error
-    if plan.check is not None and table is not None:
-        _check_bytes_are_compared("replaceWhere", plan.check.schema.names, table.schema)
-    if plan.match is not None and table is not None:
-        name = "replaceUsing" if options.replaceOn is None else "replaceOn"
-        _check_bytes_are_compared(name, plan.match.table_columns, table.schema)
+    if table is not None:
+        _check_matches(plan, table.schema)
     pages = with_page_settings(plan.schema, options.column_settings)
     plan = replace(plan, schema=compressed(pages, options.compression))
+    if partitions is not None:
+        declared = PartitionSpec.of_config({PARTITION_FIELDS: partitions})
+    plan = replace(plan, partitions=declared.present(plan.schema))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
     # files of this version do not hold.
     Aligner(rows.arrow, plan.schema)
     for field in plan.schema.fields:
         PAGE_FORMATS[plan.version].writer(field, 0, plan.version)
     return rows.arrow.names, plan
+
+
+def _is_dynamic(options: WriteOptions, declared: PartitionSpec) -> bool:
+    """Return whether an overwrite replaces only the partitions of its rows.
+
+    Raises:
+        OptionError: it would replace the schema, too.
+    """
+    dynamic = bool(declared) and options.partitionOverwriteMode == "dynamic"
+    if dynamic and options.overwriteSchema:
+        raise OptionError(
+            "option 'partitionOverwriteMode' = 'dynamic' keeps the other rows: leave out 'overwriteSchema'"
+        )
+    return dynamic
+
+
+def _check_matches(plan: WritePlan, schema: Schema) -> None:
+    """Refuse a write that finds the rows it replaces by text that Spark compares by a collation.
+
+    Raises:
+        OptionError: a column that decides has a collation.
+    """
+    if plan.check is not None:
+        _check_bytes_are_compared("replaceWhere", plan.check.schema.names, schema)
+    if plan.match is not None:
+        names = {PartitionMatch: "partitionOverwriteMode", PairMatch: "replaceOn"}
+        name = names.get(type(plan.match), "replaceUsing")
+        _check_bytes_are_compared(name, plan.match.table_columns, schema)
 
 
 def _check_bytes_are_compared(option: str, names: Sequence[str], schema: Schema) -> None:

@@ -49,6 +49,8 @@ VERBS = {
     "supports_change": "tables",
     "truncate_table": "tables",
     "delete_where": "tables",
+    "list_partitions": "partitions",
+    "delete_partitions": "partitions",
     "change_rows": "row_level",
     "create_table": "definitions",
     "stage_table": "definitions",

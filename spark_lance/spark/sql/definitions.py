@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.catalog.names import display_name
 from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
+from spark_lance.file.base.schema import Schema
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, TABLE_OPTIONS, check_setting
 from spark_lance.spark.schema.new_fields import new_field
@@ -23,9 +26,10 @@ from spark_lance.spark.sink.table_columns import check_known
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
 from spark_lance.spark.sql.properties import key_options
 from spark_lance.spark.sql.session_names import described_columns, local_path
-from spark_lance.spark.sql.tables import check_no_branch, load_table
+from spark_lance.spark.sql.tables import check_no_branch, load_table, partitioning
 from spark_lance.spark.table.builder import TableBuilder
 from spark_lance.spark.table.table import LanceTable
+from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec, parse_transform
 from spark_lance.table.format.reserved_names import check_settings
 from spark_lance.table.schema.constraints import Constraint
 
@@ -69,7 +73,6 @@ def stage_table(question: Question) -> dict[str, Any]:
     if mode == "replace" and not exists:
         raise TableNotFoundError(f"there is no table {question.name[-1]!r} to replace")
     uri = _place(question, replaces=mode != "create")
-    _check_partitions(question)
     options, _ = _split_for(question)
     if key := question.request["properties"].get(PRIMARY_KEY):
         options |= key_options(key)
@@ -81,6 +84,7 @@ def stage_table(question: Question) -> dict[str, Any]:
         "schema": schema.json(),
         "declared": schema.json(),
         "hidden": st.StructType().json(),
+        "partition_fields": partitioning({PARTITION_FIELDS: _setting(_declared(question))}, _stored(schema)),
         "properties": {},
         "always": catalog.options(uri, question.name),
         "pinned": {},
@@ -89,6 +93,7 @@ def stage_table(question: Question) -> dict[str, Any]:
             "uri": uri,
             "truncates": exists,
             "options": {**options, **({"overwriteSchema": "true"} if exists else {})},
+            "declaration": _setting(_declared(question)),
         },
     }
 
@@ -98,7 +103,7 @@ def commit_staged(question: Question) -> None:
     staged = question.request["staged"]
     if not question.request["written"]:
         _make(question, "create_or_replace" if staged["truncates"] else "create", staged["uri"])
-    elif _split_for(question)[1] or question.request["properties"].get("comment"):
+    elif _split_for(question)[1] or question.request["properties"].get("comment") or staged["truncates"]:
         _describe(question, staged["uri"])
     if not staged["truncates"]:
         _register(question, staged["uri"])
@@ -238,7 +243,6 @@ def _register(question: Question, uri: str, *, is_new: bool = True) -> None:
 
 def _make(question: Question, mode: str, uri: str) -> None:
     """Make an empty table, or an empty version of one that is replaced."""
-    _check_partitions(question)
     options, settings = _split_for(question)
     catalog: OpenCatalog = question.catalog
     builder: TableBuilder[LanceTable] = getattr(LanceTable, _BUILDERS[mode])(question.spark)
@@ -261,10 +265,11 @@ def _make(question: Question, mode: str, uri: str) -> None:
     if comment := question.request["properties"].get("comment"):
         builder.comment(comment)
     for name, value in settings.items():
-        builder.property(name, value)
+        if name != PARTITION_FIELDS:
+            builder.property(name, value)
     if constraints := _constraints(question):
         builder.constraints(*constraints)
-    builder.execute()
+    builder.partition(PartitionSpec.of_config(settings)).execute()
 
 
 def _constraints(question: Question) -> list[Constraint]:
@@ -281,18 +286,29 @@ _CLUSTER_BY = re.compile(r"cluster_by\((.*)\)", re.DOTALL)
 _BUILDERS = {"create": "create", "create_or_replace": "createOrReplace"}
 
 
+def _set(table: LanceTable, settings: Mapping[str, str]) -> None:
+    """Set the settings of a table that was made or replaced; its former partition fields are gone."""
+    changed: dict[str, str | None] = dict(settings)
+    dataset = table.dataset()
+    if PARTITION_FIELDS in settings:
+        changed[PARTITION_FIELDS] = PartitionSpec.of_config(settings).bound(dataset.lance_schema).text()
+    elif PARTITION_FIELDS in dataset.config():
+        changed[PARTITION_FIELDS] = None
+    if changed:
+        table.setConfig(changed)
+
+
 def _describe(question: Question, uri: str) -> None:
     _, settings = _split_for(question)
     options = question.catalog.options(uri, question.name)
     table = LanceTable.forPath(question.spark, options.pop("path"), **options)
-    if settings:
-        table.setConfig(settings)
+    _set(table, settings)
     if comment := question.request["properties"].get("comment"):
         table.dataset().update_schema_metadata({"comment": comment})
 
 
 def _split_for(question: Question) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options and settings of a statement's TBLPROPERTIES, with its CLUSTER BY."""
+    """Return the options and settings of TBLPROPERTIES, with CLUSTER BY and PARTITIONED BY."""
     options, settings = _split(question.request["properties"])
     if names := _clustering(question):
         fields = {
@@ -303,6 +319,8 @@ def _split_for(question: Question) -> tuple[dict[str, str], dict[str, str]]:
                 f"CLUSTER BY names {missing[0]!r}, and the table has {', '.join(fields.values())}"
             )
         settings[CLUSTERING] = ", ".join(fields[name.lower()] for name in names)
+    if spec := _declared(question):
+        settings[PARTITION_FIELDS] = _setting(spec)
     return options, settings
 
 
@@ -332,9 +350,30 @@ def _clustering(question: Question) -> list[str]:
     return [name.strip().strip("`") for part in parts if part for name in part[1].split(",") if name.strip()]
 
 
-def _check_partitions(question: Question) -> None:
-    if any(not _CLUSTER_BY.fullmatch(text) for text in question.request["partitions"]):
-        raise OptionError(
-            "Lance tables have no partitions and no buckets: write CLUSTER BY (columns) in place of "
-            "PARTITIONED BY, CLUSTERED BY and partitionBy; OPTIMIZE t FULL clusters the rows"
-        )
+def _declared(question: Question) -> PartitionSpec:
+    """Return the declaration of PARTITIONED BY.
+
+    Raises:
+        OptionError: a transform does not exist, or names a column that the table lacks.
+        SchemaError: a column has a type that the transform does not take.
+    """
+    items = [text for text in question.request["partitions"] if not _CLUSTER_BY.fullmatch(text)]
+    spec = PartitionSpec(tuple(parse_transform(item) for item in items))
+    schema = st.StructType.fromJson(json.loads(question.request["schema"]))
+    fields = {column.name.lower(): column for column in schema.fields}
+    for field in spec.fields:
+        if field.source.lower() not in fields:
+            raise OptionError(
+                f"PARTITIONED BY names {field.source!r}, and the table has {', '.join(schema.names)}"
+            )
+    columns = {fields[name.lower()].name: fields[name.lower()] for name in spec.sources()}
+    return spec.bound(_stored(st.StructType(list(columns.values()))))
+
+
+def _stored(schema: st.StructType) -> Schema:
+    return Schema.from_arrow(pa.schema([new_field(column, {}) for column in schema.fields]))
+
+
+def _setting(spec: PartitionSpec) -> str:
+    """Return the setting of a table that does not exist yet: without the ids of its columns."""
+    return PartitionSpec(tuple(replace(field, source_id=None) for field in spec.fields)).text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from spark_lance.catalog.names import Name
@@ -22,9 +23,11 @@ __all__ = [
 _SYSTEM = ("system",)
 
 
-def open_catalog(question: Question) -> None:
-    """Check the settings of a catalog."""
+def open_catalog(question: Question) -> str:
+    """Check the settings of a catalog, and return the version of this package."""
     OpenCatalog.of(question.request["catalog"], question.request["options"])
+    release: str = import_module(__name__.partition(".")[0]).__version__
+    return release
 
 
 def list_namespaces(question: Question) -> list[list[str]]:

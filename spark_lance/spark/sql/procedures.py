@@ -18,6 +18,7 @@ from spark_lance.errors import OptionError
 from spark_lance.spark.compat import session_of, type_of_ddl
 from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
 from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
+from spark_lance.spark.sql.partitions import PARTITION_PROCEDURES
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.row_level import last_change
 from spark_lance.spark.sql.statement_procedures import STATEMENT_PROCEDURES, full_order
@@ -252,6 +253,7 @@ PROCEDURES: dict[str, Procedure] = {
         on_table=False,
     ),
     **STATEMENT_PROCEDURES,
+    **PARTITION_PROCEDURES,
     **ICEBERG_PROCEDURES,
 }
 

@@ -65,11 +65,15 @@ class Read(TypedDict, total=False):
 
 
 class Write(TypedDict, total=False):
-    """The target of a write. Empty where the writer is known already."""
+    """The target of a write. Empty where the writer is known already.
+
+    `declaration` is the setting `partition-fields` of a table that the write makes or replaces.
+    """
 
     options: Mapping[str, str]
     schema: str
     overwrite: bool
+    declaration: str | None
 
 
 class Predicate(TypedDict, total=False):
@@ -162,11 +166,25 @@ class MergeClause(TypedDict, total=False):
 
 
 class Staged(TypedDict):
-    """A table that a statement creates or replaces when its rows are written."""
+    """A table that a statement creates or replaces when its rows are written.
+
+    `declaration` is its setting `partition-fields`, "" if it has none.
+    """
 
     uri: str
     truncates: bool
     options: Mapping[str, str]
+    declaration: str
+
+
+class PartitionFieldAnswer(TypedDict):
+    """A partition field: its name, column, transform, width or 0, and the type of its values."""
+
+    name: str
+    source: str
+    transform: str
+    width: int
+    type: str
 
 
 class Parameter(TypedDict):
@@ -310,6 +328,12 @@ class DeleteWhere(NameRequest):
     """Delete the rows that meet all predicates."""
 
     predicates: Sequence[Predicate]
+
+
+class DeletePartitions(NameRequest):
+    """Delete the rows of partitions; each is a list of texts, one for each partition field."""
+
+    partition_values: Sequence[Sequence[str | None]]
 
 
 class CreateTable(NameRequest):
@@ -514,9 +538,10 @@ class Answer(TypedDict, total=False):
 
 
 class _TableParts(TypedDict, total=False):
-    """The parts of some tables: what reads may push down, and the plan of a staged table."""
+    """The parts of some tables: pushdown of reads, partition fields, and the plan of a staged table."""
 
     pushdown: Pushdown | None
+    partition_fields: Sequence[PartitionFieldAnswer]
     staged: Staged
     constraints: Sequence[Constraint]
 
@@ -651,6 +676,8 @@ REQUESTS: Mapping[str, type] = {
     "load_merged": LoadMerged,
     "truncate_table": NameRequest,
     "delete_where": DeleteWhere,
+    "list_partitions": NameRequest,
+    "delete_partitions": DeletePartitions,
     "change_rows": ChangeRows,
     "create_table": CreateTable,
     "stage_table": StageTable,
@@ -711,6 +738,7 @@ PARTS: Sequence[type] = (
     Resolved,
     MergeClause,
     Staged,
+    PartitionFieldAnswer,
     Parameter,
     ColumnStatistics,
     Route,

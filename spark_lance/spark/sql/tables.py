@@ -38,6 +38,7 @@ from spark_lance.spark.scan.predicates import conjunction_of, pushdown_of
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import find_column, system_field
 from spark_lance.spark.schema.string_types import declared_schema
+from spark_lance.spark.schema.types import spark_type
 from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
 from spark_lance.spark.sql.evolution import (
@@ -53,6 +54,7 @@ from spark_lance.spark.sql.properties import fixed_properties
 from spark_lance.spark.table.constraints import add_constraint
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
+from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec
 from spark_lance.table.format.reserved_names import check_settings
 from spark_lance.table.metadata import METADATA_TABLES
 from spark_lance.table.reading.snapshot import Snapshot
@@ -227,6 +229,7 @@ def answer(
     options = read_options({**always, **user_options})
     properties: dict[str, str] = {}
     constraints: list[dict[str, Any]] = []
+    fields: list[dict[str, Any]] = []
     if options.table:
         place, schema = metadata.describe(options, None)
         columns = Schema.from_arrow(metadata.MetadataReader.columns(options))
@@ -236,6 +239,9 @@ def answer(
         newest = _newest(catalog, always, None if user_options else snapshot)
         properties = _properties(newest, always["path"])
         constraints = [one.described() for one in newest.settings.constraints]
+        fields = partitioning(newest.config(), snapshot.schema)
+        if fields:
+            properties.pop(PARTITION_FIELDS)  # PARTITIONED BY says it
     pinned = {key: value for key, value in user_options.items() if key == "table"}
     pinned["version"] = str(place.version)
     plain = not user_options and not options.table
@@ -250,7 +256,29 @@ def answer(
         "writable": plain,
         "constraints": constraints,
         "pushdown": pushdown_of(options, columns, schema),
+        "partition_fields": fields,
     }
+
+
+def partitioning(config: Mapping[str, str], schema: Schema) -> list[dict[str, Any]]:
+    """Return the partition fields of a table as Java takes them.
+
+    A declaration that does not fit the table has none: statements that need it say what is wrong.
+    """
+    try:
+        spec = PartitionSpec.of_config(config).bound(schema)
+    except (OptionError, SchemaError):
+        return []
+    return [
+        {
+            "name": field.name,
+            "source": field.source,
+            "transform": field.transform,
+            "width": field.width,
+            "type": spark_type(field.type(schema.field(field.source).arrow_type())).json(),
+        }
+        for field in spec.fields
+    ]
 
 
 def table_at(question: Question, name: Name | None = None) -> LanceTable:
@@ -369,6 +397,8 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
             _check_added(change)
     whole = [change["column"] for change in changes if change["kind"] == "drop_column"]
     if whole:
+        _check_partition_columns(table, whole)
+    if whole:
         check_droppable(table.dataset().lance_schema, [".".join(path) for path in whole])
     dropped = {path[0] for path in whole if len(path) == 1}
     if dropped and dropped >= {field.name for field in manifest.schema.fields}:
@@ -376,6 +406,17 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
             "ALTER TABLE cannot drop or replace all columns, as their values would be lost: make the table "
             "anew, by CREATE OR REPLACE TABLE ... AS SELECT"
         )
+
+
+def _check_partition_columns(table: LanceTable, dropped: Sequence[Sequence[str]]) -> None:
+    """Refuse to drop a column that partitions the table."""
+    names = {path[0].lower() for path in dropped if len(path) == 1}
+    for field in PartitionSpec.of_config(table.config).present(table.dataset().lance_schema).fields:
+        if field.source.lower() in names:
+            raise UnsupportedFormatError(
+                f"column {field.source!r} partitions the table: run ALTER TABLE ... DROP PARTITION FIELD "
+                f"{field.sql} first"
+            )
 
 
 def _check_added(change: Mapping[str, Any]) -> None:

@@ -124,8 +124,9 @@ def write_rows(question: Question) -> dict[str, int] | None:
 def _writer(request: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:
     schema = st.StructType.fromJson(json.loads(request["schema"]))
     options = write_options(CaseInsensitiveDict(request["options"]), request["overwrite"])
-    make = stream_writer if streams else LanceWriter
-    return make(options, schema, request["overwrite"])
+    if streams:
+        return stream_writer(options, schema, request["overwrite"])
+    return LanceWriter(options, schema, request["overwrite"], request["declaration"])
 
 
 def _text(data: bytes) -> str:

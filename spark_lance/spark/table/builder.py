@@ -30,6 +30,12 @@ from spark_lance.spark.sink.write_schema import check_names
 from spark_lance.spark.table.constraints import constraint_settings, evaluate_with
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import (
+    NO_PARTITIONS,
+    PARTITION_FIELDS,
+    PartitionSpec,
+    parse_transform,
+)
 from spark_lance.table.format.reserved_names import check_settings
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
@@ -79,6 +85,7 @@ class TableBuilder(Generic[Table]):
     _name: str | None = None
     _cluster: tuple[str, ...] = ()
     _constraints: tuple[Constraint, ...] = ()
+    _partitions: PartitionSpec = NO_PARTITIONS
 
     def __post_init__(self) -> None:
         """Check the session.
@@ -116,13 +123,17 @@ class TableBuilder(Generic[Table]):
         return self
 
     def partitionedBy(self, *colNames: str) -> TableBuilder[Table]:
-        """Refuse, as Lance tables have no partitions.
+        """Partition the rows by columns, or by transforms such as `days(ts)` or `bucket(16, id)`.
 
         Raises:
-            UnsupportedFormatError: always.
+            OptionError: there is no such transform.
         """
-        names = ", ".join(repr(name) for name in colNames)
-        raise UnsupportedFormatError(f"Lance tables have no partitions: write .clusterBy({names})")
+        return self.partition(PartitionSpec(tuple(parse_transform(name) for name in colNames)))
+
+    def partition(self, spec: PartitionSpec) -> TableBuilder[Table]:
+        """Partition the rows by a declaration."""
+        self._partitions = spec
+        return self
 
     def addColumn(
         self,
@@ -295,8 +306,10 @@ class TableBuilder(Generic[Table]):
         settings.update(self.options)
         texts = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in settings.items())
         comment_clause = "" if self._description is None else f" COMMENT {_literal(self._description)}"
+        fields = ", ".join(field.sql for field in self._partitions.fields)
+        partitioned = f" PARTITIONED BY ({fields})" if fields else ""
         self.spark.sql(
-            f"{_VERBS[self.mode]} {name} ({', '.join(columns)}) USING lance{comment_clause}"
+            f"{_VERBS[self.mode]} {name} ({', '.join(columns)}) USING lance{partitioned}{comment_clause}"
             + (f" TBLPROPERTIES ({texts})" if texts else "")
         ).collect()
         path, options = place_of(self.spark, name)
@@ -320,6 +333,8 @@ class TableBuilder(Generic[Table]):
         plan = replace(plan, schema=compressed(plan.schema, options.compression))
         evaluate_with(self.spark)
         self._properties |= constraint_settings(self.spark, plan.schema, self._constraints)
+        if self._partitions:
+            self._properties[PARTITION_FIELDS] = self._partitions.bound(plan.schema).text()
         try:
             if there is None:
                 commit_write(TableRef(store, root), plan, [], config=self._properties)
@@ -340,7 +355,9 @@ class TableBuilder(Generic[Table]):
         stable = options.enable_stable_row_ids
         if stable is not None and stable != there.uses_stable_row_ids:
             raise OptionError("option 'enable_stable_row_ids' cannot be changed once there is a table")
-        operation = overwrite_message(plan.schema, [], self._properties)
+        # The format only adds settings here, so "" stands for a table without partitions.
+        former = {PARTITION_FIELDS: ""} if there.config.get(PARTITION_FIELDS) else {}
+        operation = overwrite_message(plan.schema, [], {**former, **self._properties})
         commit_operation(TableRef(store, root), operation, read_version=plan.read_version)
 
     def _schema(self) -> pa.Schema:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.spark.options.table_properties import CLUSTERING
 from spark_lance.spark.table.base import TableBase
+from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.metadata.detail import table_detail
 from spark_lance.table.versions.branches import branch_root
 from spark_lance.table.versions.resolve import MAIN, Reference
@@ -44,7 +45,10 @@ def detail_frame(table: TableBase) -> DataFrame:
         "location": details.location,
         "createdAt": details.created_at,
         "lastModified": details.last_modified,
-        "partitionColumns": [],
+        "partitionColumns": [
+            field.sql
+            for field in PartitionSpec.of_config(dataset.config()).present(dataset.lance_schema).fields
+        ],
         "clusteringColumns": _columns(details.properties.get(CLUSTERING, "")),
         "numFiles": details.num_files,
         "sizeInBytes": details.size_bytes,

@@ -26,6 +26,7 @@ from spark_lance.spark.schema.string_types import DeclaredTypeChecks
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready, pickled_function
+from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
@@ -113,6 +114,7 @@ class WrittenRows(OfTable):
         check: the condition that rows have to fulfil, if there is one.
         max_rows_per_file, max_bytes_per_file: see `write_fragments`.
         job: digits in the names of all files of the write.
+        partitions: the declaration by which files are cut.
     """
 
     table: TableRef
@@ -123,6 +125,7 @@ class WrittenRows(OfTable):
     max_rows_per_file: int
     max_bytes_per_file: int
     job: str
+    partitions: PartitionSpec = NO_PARTITIONS
 
     def write(self, iterator: Iterator[pa.RecordBatch], /) -> LanceCommitMessage:
         """Write the rows.
@@ -157,6 +160,7 @@ class WrittenRows(OfTable):
                 max_rows_per_file=self.max_rows_per_file,
                 max_bytes_per_file=self.max_bytes_per_file,
                 operation=self.job,
+                partitions=self.partitions,
             )
             forget_archives()
         return LanceCommitMessage(tuple(fragments), received)

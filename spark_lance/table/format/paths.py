@@ -1,6 +1,6 @@
 """Names of the directories and files of a Lance table.
 
-    {root}/data/{24 binary digits}{26 hex digits}.lance
+    {root}/data/{24 binary digits}{26 hex digits}.lance         bounds of partitions may follow
     {root}/_versions/{version}.manifest                      V1 naming
     {root}/_versions/{2^64 - 1 - version, 20 digits}.manifest  V2 naming: newest first when listed by name
     {root}/_versions/latest_version_hint.json
@@ -119,15 +119,16 @@ def deletion_path(root: str, fragment_id: int, deletion: table_pb2.DeletionFile)
     return join(root, DELETIONS_DIR, f"{fragment_id}-{deletion.read_version}-{deletion.id}.{suffix}")
 
 
-def new_data_file_name(operation: str = "") -> str:
+def new_data_file_name(operation: str = "", ending: str = "") -> str:
     """Return a new name for a file in `data`; no two calls return the same one.
 
     The leading binary digits spread the names over the key ranges of an object store.
 
     Args:
         operation: 16 hexadecimal digits that all files of one operation have in their names.
+        ending: the end of the name, see `partition_bounds`.
     """
     random_bytes = uuid.uuid4().bytes
     spread = "".join(f"{byte:08b}" for byte in random_bytes[:3])
     rest = random_bytes[3:].hex()
-    return f"{spread}{operation}{rest[len(operation) :]}.lance"
+    return f"{spread}{operation}{rest[len(operation) :]}{ending}.lance"

@@ -29,6 +29,7 @@ from spark_lance.table.format.row_keys import KeyIndex, check_key_type
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.inserts.merge_schema import renumbered
 from spark_lance.table.inserts.replace_pairs import PairMatch
+from spark_lance.table.inserts.replace_partitions import PartitionMatch
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.scan_task import Filter
@@ -183,7 +184,7 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def replace_matches(
     base: Snapshot,
-    match: KeyMatch | PairMatch,
+    match: KeyMatch | PairMatch | PartitionMatch,
     fragments: Sequence[bytes],
     written: Schema,
     properties: Mapping[str, str] | None = None,
@@ -191,18 +192,25 @@ def replace_matches(
 ) -> Manifest:
     """Delete the rows that match a new row, add the new rows; return the new version.
 
-    If two writers add one key at the same time, the later one looks up its rows again. Arguments and errors
-    are as for `replace_rows`.
+    If two writers add one key at the same time, the later one looks up its rows again. If the match is of
+    partitions, and another writer changed one of them, nothing is committed. Arguments and errors are as for
+    `replace_rows`.
     """
+    first: RowSet | None = None
 
     def attempt(at: Snapshot) -> Manifest:
+        nonlocal first
         version = at.manifest
         added = renumbered(fragments, written, version.schema)
         rows = match.read_rows(at, _numbered_behind(version, added))
         fields = sorted(field.id for field in version.schema.walk())
         inserted = _inserted_keys(match, version.schema, rows)
+        changes = match.find(at, rows)
+        if isinstance(match, PartitionMatch):
+            first = changes.rows if first is None else first
+            match.check_unchanged(first, changes.rows, at, rows)
         return commit_row_changes(
-            match.find(at, rows),
+            changes,
             lambda outcome: update_message(outcome.updated, outcome.removed, added, fields, inserted),
             properties=properties,
             once=once,
@@ -211,8 +219,10 @@ def replace_matches(
     return retry_operation(base, attempt, retry_policy())
 
 
-def _inserted_keys(match: KeyMatch | PairMatch, schema: Schema, rows: pa.Table) -> KeyFilter:
+def _inserted_keys(match: KeyMatch | PairMatch | PartitionMatch, schema: Schema, rows: pa.Table) -> KeyFilter:
     """Return the filter of inserted keys; with a condition, every concurrent insert is a conflict."""
+    if isinstance(match, PartitionMatch):
+        return match.inserted_keys(rows)
     if isinstance(match, KeyMatch):
         ids = [schema.field(name).id for name in match.columns]
         return key_filter(ids, [rows[name] for name in match.columns])

@@ -25,9 +25,11 @@ from spark_lance.table.commits.idempotent_writes import AppliedWrites, Idempoten
 from spark_lance.table.format.bases import BasePath, Bases, numbered
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.merge_schema import add_missing_columns, missing_columns, renumbered
 from spark_lance.table.inserts.replace_pairs import PairMatch
+from spark_lance.table.inserts.replace_partitions import PartitionMatch
 from spark_lance.table.inserts.replace_rows import KeyMatch, RowCheck, replace_matches, replace_rows
 from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.overwrite import overwrite_message
@@ -61,6 +63,7 @@ class WritePlan:
         match: operation "replace": the rule that finds the rows that a new row replaces.
         whole: operation "overwrite": the new schema of the table, if the files contain only a part of it.
         bases: operation "create": more locations for the table's files.
+        partitions: the declaration by which files are cut, bound to `schema`.
     """
 
     operation: str
@@ -71,9 +74,10 @@ class WritePlan:
     fallback: str = ""
     merges: bool = False
     check: RowCheck | None = None
-    match: KeyMatch | PairMatch | None = None
+    match: KeyMatch | PairMatch | PartitionMatch | None = None
     whole: Schema | None = None
     bases: tuple[BasePath, ...] = ()
+    partitions: PartitionSpec = NO_PARTITIONS
 
     def places(self, store: Store, root: str, manifest: Manifest | None) -> Bases:
         """Return the places of the table's files: those of its newest version, or of the one to be made."""
@@ -110,6 +114,7 @@ def plan_write(
     replace_where: str | Expression | None = None,
     replace_using: Sequence[str] = (),
     replace_on: tuple[str, str] | None = None,
+    replace_partitions: bool = False,
     bases: Sequence[BasePath] = (),
 ) -> WritePlan:
     """Decide how data of the Arrow schema `source` is written to the table at `root`.
@@ -128,6 +133,8 @@ def plan_write(
         replace_using: an overwrite replaces only the rows that equal a new row in these columns; the schema
             stays.
         replace_on: the same by a condition on pairs of rows, and the alias of the table in it.
+        replace_partitions: an overwrite replaces only the partitions of the new rows; the schema stays. A
+            table that declares no partitions is one partition.
         bases: more places for the files of a table that is to be created, of id 0: they get ids from 1 on.
 
     Raises:
@@ -148,10 +155,7 @@ def plan_write(
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
         match = _match(replace_using, replace_on, schema, source.names)
-        fallback = _fallback(mode, check is not None or match is not None, bases)
-        stable = bool(primary_key(schema)) if stable_row_ids is None else stable_row_ids
-        places = numbered(bases)
-        return WritePlan("create", 0, schema, version, stable, fallback, merges, check, match, bases=places)
+        return _plan_creation(mode, schema, version, stable_row_ids, merges, check, match, bases)
     if mode == "create":
         raise TableExistsError(f"there is a Lance table at {root} already: use mode append or overwrite")
     if bases:
@@ -168,17 +172,35 @@ def plan_write(
         check = RowCheck.of(replace_where, table)
         schema = Aligner(source, table).schema
         return WritePlan("replace", manifest.version, schema, version, merges=merges, check=check)
-    if replace_using or replace_on is not None:
-        match = _match(replace_using, replace_on, table, source.names)
+    match = _match(replace_using, replace_on, table, source.names)
+    if match is None and replace_partitions and (declared := PartitionSpec.of_config(manifest.config)):
+        match = PartitionMatch(declared.bound(table))
+    if match is not None:
         schema = Aligner(source, table).schema
         return WritePlan("replace", manifest.version, schema, version, merges=merges, match=match)
     whole = _new_schema(table.to_arrow(), version, manifest.first_new_field_id)
     return WritePlan(mode, manifest.version, Aligner(source, whole).schema, version, whole=whole)
 
 
+def _plan_creation(
+    mode: str,
+    schema: Schema,
+    version: FileVersion,
+    stable_row_ids: bool | None,
+    merges: bool,
+    check: RowCheck | None,
+    match: KeyMatch | PairMatch | PartitionMatch | None,
+    bases: Sequence[BasePath],
+) -> WritePlan:
+    fallback = _fallback(mode, check is not None or match is not None, bases)
+    stable = bool(primary_key(schema)) if stable_row_ids is None else stable_row_ids
+    places = numbered(bases)
+    return WritePlan("create", 0, schema, version, stable, fallback, merges, check, match, bases=places)
+
+
 def _match(
     using: Sequence[str], on: tuple[str, str] | None, table: Schema, source: Sequence[str]
-) -> KeyMatch | PairMatch | None:
+) -> KeyMatch | PairMatch | PartitionMatch | None:
     """Return which rows of a table a new row replaces; None if it replaces none."""
     if on is not None:
         return PairMatch.of(*on, table, source)

@@ -23,6 +23,7 @@ from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
+from spark_lance.table.reading.partition_pruning import PartitionPruner
 from spark_lance.table.reading.pruning import Pruner, prune
 from spark_lance.table.reading.scan_task import Filter, ScanTask
 from spark_lance.table.reading.system_columns import (
@@ -171,7 +172,7 @@ class Scan(OfTable):
             condition,
             self.fragments,
             self.manifest.uses_stable_row_ids,
-            self.pruners,
+            (PartitionPruner(self.manifest.schema), *self.pruners),
             system_names(field.name for field in self.manifest.schema.fields),
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import cycle
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -20,10 +20,13 @@ from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.partition_bounds import column_places
+from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.paths import DATA_DIR, new_data_file_name
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.blob_sources import BlobSources
 from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
+from spark_lance.table.writing.partition_files import PartitionCutter
 from spark_lance.table.writing.references import bounded
 from spark_lance.table.writing.targets import FileTarget, own_target
 
@@ -49,6 +52,7 @@ def write_fragments(
     operation: str = "",
     in_memory: bool = False,
     targets: Sequence[FileTarget] = (),
+    partitions: PartitionSpec | None = None,
 ) -> list[bytes]:
     """Write batches of exactly `schema` to new data files of the table at `root`.
 
@@ -62,6 +66,7 @@ def write_fragments(
         operation: see `new_data_file_name`.
         in_memory: no batch changes until this returns, see `FileWriter`.
         targets: folders that take the files in turns; that of the table's own root by default.
+        partitions: the declaration by which files are cut, see `PartitionCutter`.
 
     Returns:
         Serialized `DataFragment` messages, one per file, with id 0: the commit numbers them.
@@ -73,43 +78,97 @@ def write_fragments(
     """
     if max_rows_per_file < 1 or max_bytes_per_file < 1:
         raise OptionError("max_rows_per_file and max_bytes_per_file must be at least 1")
-    fragments: list[bytes] = []
-    writer: FileWriter | None = None
     sources = BlobSources(table.store, table.root)
-    turns = cycle(targets or (own_target(table),))
-    target = next(turns)
-    written: list[tuple[Store, str]] = []
-    rows = 0
+    files = _Files(table, targets or (own_target(table),), schema, version, operation, in_memory, sources)
+    cutter = PartitionCutter(partitions, column_places(schema, version)) if partitions else None
     try:
-        for batch in bounded(batches, schema, sources):
-            for part in _split(batch, max_rows_per_file, writer.rows_written if writer else 0):
-                if writer is None:
-                    path = join(target.folder, new_data_file_name(operation))
-                    writer = FileWriter(
-                        target.store,
-                        path,
-                        schema,
-                        version,
-                        referenced=sources,
-                        is_buffered=in_memory,
-                        first_row=rows,
-                    )
-                writer.write(part)
-                rows += part.num_rows
-                if writer.rows_written >= max_rows_per_file or writer.has_written(max_bytes_per_file):
-                    file, writer = writer.finish(), None
-                    written.append((target.store, file.path))
-                    fragments.append(_fragment(file, target.base_id))
-                    target = next(turns)
-        if writer is not None:
-            fragments.append(_fragment(writer.finish(), target.base_id))
-            writer = None
+        for batch, ending in _parts(bounded(batches, schema, sources), cutter):
+            if ending is not None:
+                files.finish()
+                files.ending = ending
+            for part in _split(batch, max_rows_per_file, files.rows_written):
+                files.write(part)
+                if files.rows_written >= max_rows_per_file or files.has_written(max_bytes_per_file):
+                    files.finish()
+        files.finish()
     except BaseException:
-        if writer is not None:
-            writer.abort()
-        _delete(written, table.root)
+        files.abort()
         raise
-    return fragments
+    return files.fragments
+
+
+@dataclass
+class _Files:
+    """The files of one call of `write_fragments`, one at a time.
+
+    Attributes:
+        ending: the end of the names of the next files, see `partition_bounds`.
+        fragments: serialized messages of the files that are finished.
+    """
+
+    table: TableRef
+    targets: Sequence[FileTarget]
+    schema: Schema
+    version: FileVersion
+    operation: str
+    in_memory: bool
+    sources: BlobSources
+    ending: str = ""
+    fragments: list[bytes] = field(default_factory=list)
+    _writer: FileWriter | None = None
+    _written: list[tuple[Store, str]] = field(default_factory=list)
+    _rows: int = 0
+
+    @property
+    def rows_written(self) -> int:
+        """Rows of the open file; 0 if there is none."""
+        return self._writer.rows_written if self._writer else 0
+
+    def has_written(self, size: int) -> bool:
+        """Return whether the open file has so many bytes."""
+        return self._writer is not None and self._writer.has_written(size)
+
+    def write(self, part: pa.RecordBatch) -> None:
+        """Write rows to the open file, or to a new one."""
+        if self._writer is None:
+            target = self._target()
+            self._writer = FileWriter(
+                target.store,
+                join(target.folder, new_data_file_name(self.operation, self.ending)),
+                self.schema,
+                self.version,
+                referenced=self.sources,
+                is_buffered=self.in_memory,
+                first_row=self._rows,
+            )
+        self._writer.write(part)
+        self._rows += part.num_rows
+
+    def finish(self) -> None:
+        """Finish the open file, if there is one."""
+        if self._writer is None:
+            return
+        target = self._target()
+        file = self._writer.finish()
+        self._writer = None
+        self._written.append((target.store, file.path))
+        self.fragments.append(_fragment(file, target.base_id))
+
+    def abort(self) -> None:
+        """Delete all files."""
+        if self._writer is not None:
+            self._writer.abort()
+        _delete(self._written, self.table.root)
+
+    def _target(self) -> FileTarget:
+        return self.targets[len(self.fragments) % len(self.targets)]
+
+
+def _parts(
+    batches: Iterator[pa.RecordBatch], cutter: PartitionCutter | None
+) -> Iterator[tuple[pa.RecordBatch, str | None]]:
+    """Yield parts of batches, with the end of the name of a file that has to begin with the part."""
+    return ((batch, None) for batch in batches) if cutter is None else cutter.parts(batches)
 
 
 def _split(batch: pa.RecordBatch, limit: int, written: int) -> Iterator[pa.RecordBatch]:

@@ -119,7 +119,8 @@ public final class ShimCheck implements Callable {
   private static void callers() {
     check(!Callers.isSavingAsTable() && !Callers.isSavingByPath() && !Callers.isWriter() && !Callers.isCatalogApi(), "nobody writes");
     check(!Callers.isPipeline() && !Callers.namesDefaultFormat() && !Callers.isShowTableExtended(), "nobody creates or shows a table");
-    check(!Callers.isResolvingRelations() && !Callers.isSchemaEvolution() && !Callers.isMicroBatch(), "nobody analyzes");
+    check(!Callers.isResolvingRelations() && !Callers.isSchemaEvolution(), "nobody analyzes");
+    check(!Callers.isMicroBatch() && !Callers.isStreaming(), "nobody streams");
   }
 
   private static void columns() {

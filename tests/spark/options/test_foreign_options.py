@@ -86,6 +86,8 @@ def test_every_name_and_alias_is_known_in_any_case(name: str) -> None:
         "hybrid_search": "{}",
         "compression": "zstd",
         "mode": "upsert",
+        "overwrite-mode": "dynamic",
+        "partitionoverwritemode": "dynamic",
         "json_as": "string",
         "geometry_as": "binary",
         "text_as": "binary",

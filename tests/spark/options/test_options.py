@@ -106,7 +106,7 @@ def test_hadoop_s_spellings_of_locations(path: str, location: str) -> None:
         ({"version": "1", "versionasof": "1"}, "given twice"),
         ({"bathc_size": "1"}, "did you mean 'batch_size'"),
         ({"v.arrow.fixed-size-list.length": "3"}, "did you mean 'v.arrow.fixed-size-list.size'"),
-        ({"partitionOverwriteMode": "sideways"}, "not supported"),
+        ({"partitionOverwriteMode": "sideways"}, "static or dynamic"),
         ({"dataChange": "false"}, "not supported"),
         ({"anything": "1"}, "unknown option 'anything': leave it out"),
         ({"storage.client_kwargs": "{"}, "starts like JSON"),

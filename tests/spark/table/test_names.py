@@ -45,8 +45,8 @@ def test_mistakes_say_what_to_write(session: SparkSession, tmp_path: Path) -> No
     with pytest.raises(OptionError, match=r"there is no table d.nope.*Write LanceTable.forPath"):
         LanceTable.forName(session, "nope")
     builder = LanceTable.createOrReplace(session).addColumn("id", "INT")
-    with pytest.raises(UnsupportedFormatError, match=r"write .clusterBy\('id'\)"):
-        builder.partitionedBy("id")
+    with pytest.raises(OptionError, match=r"write a column, or years, months, days"):
+        builder.partitionedBy("weeks(id)")
     with pytest.raises(UnsupportedFormatError, match=r"df.withColumn\('day', ...\)"):
         builder.addColumn("day", "DATE", generatedAlwaysAs="CAST(time AS DATE)")
     with pytest.raises(OptionError, match=r"leave out .location"):

@@ -50,7 +50,8 @@ public class DefaultSource extends PythonDataSourceV2 {
   public Table getTable(StructType schema, Transform[] partitions, Map properties) {
     if (partitions.length > 0) {
       throw new IllegalArgumentException(
-          "Lance tables have no partitions: leave out partitionBy, and cluster the rows by LanceTable.sortBy");
+          "save(path) makes no partitioned table here: write df.writeTo(\"lance.`path`\").partitionedBy(column).create(),"
+              + " and leave out partitionBy from then on");
     }
     Table table = (Table) call("table", new Object[] {this, schema, described});
     return table == null ? super.getTable(schema, partitions, properties) : table;

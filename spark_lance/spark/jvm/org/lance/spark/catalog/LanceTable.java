@@ -19,9 +19,9 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.SupportsAtomicPartitionManagement;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
-import org.apache.spark.sql.connector.catalog.SupportsPartitionManagement;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -55,7 +55,7 @@ import org.lance.spark.shim.Shim;
 
 /** A table, at the version that was the newest when its name was resolved, or the one asked for. */
 public class LanceTable
-    implements Table, SupportsRead, SupportsWrite, SupportsMetadataColumns, SupportsDeleteV2, SupportsPartitionManagement {
+    implements Table, SupportsRead, SupportsWrite, SupportsMetadataColumns, SupportsDeleteV2, SupportsAtomicPartitionManagement {
   private static final TableCapability[] ABILITIES = {
     TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
     TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
@@ -78,6 +78,7 @@ public class LanceTable
   // What Spark may push down into reads without options of their own; null if only such options tell.
   private final Map pushdown;
   private final boolean writable;
+  private final LancePartitions partitions;
 
   // By it Python tells this table from one that takes its place.
   private final String cacheKey = java.util.UUID.randomUUID().toString();
@@ -108,6 +109,7 @@ public class LanceTable
     this.versionOptions = (Map) answer.get(Protocol.PINNED);
     this.pushdown = (Map) answer.get(Protocol.PUSHDOWN);
     this.writable = ((Boolean) answer.get(Protocol.WRITABLE)).booleanValue();
+    this.partitions = new LancePartitions((List) answer.get(Protocol.PARTITION_FIELDS));
   }
 
   // The table of the changes that a read with these options is about.
@@ -162,7 +164,7 @@ public class LanceTable
   }
 
   public Transform[] partitioning() {
-    return new Transform[0];
+    return partitions.transforms();
   }
 
   public Set capabilities() {
@@ -255,38 +257,72 @@ public class LanceTable
     return ((Boolean) Bridge.ask(question, null)).booleanValue();
   }
 
-  // Statements about partitions end in a sentence of ours.
+  // Partitions: groups of rows, which appear and disappear with their rows.
 
   public StructType partitionSchema() {
-    if (Callers.isShowTableExtended()) {
-      return new StructType();
+    if (partitions.isEmpty() && !Callers.isShowTableExtended()) {
+      throw new UnsupportedOperationException(
+          displayName + " declares no partitions: write CREATE TABLE ... PARTITIONED BY (column), or ALTER TABLE "
+              + displayName + " ADD PARTITION FIELD column");
     }
-    throw new UnsupportedOperationException(
-        displayName + " has no partitions, as Lance tables have none: conditions find their rows by indices (CALL "
-            + place.get(Protocol.CATALOG) + ".system.create_index), and rows are clustered by CALL " + place.get(Protocol.CATALOG)
-            + ".system.sort or zorder");
+    return partitions.schema();
   }
 
-  public void createPartition(InternalRow partition, Map properties) {
+  public void createPartitions(InternalRow[] added, Map[] properties) {
     partitionSchema();
+    for (int i = 0; i < properties.length; i++) {
+      if (properties[i].containsKey("location")) {
+        throw new UnsupportedOperationException(
+            "partitions of " + displayName + " have no LOCATION: INSERT INTO " + displayName + " SELECT the rows of the files");
+      }
+    }
+    // A partition exists as long as it has rows.
   }
 
   public boolean dropPartition(InternalRow partition) {
-    return partitionSchema() == null;
+    return dropPartitions(new InternalRow[] {partition});
+  }
+
+  public boolean dropPartitions(InternalRow[] dropped) {
+    partitionSchema();
+    Map question = question(Protocol.DELETE_PARTITIONS);
+    question.put(Protocol.PARTITION_VALUES, partitions.described(dropped));
+    return ((Boolean) Bridge.ask(question, null)).booleanValue();
+  }
+
+  public boolean purgePartition(InternalRow partition) {
+    return dropPartition(partition);
+  }
+
+  public boolean purgePartitions(InternalRow[] dropped) {
+    return dropPartitions(dropped);
+  }
+
+  public boolean truncatePartition(InternalRow partition) {
+    return dropPartition(partition);
+  }
+
+  public boolean truncatePartitions(InternalRow[] truncated) {
+    return dropPartitions(truncated);
+  }
+
+  public boolean renamePartition(InternalRow from, InternalRow to) {
+    throw new UnsupportedOperationException(
+        "partitions of " + displayName + " are named by their rows: write UPDATE " + displayName + " SET ... WHERE ...");
   }
 
   public void replacePartitionMetadata(InternalRow partition, Map properties) {
-    partitionSchema();
+    throw new UnsupportedOperationException("partitions of " + displayName + " have no properties: set those of the table");
   }
 
   public Map loadPartitionMetadata(InternalRow partition) {
-    partitionSchema();
-    return null;
+    return new HashMap();
   }
 
   public InternalRow[] listPartitionIdentifiers(String[] names, InternalRow partition) {
     partitionSchema();
-    return null;
+    List answer = (List) Bridge.ask(question(Protocol.LIST_PARTITIONS), null);
+    return partitions.matching(answer, names, partition);
   }
 
   public boolean canDeleteWhere(Predicate[] predicates) {
@@ -384,6 +420,8 @@ public class LanceTable
     private final LogicalWriteInfo info;
     private final Map more = new HashMap();
     private boolean truncates;
+    // The declaration of a table that the write makes or replaces; null for other writes.
+    private String setting = null;
 
     Writing(LanceTable table, LogicalWriteInfo info, boolean truncates) {
       this.table = table;
@@ -396,6 +434,11 @@ public class LanceTable
       return this;
     }
 
+    Writing declaring(String setting) {
+      this.setting = setting;
+      return this;
+    }
+
     public WriteBuilder truncate() {
       truncates = true;
       return this;
@@ -403,6 +446,9 @@ public class LanceTable
 
     // A table without partitions is one partition.
     public WriteBuilder overwriteDynamicPartitions() {
+      if (!table.partitions.isEmpty()) {
+        more.put("partitionOverwriteMode", "dynamic");
+      }
       return truncate();
     }
 
@@ -432,7 +478,7 @@ public class LanceTable
       PythonDataSourceV2 source = Bridge.source();
       LogicalWriteInfo told = new Info(info, options);
       WriteBuilder own = new PythonTable(source, "lance", info.schema()).newWriteBuilder(told);
-      WriteBuilder builder = Bridge.writing(true, table.displayName, source, told, own);
+      WriteBuilder builder = Bridge.writing(true, table.displayName, source, told, table.partitions.transforms(), setting, own);
       return (truncates ? ((SupportsTruncate) builder).truncate() : builder).build();
     }
   }
@@ -479,6 +525,7 @@ public class LanceTable
           || (((Boolean) staged.get(Protocol.TRUNCATES)).booleanValue() && keepsColumns(info.options()))) {
         return writing; // saveAsTable: the other rows stay, and so does the schema
       }
+      writing.declaring((String) staged.get(Protocol.DECLARATION));
       for (Iterator i = ((Map) staged.get(Protocol.OPTIONS)).entrySet().iterator(); i.hasNext(); ) {
         Map.Entry option = (Map.Entry) i.next();
         writing.with((String) option.getKey(), (String) option.getValue());

@@ -44,6 +44,7 @@ import org.lance.spark.load.OptionalUnit;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
+import org.lance.spark.transport.LanceFunctions;
 
 public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   // What stands before a name that need not be there, and that Spark looks up nevertheless.
@@ -52,11 +53,13 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   private String name;
   // As Spark found them when it first used the catalog.
   private Map options;
+  // The version of spark_lance.
+  private String release;
 
   public void initialize(String name, CaseInsensitiveStringMap options) {
     this.name = name;
     this.options = options.asCaseSensitiveMap();
-    ask(Protocol.OPEN_CATALOG, null);
+    this.release = (String) ask(Protocol.OPEN_CATALOG, null);
   }
 
   public String name() {
@@ -451,15 +454,28 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     told.put(Protocol.COLUMN, Bridge.list(path));
   }
 
-  // Functions: none of its own, so that Spark looks for a name among its own ones and says what is like it.
+  // Functions: the transforms of partition fields. Spark looks for other names among its own, and proposes similar ones.
 
   public Identifier[] listFunctions(String[] namespace) {
-    return new Identifier[0];
+    if (namespace.length > 1 || (namespace.length == 1 && !namespace[0].equals("system"))) {
+      return new Identifier[0];
+    }
+    List names = LanceFunctions.names();
+    Identifier[] result = new Identifier[names.size()];
+    for (int i = 0; i < result.length; i++) {
+      result[i] = Identifier.of(namespace, (String) names.get(i));
+    }
+    return result;
   }
 
   public UnboundFunction loadFunction(Identifier identifier) {
-    Platform.throwException(new NoSuchFunctionException(identifier));
-    return null;
+    String[] namespace = identifier.namespace();
+    boolean isHere = namespace.length == 0 || (namespace.length == 1 && namespace[0].equals("system"));
+    UnboundFunction function = isHere ? LanceFunctions.of(identifier.name(), release) : null;
+    if (function == null) {
+      Platform.throwException(new NoSuchFunctionException(identifier));
+    }
+    return function;
   }
 
   // Procedures: a unit of their own.

@@ -21,6 +21,7 @@ import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.ViewAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -273,12 +274,19 @@ public final class Bridge {
 
   // The builder of a write that the driver plans; `own`, that of Spark's own writes, where it does not.
   //
-  // byDefault: whether the driver plans where no setting tells; shown: the table's name for EXPLAIN.
+  // byDefault: whether the driver plans where no setting tells; displayName: the table's name for EXPLAIN; transforms: the
+  // table's partition fields; declaration: the setting of a table that the write makes or replaces, or null.
   public static WriteBuilder writing(
-      boolean byDefault, String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+      boolean byDefault,
+      String displayName,
+      PythonDataSourceV2 source,
+      LogicalWriteInfo info,
+      Transform[] transforms,
+      String declaration,
+      WriteBuilder own) {
     OptionalUnit unit = OptionalUnit.find("org.lance.spark.write.LanceWrite", Bridge.class.getClassLoader());
     return unit == null
-        ? own : (WriteBuilder) unit.call("builder", new Object[] {byDefault, displayName, source, info, own});
+        ? own : (WriteBuilder) unit.call("builder", new Object[] {byDefault, displayName, source, info, transforms, declaration, own});
   }
 
   // The columns to read: those that are required, and at least one in Spark 4.0, which loses rows without columns.

@@ -83,6 +83,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     {ALTER + "DROP\\s+IDENTIFIER\\s+FIELDS\\s+(.+)", "drop_identifier_fields", "columns text"},
     {ALTER + "WRITE\\s+(?:DISTRIBUTED\\s+BY\\s+PARTITION\\s+)?(?:LOCALLY\\s+)?ORDERED\\s+BY\\s+(.+)", "set_sort_order",
       "columns text"},
+    {ALTER + "ADD\\s+PARTITION\\s+FIELD\\s+(.+?)(?:\\s+AS\\s+(" + NAME + "))?", "add_partition_field", "field text", "name name"},
+    {ALTER + "DROP\\s+PARTITION\\s+FIELD\\s+(.+)", "drop_partition_field", "field text"},
+    {ALTER + "REPLACE\\s+PARTITION\\s+FIELD\\s+(.+?)\\s+WITH\\s+(.+?)(?:\\s+AS\\s+(" + NAME + "))?", "replace_partition_field",
+      "old text", "field text", "name name"},
     {ALTER + "WRITE\\s+(?:UNORDERED|DISTRIBUTED\\s+BY\\s+PARTITION)", "set_sort_order"},
   };
   // How a statement begins that was not understood as a whole, and its form.
@@ -96,7 +100,8 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       "CREATE [OR REPLACE] TABLE [IF NOT EXISTS] %s [SHALLOW | DEEP] CLONE source [VERSION AS OF number | TIMESTAMP AS OF "
         + "'time'] [TBLPROPERTIES (...)]"},
     {ALTER + "(?:ADD|DROP|REPLACE)\\s+PARTITION\\s+FIELD\\b",
-      "ALTER TABLE %s CLUSTER BY (columns), as Lance tables have no partitions"},
+      "ALTER TABLE %1$s ADD PARTITION FIELD transform [AS name], DROP PARTITION FIELD transform, or "
+        + "REPLACE PARTITION FIELD transform WITH transform [AS name]"},
     {ALTER + "ADD\\s+CONSTRAINT\\b", "ALTER TABLE %s ADD CONSTRAINT name CHECK (condition)"},
     {ALTER + "ALTER\\s+(?:COLUMN\\s+)?(\\S+)\\s+TYPE\\s+(\\S+)\\s+COMMENT\\b",
       "ALTER TABLE %1$s ALTER COLUMN %2$s TYPE %3$s, and then ALTER TABLE %1$s ALTER COLUMN %2$s COMMENT 'text'"},

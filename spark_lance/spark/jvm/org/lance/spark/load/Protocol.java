@@ -17,6 +17,7 @@ public final class Protocol {
   public static final String CREATE_NAMESPACE = "create_namespace";
   public static final String CREATE_TABLE = "create_table";
   public static final String CREATE_VIEW = "create_view";
+  public static final String DELETE_PARTITIONS = "delete_partitions";
   public static final String DELETE_WHERE = "delete_where";
   public static final String DESCRIBE_PUSHDOWN = "describe_pushdown";
   public static final String DESCRIBE_READ = "describe_read";
@@ -26,6 +27,7 @@ public final class Protocol {
   public static final String FINISH_WRITE = "finish_write";
   public static final String FITTING_TYPES = "fitting_types";
   public static final String LIST_NAMESPACES = "list_namespaces";
+  public static final String LIST_PARTITIONS = "list_partitions";
   public static final String LIST_PROCEDURES = "list_procedures";
   public static final String LIST_TABLES = "list_tables";
   public static final String LIST_VIEWS = "list_views";
@@ -88,6 +90,7 @@ public final class Protocol {
   public static final String CREATES = "creates";
   public static final String CURRENT_CATALOG = "current_catalog";
   public static final String CURRENT_NAMESPACE = "current_namespace";
+  public static final String DECLARATION = "declaration";
   public static final String DECLARED = "declared";
   public static final String DEFAULT = "default";
   public static final String DEFAULT_FORMAT = "default_format";
@@ -134,6 +137,8 @@ public final class Protocol {
   public static final String ORDERED = "ordered";
   public static final String OVERWRITE = "overwrite";
   public static final String PARAMETERS = "parameters";
+  public static final String PARTITION_FIELDS = "partition_fields";
+  public static final String PARTITION_VALUES = "partition_values";
   public static final String PARTITIONS = "partitions";
   public static final String PARTS = "parts";
   public static final String PATH = "path";
@@ -174,6 +179,7 @@ public final class Protocol {
   public static final String TO = "to";
   public static final String TOKEN = "token";
   public static final String TOP = "top";
+  public static final String TRANSFORM = "transform";
   public static final String TRUNCATES = "truncates";
   public static final String TYPE = "type";
   public static final String TYPES = "types";
@@ -187,6 +193,7 @@ public final class Protocol {
   public static final String VERSION = "version";
   public static final String VIEW = "view";
   public static final String WHOLE = "whole";
+  public static final String WIDTH = "width";
   public static final String WRITABLE = "writable";
   public static final String WRITE = "write";
   public static final String WRITER = "writer";

@@ -31,6 +31,7 @@ import org.apache.spark.sql.catalyst.plans.logical.InsertIntoStatement;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
+import org.apache.spark.sql.catalyst.plans.logical.OverwritePartitionsDynamic;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -56,6 +57,7 @@ public final class LanceStatements {
   private static final String ASSIGNMENTS = "org.lance.spark.rowlevel.LanceAssignments";
   private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
   private static final String WRITE = "org.lance.spark.write.LanceWrite$Planned";
+  private static final String CLUSTERED = "org.lance.spark.write.LanceWrite$Clustered";
   private static final String FEW_ROWS = "org.lance.spark.write.LanceWriteRows";
   private static final String COLUMNS = "org.lance.spark.write.LanceWriteColumns";
   private static final String SEARCHES = "org.lance.spark.search.LanceLateral";
@@ -317,12 +319,15 @@ public final class LanceStatements {
         write = ((AppendData) plan).write();
       } else if (plan instanceof OverwriteByExpression) {
         write = ((OverwriteByExpression) plan).write();
+      } else if (plan instanceof OverwritePartitionsDynamic) {
+        write = ((OverwritePartitionsDynamic) plan).write();
       } else if (isMicroBatch(plan)) {
         write = new scala.Some(((MicroBatchWrite) ((WriteToDataSourceV2) plan).batchWrite()).writeSupport());
         kind = STREAM;
         planner = ROUTES;
       }
-      if (write == null || write.isEmpty() || !write.get().getClass().getName().equals(kind)) {
+      String name = write == null || write.isEmpty() ? "" : write.get().getClass().getName();
+      if (!name.equals(kind) && !(name.equals(CLUSTERED) && kind.equals(WRITE))) {
         return null;
       }
       SparkPlan planned = planned(planner, write.get(), plan, "A write");

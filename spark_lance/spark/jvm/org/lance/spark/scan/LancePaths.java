@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
@@ -91,7 +92,7 @@ public final class LancePaths {
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
       WriteBuilder own = super.newWriteBuilder(info);
       String displayName = String.valueOf(info.options().get("path"));
-      return Bridge.writing(false, displayName, Shim.sourceOf(this), info, own);
+      return Bridge.writing(false, displayName, Shim.sourceOf(this), info, new Transform[0], null, own);
     }
 
     private synchronized Map pushdown() {

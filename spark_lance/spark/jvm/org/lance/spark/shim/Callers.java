@@ -87,6 +87,11 @@ public final class Callers {
     return false;
   }
 
+  /** Whether a stream runs, whose write is planned. */
+  public static boolean isStreaming() {
+    return isCalledBy("MicroBatchExecution");
+  }
+
   /** Whether a pipeline prepares its tables: it checks there whether MERGE can change them. */
   public static boolean isPipeline() {
     return isCalledBy("DatasetManager");

@@ -56,6 +56,8 @@ public final class LanceTransport {
   // The classes of tasks that write. Where one is missing they write Spark's way, and read as ever.
   private static final String WRITING = "LanceRowBatches";
   private static final String[] FILLING = {"LanceRowNode", "LanceRowNodes", "LanceColumnCopies", "LanceRowColumns"};
+  // Spark clusters rows of partitioned tables with these functions.
+  private static final String FUNCTIONS = "LanceFunctions";
   // Types whose values stand in a batch as Spark reads them, besides arrays, maps and structs of them.
   private static final Set TYPES =
       new HashSet(
@@ -73,6 +75,7 @@ public final class LanceTransport {
   private static String verdict = null;
   private static String application = null;
   private static boolean hasWriting = false;
+  private static boolean hasFunctions = false;
 
   private LanceTransport() {}
 
@@ -104,6 +107,12 @@ public final class LanceTransport {
   // are for large values, and to copy these once more costs far more than to measure them.
   public static boolean batches(StructType schema) {
     return isWanted(schema) && !hasBytes(schema) && isUsable() && hasWriting;
+  }
+
+  // Whether executors have the functions that cluster rows.
+  public static boolean hasFunctions() {
+    boolean isolated = JobArtifactSet$.MODULE$.getCurrentJobArtifactState().isDefined();
+    return !isolated && isUsable() && hasFunctions;
   }
 
   // What they get rows as, and the factory around `own`, which is Spark's for such rows.
@@ -229,6 +238,13 @@ public final class LanceTransport {
         writing.add(checked(WRITING));
         units.addAll(writing);
         hasWriting = true;
+      } catch (ClassNotFoundException problem) {
+        // The loader of units has said so.
+      }
+      hasFunctions = false;
+      try {
+        units.add(checked(FUNCTIONS));
+        hasFunctions = true;
       } catch (ClassNotFoundException problem) {
         // The loader of units has said so.
       }

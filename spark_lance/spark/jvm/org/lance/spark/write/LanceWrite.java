@@ -14,11 +14,18 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.distributions.Distribution;
+import org.apache.spark.sql.connector.distributions.Distributions;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.SortDirection;
+import org.apache.spark.sql.connector.expressions.SortOrder;
+import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.RequiresDistributionAndOrdering;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
@@ -36,6 +43,7 @@ import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.scan.LanceScan;
+import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 
@@ -44,8 +52,28 @@ public final class LanceWrite {
 
   // The builder of a write: `own`, that of Spark's own writes to `source`, if the session leaves planning to workers.
   public static WriteBuilder builder(
-      Boolean byDefault, String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
-    return LanceScan.plans(byDefault.booleanValue()) ? new Builder(displayName, source, info, own) : own;
+      Boolean byDefault,
+      String displayName,
+      PythonDataSourceV2 source,
+      LogicalWriteInfo info,
+      Transform[] transforms,
+      String declaration,
+      WriteBuilder own) {
+    return LanceScan.plans(byDefault.booleanValue()) ? new Builder(displayName, source, info, transforms, declaration, own) : own;
+  }
+
+  // The transforms that Spark can cluster rows by: columns, and functions if executors have the classes of them.
+  private static Transform[] clustering(Transform[] transforms) {
+    boolean needsFunctions = false;
+    List identities = new ArrayList();
+    for (int i = 0; i < transforms.length; i++) {
+      if (transforms[i].name().equals("identity")) {
+        identities.add(transforms[i]);
+      } else {
+        needsFunctions = true;
+      }
+    }
+    return needsFunctions && !LanceTransport.hasFunctions() ? (Transform[]) identities.toArray(new Transform[0]) : transforms;
   }
 
   /** Makes a write that appends rows, or, truncating, one whose rows take the place of what is there. */
@@ -53,13 +81,23 @@ public final class LanceWrite {
     private final String displayName;
     private final PythonDataSourceV2 source;
     private final LogicalWriteInfo info;
+    private final Transform[] transforms;
+    private final String declaration;
     private WriteBuilder own;
     private boolean truncates = false;
 
-    Builder(String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, WriteBuilder own) {
+    Builder(
+        String displayName,
+        PythonDataSourceV2 source,
+        LogicalWriteInfo info,
+        Transform[] transforms,
+        String declaration,
+        WriteBuilder own) {
       this.displayName = displayName;
       this.source = source;
       this.info = info;
+      this.transforms = transforms;
+      this.declaration = declaration;
       this.own = own;
     }
 
@@ -70,25 +108,67 @@ public final class LanceWrite {
     }
 
     public Write build() {
-      return new Planned(displayName, source, info, truncates, own.build());
+      Write write = own.build();
+      // A shuffle of every micro-batch would cost more than it saves: compaction sorts what streams append.
+      if (transforms.length > 0 && !Callers.isStreaming()) {
+        return new Clustered(displayName, source, info, truncates, declaration, clustering(transforms), write);
+      }
+      return new Planned(displayName, source, info, truncates, declaration, write);
+    }
+  }
+
+  /** A write to a partitioned table: Spark brings the rows of a partition together, and in order. */
+  public static final class Clustered extends Planned implements RequiresDistributionAndOrdering {
+    private final Transform[] transforms;
+
+    Clustered(
+        String displayName,
+        PythonDataSourceV2 source,
+        LogicalWriteInfo info,
+        boolean truncates,
+        String declaration,
+        Transform[] transforms,
+        Write own) {
+      super(displayName, source, info, truncates, declaration, own);
+      this.transforms = transforms;
+    }
+
+    public Distribution requiredDistribution() {
+      return transforms.length == 0 ? Distributions.unspecified() : Distributions.clustered(transforms);
+    }
+
+    // Spark may split the rows of a large partition, and merge small ones.
+    public boolean distributionStrictlyRequired() {
+      return false;
+    }
+
+    public SortOrder[] requiredOrdering() {
+      SortOrder[] orders = new SortOrder[transforms.length];
+      for (int i = 0; i < orders.length; i++) {
+        orders[i] = Expressions.sort(transforms[i], SortDirection.ASCENDING);
+      }
+      return orders;
     }
   }
 
   /** A write to a table. */
-  public static final class Planned implements Write {
+  public static class Planned implements Write {
     private final String displayName;
     private final PythonDataSourceV2 source;
     private final LogicalWriteInfo info;
     private final boolean truncates;
+    private final String declaration;
     private final Write own;
     // Lets what hands over the rows hand over batches of columns instead; null if it has none.
     private Runnable batches = null;
 
-    Planned(String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, Write own) {
+    Planned(
+        String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, String declaration, Write own) {
       this.displayName = displayName;
       this.source = source;
       this.info = info;
       this.truncates = truncates;
+      this.declaration = declaration;
       this.own = own;
     }
 
@@ -125,6 +205,7 @@ public final class LanceWrite {
       write.put(Protocol.OPTIONS, new HashMap(info.options().asCaseSensitiveMap()));
       write.put(Protocol.SCHEMA, info.schema().json());
       write.put(Protocol.OVERWRITE, Boolean.valueOf(truncates));
+      write.put(Protocol.DECLARATION, declaration);
       Map question = Bridge.question(verb);
       question.put(Protocol.WRITE, write);
       return question;

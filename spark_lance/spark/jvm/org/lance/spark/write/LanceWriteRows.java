@@ -30,8 +30,11 @@ import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
+import org.apache.spark.sql.catalyst.plans.logical.OverwritePartitionsDynamic;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Range;
+import org.apache.spark.sql.catalyst.plans.logical.RebalancePartitions;
+import org.apache.spark.sql.catalyst.plans.logical.Sort;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.LocalLimitExec;
@@ -83,15 +86,30 @@ public final class LanceWriteRows {
     } else if (plan instanceof OverwriteByExpression) {
       write = ((OverwriteByExpression) plan).write();
       query = ((OverwriteByExpression) plan).query();
+    } else if (plan instanceof OverwritePartitionsDynamic) {
+      write = ((OverwritePartitionsDynamic) plan).write();
+      query = ((OverwritePartitionsDynamic) plan).query();
     }
-    if (write == null || write.isEmpty() || !(write.get() instanceof LanceWrite.Planned) || !isSmall(query)) {
+    if (write == null || write.isEmpty() || !(write.get() instanceof LanceWrite.Planned)) {
+      return null;
+    }
+    // Few rows are in one file, whose name has the range of their partitions: nothing needs a shuffle.
+    LogicalPlan rows = write.get() instanceof LanceWrite.Clustered ? unclustered(query) : query;
+    if (!isSmall(rows)) {
       return null;
     }
     Seq own = new DataSourceV2Strategy(SparkSession.active()).apply(plan);
     if (own.size() != 1 || !(own.apply(0) instanceof V2ExistingTableWriteExec)) {
       return null;
     }
-    return new Command((SparkPlan) own.apply(0), new PlanLater(query), null);
+    return new Command((SparkPlan) own.apply(0), new PlanLater(rows), rows == query ? null : new PlanLater(query), null);
+  }
+
+  // A query without the nodes that cluster its rows for a partitioned table.
+  private static LogicalPlan unclustered(LogicalPlan query) {
+    boolean isSorted = query instanceof Sort && !((Sort) query).global();
+    LogicalPlan inner = isSorted ? ((Sort) query).child() : query;
+    return inner instanceof RebalancePartitions ? ((RebalancePartitions) inner).child() : query;
   }
 
   private static long bound(String name, String otherwise) {
@@ -192,11 +210,14 @@ public final class LanceWriteRows {
     // Spark's own node for the write.
     private final SparkPlan own;
     private final SparkPlan rows;
+    // The same rows as a partitioned table wants them for tasks; null for other tables.
+    private final SparkPlan clustered;
     private final scala.collection.immutable.Map metrics;
 
-    public Command(SparkPlan own, SparkPlan rows, scala.collection.immutable.Map metrics) {
+    public Command(SparkPlan own, SparkPlan rows, SparkPlan clustered, scala.collection.immutable.Map metrics) {
       this.own = own;
       this.rows = rows;
+      this.clustered = clustered;
       this.metrics = metrics != null
           ? metrics
           : new scala.collection.immutable.Map.Map1(
@@ -213,7 +234,7 @@ public final class LanceWriteRows {
         answer = (Map) Bridge.ask(question, null);
       }
       if (answer == null) {
-        return ((V2CommandExec) own.withNewChildren((Seq) NONE.appended(rows))).run();
+        return ((V2CommandExec) own.withNewChildren((Seq) NONE.appended(clustered == null ? rows : clustered))).run();
       }
       tell(((Number) answer.get(Protocol.ROWS)).longValue());
       ((V2ExistingTableWriteExec) own).refreshCache().apply();
@@ -257,11 +278,12 @@ public final class LanceWriteRows {
     }
 
     public Seq children() {
-      return (Seq) NONE.appended(rows);
+      Seq first = (Seq) NONE.appended(rows);
+      return clustered == null ? first : (Seq) first.appended(clustered);
     }
 
     public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {
-      return new Command(own, (SparkPlan) children.apply(0), metrics);
+      return new Command(own, (SparkPlan) children.apply(0), clustered == null ? null : (SparkPlan) children.apply(1), metrics);
     }
 
     public boolean canEqual(Object other) {
@@ -270,11 +292,11 @@ public final class LanceWriteRows {
 
     // What Spark copies the node by.
     public int productArity() {
-      return 3;
+      return 4;
     }
 
     public Object productElement(int which) {
-      return which == 0 ? own : which == 1 ? (Object) rows : metrics;
+      return which == 0 ? own : which == 1 ? (Object) rows : which == 2 ? clustered : metrics;
     }
   }
 }

@@ -1,0 +1,173 @@
+// The partition fields of a table, as Spark knows them, and the partitions that its rows are in.
+//
+// Compiled in the driver by Janino.
+
+package org.lance.spark.catalog;
+
+import java.math.BigDecimal;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.BooleanType;
+import org.apache.spark.sql.types.ByteType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.IntegerType;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.ShortType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Protocol;
+
+public final class LancePartitions {
+  private final Transform[] transforms;
+  private final StructType schema;
+
+  // fields: the answer's, see PartitionFieldAnswer in spark/sql/protocol.py; null for none.
+  LancePartitions(List fields) {
+    int count = fields == null ? 0 : fields.size();
+    this.transforms = new Transform[count];
+    StructField[] columns = new StructField[count];
+    for (int i = 0; i < count; i++) {
+      Map field = (Map) fields.get(i);
+      transforms[i] = transform(field);
+      DataType type = DataType.fromJson((String) field.get(Protocol.TYPE));
+      columns[i] = new StructField((String) field.get(Protocol.NAME), type, true, Metadata.empty());
+    }
+    this.schema = new StructType(columns);
+  }
+
+  private static Transform transform(Map field) {
+    String column = "`" + ((String) field.get(Protocol.SOURCE)).replace("`", "``") + "`";
+    String kind = (String) field.get(Protocol.TRANSFORM);
+    int width = ((Number) field.get(Protocol.WIDTH)).intValue();
+    if (kind.equals("identity")) {
+      return Expressions.identity(column);
+    }
+    if (kind.equals("bucket")) {
+      return Expressions.bucket(width, new String[] {column});
+    }
+    if (kind.equals("truncate")) {
+      Expression[] arguments = {Expressions.literal(Integer.valueOf(width)), Expressions.column(column)};
+      return Expressions.apply(kind, arguments);
+    }
+    if (kind.equals("year")) {
+      return Expressions.years(column);
+    }
+    if (kind.equals("month")) {
+      return Expressions.months(column);
+    }
+    return kind.equals("day") ? Expressions.days(column) : Expressions.hours(column);
+  }
+
+  public boolean isEmpty() {
+    return transforms.length == 0;
+  }
+
+  public Transform[] transforms() {
+    return (Transform[]) transforms.clone();
+  }
+
+  public StructType schema() {
+    return schema;
+  }
+
+  // Partitions as lists of texts, as Python takes them.
+  List described(InternalRow[] partitions) {
+    List result = new ArrayList();
+    for (int i = 0; i < partitions.length; i++) {
+      List values = new ArrayList();
+      for (int j = 0; j < schema.length(); j++) {
+        DataType type = schema.fields()[j].dataType();
+        values.add(partitions[i].isNullAt(j) ? null : text(partitions[i].get(j, type), type));
+      }
+      result.add(values);
+    }
+    return result;
+  }
+
+  // The partitions of an answer whose fields equal the values of a row.
+  InternalRow[] matching(List answer, String[] names, InternalRow values) {
+    List result = new ArrayList();
+    for (int i = 0; i < answer.size(); i++) {
+      List texts = (List) answer.get(i);
+      boolean matches = true;
+      for (int j = 0; matches && j < names.length; j++) {
+        int place = schema.fieldIndex(names[j]);
+        DataType type = schema.fields()[place].dataType();
+        String other = values.isNullAt(j) ? null : text(values.get(j, type), type);
+        matches = other == null ? texts.get(place) == null : other.equals(texts.get(place));
+      }
+      if (matches) {
+        result.add(row(texts));
+      }
+    }
+    return (InternalRow[]) result.toArray(new InternalRow[0]);
+  }
+
+  private InternalRow row(List texts) {
+    Object[] values = new Object[schema.length()];
+    for (int i = 0; i < values.length; i++) {
+      values[i] = texts.get(i) == null ? null : value((String) texts.get(i), schema.fields()[i].dataType());
+    }
+    return new GenericInternalRow(values);
+  }
+
+  private static String text(Object value, DataType type) {
+    if (type instanceof BinaryType) {
+      return Base64.getEncoder().encodeToString((byte[]) value);
+    }
+    if (type instanceof DecimalType) {
+      return ((Decimal) value).toJavaBigDecimal().setScale(((DecimalType) type).scale()).toPlainString();
+    }
+    if (type instanceof FloatType) {
+      return Double.toString(((Float) value).floatValue());
+    }
+    return value.toString();
+  }
+
+  private static Object value(String text, DataType type) {
+    if (type instanceof StringType) {
+      return UTF8String.fromString(text);
+    }
+    if (type instanceof BinaryType) {
+      return Base64.getDecoder().decode(text);
+    }
+    if (type instanceof DecimalType) {
+      DecimalType decimal = (DecimalType) type;
+      return Decimal.apply(new BigDecimal(text), decimal.precision(), decimal.scale());
+    }
+    if (type instanceof BooleanType) {
+      return Boolean.valueOf(text);
+    }
+    if (type instanceof DoubleType) {
+      return Double.valueOf(text);
+    }
+    if (type instanceof FloatType) {
+      return Float.valueOf(text);
+    }
+    if (type instanceof ByteType) {
+      return Byte.valueOf(text);
+    }
+    if (type instanceof ShortType) {
+      return Short.valueOf(text);
+    }
+    boolean isInteger = type instanceof IntegerType || type instanceof DateType;
+    return isInteger ? (Object) Integer.valueOf(text) : (Object) Long.valueOf(text);
+  }
+}

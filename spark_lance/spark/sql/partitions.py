@@ -1,0 +1,189 @@
+"""Partitions in SQL: declarations, their changes, and statements about single partitions.
+
+- PARTITIONED BY (a, days(ts)) in CREATE TABLE sets the table's setting `partition-fields`.
+- ALTER TABLE t ADD, DROP or REPLACE PARTITION FIELD change it for rows that are written later; stored files
+  stay as they are.
+- SHOW PARTITIONS t lists the partitions that have rows.
+- ALTER TABLE t DROP PARTITION (a = 1) deletes the rows in one commit; so does TRUNCATE TABLE.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.errors import OptionError
+from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.procedure import Parameter, Procedure
+from spark_lance.spark.sql.tables import table_at
+from spark_lance.spark.table.table import LanceTable
+from spark_lance.table.commits.commit_rows import commit_row_changes
+from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import (
+    PARTITION_FIELDS,
+    PartitionField,
+    PartitionSpec,
+    parse_transform,
+)
+from spark_lance.table.inserts.replace_partitions import (
+    PartitionKeys,
+    find_partitions,
+    partition_counts,
+)
+from spark_lance.table.operations.delete import delete_message
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = ["PARTITION_PROCEDURES", "delete_partitions", "list_partitions"]
+
+
+def _spec(dataset: LanceDataset) -> PartitionSpec:
+    return PartitionSpec.of_config(dataset.config()).bound(dataset.lance_schema)
+
+
+def list_partitions(question: Question) -> list[list[str | None]]:
+    """Return the partitions that have rows, in order; each is a list of texts, one for each field."""
+    dataset = table_at(question).dataset()
+    spec = _spec(dataset)
+    names = [field.name for field in spec.fields]
+    counted = partition_counts(dataset.snapshot, spec).select(names)
+    ordered = counted.sort_by([(name, "ascending") for name in names]) if counted.num_rows else counted
+    columns = [_texts(column) for column in ordered.columns]
+    return [list(values) for values in zip(*columns, strict=True)]
+
+
+def delete_partitions(question: Question) -> bool:
+    """Delete the rows of partitions in one commit; False if they have none."""
+    dataset = table_at(question).dataset()
+    spec = _spec(dataset)
+    rows = question.request["partition_values"]
+    columns = []
+    for place, field in enumerate(spec.fields):
+        kind = field.type(dataset.lance_schema.field(field.source).arrow_type())
+        columns.append(pa.array([_value(row[place], kind) for row in rows], kind))
+    values = pa.Table.from_arrays(columns, names=[field.name for field in spec.fields])
+    keys = PartitionKeys(spec, values)
+    text = "; ".join(
+        ", ".join(f"{field.name}={value}" for field, value in zip(spec.fields, row, strict=True))
+        for row in rows
+    )
+    has_rows = False
+
+    def attempt(at: Snapshot) -> Manifest:
+        nonlocal has_rows
+        rows = find_partitions(at, keys)
+        has_rows = len(rows) > 0
+        if not has_rows:
+            return at.manifest
+        return commit_row_changes(
+            RowChanges(at, rows), lambda outcome: delete_message(outcome.updated, outcome.removed, text)
+        )
+
+    retry_operation(dataset.snapshot, attempt, retry_policy())
+    return has_rows
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    """Return values as Java takes them: days and times as numbers, bytes in base64."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    return [None if value is None else _text(value) for value in column.to_pylist()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, bool):
+        return str(value).lower()
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+def _value(text: str | None, kind: pa.DataType) -> Any:
+    if text is None:
+        return None
+    if pa.types.is_boolean(kind):
+        return text == "true"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return base64.b64decode(text)
+    if pa.types.is_floating(kind):
+        return float(text)
+    if pa.types.is_decimal(kind):
+        return Decimal(text)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return text
+    if pa.types.is_timestamp(kind):
+        return pa.scalar(int(text), pa.timestamp("us", kind.tz)).cast(kind)
+    if pa.types.is_date32(kind):
+        return pa.scalar(int(text), pa.int32()).cast(kind)
+    return int(text)
+
+
+def _set(table: LanceTable, spec: PartitionSpec) -> None:
+    bound = spec.bound(table.dataset().lance_schema)
+    table.setConfig({PARTITION_FIELDS: bound.text() if bound else None})
+
+
+def _parsed(a: Mapping[str, Any]) -> PartitionField:
+    field = parse_transform(a["field"])
+    return field if a["name"] is None else replace(field, name=a["name"])
+
+
+def _located(spec: PartitionSpec, text: str) -> PartitionField:
+    """Return the field that a statement names: by its name, or by its transform."""
+    target = parse_transform(text)
+    for field in spec.fields:
+        same_source = field.source.lower() == target.source.lower()
+        if same_source and (field.transform, field.width) == (target.transform, target.width):
+            return field
+    by_name = spec.find(text.strip().strip("`"))
+    if by_name is None:
+        names = ", ".join(field.sql for field in spec.fields) or "none"
+        raise OptionError(f"{text.strip()} is no partition field of the table; its partition fields: {names}")
+    return by_name
+
+
+def _add(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    spec = PartitionSpec.of_config(table.config)
+    _set(table, PartitionSpec((*spec.fields, _parsed(a))))
+
+
+def _drop(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    spec = PartitionSpec.of_config(table.config)
+    remaining = spec.without([_located(spec, a["field"])])
+    table.setConfig({PARTITION_FIELDS: remaining.text() if remaining else None})
+
+
+def _replace(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+    spec = PartitionSpec.of_config(table.config)
+    old, new = _located(spec, a["old"]), _parsed(a)
+    _set(table, PartitionSpec(tuple(new if field == old else field for field in spec.fields)))
+
+
+_FIELD = Parameter("field", "string", "a column, or a transform of one such as days(ts) or bucket(16, id)")
+_NAME = Parameter("name", "string", "the name of the field; ts_day or id_bucket by default", "NULL")
+
+PARTITION_PROCEDURES: Mapping[str, Procedure] = {
+    "add_partition_field": Procedure(
+        _add, (_FIELD, _NAME), "Partition rows that are written from now on by one more field."
+    ),
+    "drop_partition_field": Procedure(
+        _drop,
+        (Parameter("field", "string", "the name or the transform of a partition field"),),
+        "Stop partitioning rows by a field; files that are stored stay as they are.",
+    ),
+    "replace_partition_field": Procedure(
+        _replace,
+        (Parameter("old", "string", "the name or the transform of a partition field"), _FIELD, _NAME),
+        "Put one partition field in the place of another, for rows that are written from now on.",
+    ),
+}

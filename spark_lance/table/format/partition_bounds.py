@@ -1,0 +1,186 @@
+"""Bounds of the partitions of a data file, kept in the file's name.
+
+    {24 binary digits}{26 hex digits}-p-{base64url of JSON, without padding}.lance
+    [[0, "day", 19723, 19723, 0], [2, "bucket[16]", 3, 9, 1]]
+
+Each item has the place of the column among the file's `fields`, the transform, the least and the greatest
+value, and 1 if some value is null. Both values are null if all values are null. Days are days since
+1970, times are microseconds, decimals are texts. A data file never changes, so its bounds hold wherever the
+file is used: in a clone, after a restore, under another name of the column. Readers that do not know them
+lose nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.file.base.columns import owned_columns
+from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.version import FileVersion
+from spark_lance.proto import table_pb2
+from spark_lance.table.format.partitions import PartitionField, PartitionSpec, storage_type
+
+__all__ = [
+    "FieldBounds",
+    "Value",
+    "bounds_of_fragment",
+    "bounds_of_rows",
+    "bounds_text",
+    "column_places",
+    "ordinal",
+    "read_bounds",
+]
+
+_MARK = "-p-"
+_NAME_CHARS = 50
+_MOST_CHARS = 180
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MICRO = datetime.timedelta(microseconds=1)
+
+Value: TypeAlias = "bool | int | str | Decimal"
+
+
+@dataclass(frozen=True)
+class FieldBounds:
+    """The values of one transform of a column in a data file.
+
+    Attributes:
+        place: of the column among the file's `fields`.
+        transform: such as "day" or "bucket[16]".
+        low, high: the least and the greatest value; None if all are null.
+        nulls: whether some value is null.
+    """
+
+    place: int
+    transform: str
+    low: Value | None
+    high: Value | None
+    nulls: bool
+
+    @property
+    def is_single(self) -> bool:
+        """Whether all values are the same one."""
+        return self.low == self.high and self.nulls == (self.low is None)
+
+    def field(self, source: str) -> PartitionField:
+        """Return the partition field that computes the values."""
+        return PartitionField.of(source, *_transform(self.transform))
+
+
+def _transform(text: str) -> tuple[str, int]:
+    name, _, width = text.partition("[")
+    return name, int(width[:-1] or 0) if width else 0
+
+
+def ordinal(value: Any) -> Value | None:
+    """Return a value as bounds have it; None for null and for values that have no order here."""
+    if isinstance(value, datetime.datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.timezone.utc)
+        return (aware - _EPOCH) // _MICRO
+    if isinstance(value, datetime.date):
+        return value.toordinal() - _EPOCH.toordinal()
+    return value if isinstance(value, (bool, int, str, Decimal)) else None
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit != "ns")
+    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_date32, pa.types.is_string,
+             pa.types.is_large_string, pa.types.is_decimal128)  # fmt: skip
+    return any(test(kind) for test in tests)
+
+
+def bounds_of_rows(spec: PartitionSpec, values: pa.Table, places: Mapping[str, int]) -> list[FieldBounds]:
+    """Return the bounds of rows.
+
+    Args:
+        spec: the declaration.
+        values: the partitions of the rows, as `PartitionSpec.values` returns them.
+        places: see `column_places`.
+    """
+    result = []
+    for field in spec.fields:
+        column = values[field.name]
+        if field.source not in places or not _has_order(storage_type(column.type)):
+            continue
+        extremes = pc.min_max(column)
+        low, high = (ordinal(extremes[end].as_py()) for end in ("min", "max"))
+        if field.transform == "truncate" and _may_overflow(high, column.type, field.width):
+            continue
+        transform = f"{field.transform}[{field.width}]" if field.width else field.transform
+        result.append(FieldBounds(places[field.source], transform, low, high, column.null_count > 0))
+    return result
+
+
+def _may_overflow(high: Value | None, kind: pa.DataType, width: int) -> bool:
+    """Return whether the greatest truncated number may be the least number of its type, which overflows."""
+    if not isinstance(high, int) or not pa.types.is_signed_integer(kind):
+        return False
+    return bool(high > 2 ** (kind.bit_width - 1) - 1 - width)
+
+
+def column_places(schema: Schema, version: FileVersion) -> dict[str, int]:
+    """Return the place of each column among the `fields` of a file of a schema."""
+    owners = [field.id for field in owned_columns(schema.fields, version)]
+    return {field.name: owners.index(field.id) for field in schema.fields if field.id in owners}
+
+
+def bounds_text(bounds: Sequence[FieldBounds]) -> str:
+    """Return the end of a file's name; "" if it would be too long, or has nothing to say."""
+    if not bounds:
+        return ""
+    items = [
+        [each.place, each.transform, _plain(each.low), _plain(each.high), int(each.nulls)] for each in bounds
+    ]
+    data = json.dumps(items, separators=(",", ":"), ensure_ascii=False).encode()
+    text = base64.urlsafe_b64encode(data).decode().rstrip("=")
+    return f"{_MARK}{text}" if len(text) <= _MOST_CHARS else ""
+
+
+def _plain(value: Value | None) -> Any:
+    return {"decimal": str(value)} if isinstance(value, Decimal) else value
+
+
+@lru_cache(maxsize=100_000)
+def read_bounds(path: str) -> tuple[FieldBounds, ...]:
+    """Return the bounds in the name of a data file; none if there are none, or they are not understood."""
+    name = path.rpartition("/")[2].removesuffix(".lance")
+    if name[_NAME_CHARS : _NAME_CHARS + len(_MARK)] != _MARK:
+        return ()
+    text = name[_NAME_CHARS + len(_MARK) :]
+    try:
+        items = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return tuple(
+            FieldBounds(int(place), str(transform), _value(low), _value(high), bool(nulls))
+            for place, transform, low, high, nulls in items
+        )
+    except (ValueError, TypeError, KeyError):
+        return ()
+
+
+def _value(value: Any) -> Value | None:
+    return Decimal(value["decimal"]) if isinstance(value, dict) else value
+
+
+def bounds_of_fragment(fragment: table_pb2.DataFragment) -> Mapping[int, list[FieldBounds]]:
+    """Return the bounds of a fragment by the id of the column's field."""
+    if fragment.overlays:
+        return {}
+    result: dict[int, list[FieldBounds]] = {}
+    for file in fragment.files:
+        for bounds in read_bounds(file.path):
+            if 0 <= bounds.place < len(file.fields):
+                number = file.fields[bounds.place]
+                if sum(list(other.fields).count(number) for other in fragment.files) == 1:
+                    result.setdefault(number, []).append(bounds)
+    return result

@@ -1,0 +1,443 @@
+"""Partition fields: how a table declares them, and the partition of a row.
+
+A partition is a group of rows, and not a folder. The setting `partition-fields` of a table is a JSON list of
+its fields, with the keys and transforms of Iceberg's partition specs:
+
+    [{"name": "a", "source": "a", "source-id": 0, "transform": "identity"},
+     {"name": "ts_day", "source": "ts", "source-id": 3, "transform": "day"},
+     {"name": "id_bucket", "source": "id", "source-id": 1, "transform": "bucket[16]"},
+     {"name": "s_trunc", "source": "s", "source-id": 2, "transform": "truncate[4]"}]
+
+`source-id` is the id of the column's field, so that a renamed column stays a partition column; a table whose
+columns were replaced is matched by name. Writers that do not know the setting may ignore it.
+
+The values of transforms are those of Iceberg's specification; the transform of null is null:
+
+    identity      the value
+    year, month   years and months since 1970        int32
+    day           the day in UTC                     date
+    hour          hours since 1970 in UTC            int32
+    bucket[n]     (Murmur3 & 0x7fffffff) % n         int32    numbers, dates and times are hashed as 8 bytes
+    truncate[w]   numbers: v - (v mod w); text: the first w characters; bytes: the first w bytes
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.arrow.murmur3 import hash64, hash_bytes
+from spark_lance.errors import OptionError, SchemaError
+from spark_lance.file.base.schema import Field, Schema
+
+__all__ = [
+    "NO_PARTITIONS",
+    "PARTITION_FIELDS",
+    "PartitionField",
+    "PartitionSpec",
+    "parse_transform",
+    "storage_type",
+]
+
+PARTITION_FIELDS = "partition-fields"
+
+_TRANSFORM = re.compile(r"(identity|year|month|day|hour|bucket|truncate)(?:\[(\d+)\])?")
+_WITH_WIDTH = ("bucket", "truncate")
+_SUFFIXES = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
+_SQL_NAMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
+_MICROS = {"s": 1_000_000, "ms": 1000, "us": 1}
+_DAY_MICROS = 86_400_000_000
+_HOUR_MICROS = 3_600_000_000
+_MAX_WIDTH = 2**31 - 1
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PartitionField:
+    """One field of a declaration.
+
+    Attributes:
+        name: the name of the field in lists of partitions.
+        source: the column.
+        transform: "identity", "year", "month", "day", "hour", "bucket" or "truncate".
+        width: the number of buckets, or the width of `truncate`; 0 for others.
+        source_id: the id of the column's field; None before the table exists.
+    """
+
+    name: str
+    source: str
+    transform: str = "identity"
+    width: int = 0
+    source_id: int | None = None
+
+    @classmethod
+    def of(cls, source: str, transform: str, width: int = 0, name: str | None = None) -> PartitionField:
+        """Return a field with the usual name of its transform: `ts_day`, `id_bucket`, `s_trunc`."""
+        return cls(name or source + _SUFFIXES.get(transform, f"_{transform}"), source, transform, width)
+
+    @property
+    def sql(self) -> str:
+        """The field as PARTITIONED BY has it."""
+        column = self.source if re.fullmatch(r"[A-Za-z_]\w*", self.source) else _quoted(self.source)
+        if self.transform == "identity":
+            return column
+        name = _SQL_NAMES.get(self.transform, self.transform)
+        return f"{name}({self.width}, {column})" if self.width else f"{name}({column})"
+
+    def message(self) -> dict[str, Any]:
+        """Return the field as the setting has it."""
+        transform = f"{self.transform}[{self.width}]" if self.width else self.transform
+        identity = {} if self.source_id is None else {"source-id": self.source_id}
+        return {"name": self.name, "source": self.source, **identity, "transform": transform}
+
+    def check(self, field: Field) -> None:
+        """Refuse a column that the transform does not take.
+
+        Raises:
+            SchemaError: the column has another type.
+        """
+        kind = storage_type(field.described().arrow_type())
+        if field.is_blob or not _ACCEPTS[self.transform](kind):
+            raise SchemaError(
+                f"column {field.name!r} of type {kind} cannot be partitioned by {self.sql}: "
+                "choose another column"
+            )
+
+    def type(self, kind: pa.DataType) -> pa.DataType:
+        """Return the type of the values for a column of a type."""
+        if self.transform in ("identity", "truncate"):
+            return storage_type(kind)
+        return pa.date32() if self.transform == "day" else pa.int32()
+
+    def values(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the value of the transform for each value of a column."""
+        if isinstance(column.type, pa.BaseExtensionType):
+            storage = column.type.storage_type
+            column = pa.chunked_array([chunk.storage for chunk in column.chunks], storage)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if self.transform == "identity":
+            return column
+        chunks = [self._transformed(chunk) for chunk in column.chunks]
+        return pa.chunked_array(chunks, self.type(column.type))
+
+    def _transformed(self, values: pa.Array) -> pa.Array:
+        if pa.types.is_null(values.type):
+            return pa.nulls(len(values), self.type(values.type))
+        mask = values.is_null().to_numpy(zero_copy_only=False)
+        if self.transform == "truncate":
+            return _truncated(values, self.width)
+        if self.transform == "bucket":
+            numbers: Int64Array = (_hashes(values) & np.uint32(0x7FFFFFFF)).astype(np.int64) % self.width
+        else:
+            numbers = _periods(values, self.transform)
+        result = pa.array(numbers.astype(np.int32), pa.int32(), mask=mask)
+        return result.view(pa.date32()) if self.transform == "day" else result
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """The partition fields of a table, in their order. Can be pickled."""
+
+    fields: tuple[PartitionField, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.fields)
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, str]) -> PartitionSpec:
+        """Return the declaration in the settings of a table; one without fields if there is none.
+
+        Raises:
+            OptionError: the setting is not what the head of this module says.
+        """
+        text = config.get(PARTITION_FIELDS)
+        if not text:
+            return cls()
+        try:
+            return cls(tuple(_parsed(item) for item in json.loads(text)))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise OptionError(
+                f"the table property {PARTITION_FIELDS!r} is damaged ({error}): declare the partitions with "
+                f"ALTER TABLE ... UNSET TBLPROPERTIES ('{PARTITION_FIELDS}') and ADD PARTITION FIELD"
+            ) from None
+
+    def text(self) -> str:
+        """Return the setting."""
+        return json.dumps([field.message() for field in self.fields])
+
+    def bound(self, schema: Schema) -> PartitionSpec:
+        """Return the declaration with the names and ids of the columns of a table.
+
+        Raises:
+            SchemaError: the table lacks a column, its type does not fit, or a field occurs twice.
+        """
+        fields = []
+        for field in self.fields:
+            column = _column(field, schema)
+            field.check(column)
+            name = column.name if field.transform == "identity" and field.name == field.source else field.name
+            fields.append(replace(field, name=name, source=column.name, source_id=column.id))
+        names = [field.name.lower() for field in fields]
+        sources = [(field.source, field.transform) for field in fields]
+        for number, field in enumerate(fields):
+            if names.index(field.name.lower()) < number or sources.index(sources[number]) < number:
+                raise SchemaError(f"partition field {field.sql} is declared twice: write it once")
+        return PartitionSpec(tuple(fields))
+
+    def present(self, schema: Schema) -> PartitionSpec:
+        """Return the fields whose columns are in the schema of some files, bound to it.
+
+        For files of a table whose declaration does not fit any more, there may be none.
+        """
+        fields: list[PartitionField] = []
+        for field in self.fields:
+            try:
+                fields += PartitionSpec((field,)).bound(schema).fields
+            except SchemaError:
+                continue
+        return PartitionSpec(tuple(fields))
+
+    def values(self, rows: pa.Table) -> pa.Table:
+        """Return the partition of each row: a column for each field, by its name.
+
+        A column that the rows lack counts as null.
+        """
+        columns = [
+            field.values(rows[field.source])
+            if field.source in rows.column_names
+            else pa.chunked_array([pa.nulls(rows.num_rows)])
+            for field in self.fields
+        ]
+        return pa.Table.from_arrays(columns, names=[field.name for field in self.fields])
+
+    def sources(self) -> list[str]:
+        """Return the names of the columns, each once."""
+        return list(dict.fromkeys(field.source for field in self.fields))
+
+    def without(self, dropped: Iterable[PartitionField]) -> PartitionSpec:
+        """Return the declaration without some fields."""
+        gone = set(dropped)
+        return PartitionSpec(tuple(field for field in self.fields if field not in gone))
+
+    def find(self, name: str) -> PartitionField | None:
+        """Return the field of a name, whatever its case."""
+        return next((field for field in self.fields if field.name.lower() == name.lower()), None)
+
+
+NO_PARTITIONS = PartitionSpec()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _parsed(item: Mapping[str, Any]) -> PartitionField:
+    match = _TRANSFORM.fullmatch(item["transform"])
+    if match is None or (match[2] is not None) != (match[1] in _WITH_WIDTH):
+        raise ValueError(f"unknown transform {item['transform']!r}")
+    number = item.get("source-id")
+    if not isinstance(item["name"], str) or not isinstance(item["source"], str):
+        raise TypeError("a name is no text")
+    return PartitionField(
+        item["name"], item["source"], match[1], int(match[2] or 0), None if number is None else int(number)
+    )
+
+
+def _column(field: PartitionField, schema: Schema) -> Field:
+    """Return the column of a partition field: by id, or by name where the columns were replaced."""
+    by_id = [column for column in schema.fields if column.id == field.source_id]
+    exact = [column for column in schema.fields if column.name == field.source]
+    alike = [column for column in schema.fields if column.name.lower() == field.source.lower()]
+    columns = by_id or exact or alike
+    if len(columns) != 1:
+        names = ", ".join(column.name for column in schema.fields)
+        raise SchemaError(
+            f"partition field {field.sql} needs column {field.source!r}, and the table has {names}: name "
+            f"one of these, or run ALTER TABLE ... DROP PARTITION FIELD {field.sql}"
+        )
+    return columns[0]
+
+
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of values without an extension or a dictionary."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal128(kind))
+
+
+def _is_signed(kind: pa.DataType) -> bool:
+    return bool(_is_number(kind) and kind != pa.uint64())
+
+
+def _is_day_or_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+
+
+_ACCEPTS: Mapping[str, Any] = {
+    "identity": lambda kind: (
+        _is_number(kind)
+        or _is_text(kind)
+        or _is_bytes(kind)
+        or _is_day_or_time(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_floating(kind)
+    ),
+    "year": _is_day_or_time,
+    "month": _is_day_or_time,
+    "day": _is_day_or_time,
+    "hour": lambda kind: bool(pa.types.is_timestamp(kind)),
+    "bucket": lambda kind: _is_signed(kind) or _is_text(kind) or _is_bytes(kind) or _is_day_or_time(kind),
+    "truncate": lambda kind: _is_signed(kind) or _is_text(kind) or _is_bytes(kind),
+}
+
+
+def _micros(values: pa.Array) -> Int64Array:
+    """Return times, or the beginnings of days, in microseconds since 1970; zero for nulls."""
+    kind = values.type
+    numbers: Int64Array = (
+        values.view(pa.int32() if pa.types.is_date32(kind) else pa.int64()).fill_null(0).to_numpy()
+    ).astype(np.int64)
+    if pa.types.is_date32(kind):
+        return numbers * _DAY_MICROS
+    return numbers // 1000 if kind.unit == "ns" else numbers * _MICROS[kind.unit]
+
+
+def _periods(values: pa.Array, transform: str) -> Int64Array:
+    times = _micros(values)
+    if transform == "hour":
+        return times // _HOUR_MICROS
+    days = times // _DAY_MICROS
+    if transform == "day":
+        return days
+    unit = "M" if transform == "month" else "Y"
+    periods: Int64Array = days.astype("datetime64[D]").astype(f"datetime64[{unit}]").astype(np.int64)
+    return periods
+
+
+def _hashes(values: pa.Array) -> npt.NDArray[np.uint32]:
+    kind = values.type
+    if _is_text(kind) or _is_bytes(kind):
+        return hash_bytes(values.cast(pa.large_binary()).fill_null(b""))
+    if pa.types.is_decimal128(kind):
+        return hash_bytes(_shortest_bytes(values))
+    if pa.types.is_date32(kind):
+        return hash64(values.view(pa.int32()).fill_null(0).to_numpy().astype(np.int64).view(np.uint64))
+    if pa.types.is_timestamp(kind):
+        return hash64(_micros(values).view(np.uint64))
+    return hash64(values.fill_null(0).cast(pa.int64(), safe=False).to_numpy().view(np.uint64))
+
+
+def _shortest_bytes(values: pa.Decimal128Array) -> pa.LargeBinaryArray:
+    """Return the unscaled numbers of decimals as the least bytes that hold them, the highest first."""
+    raw = np.frombuffer(values.buffers()[1], np.uint8).reshape(-1, 16)
+    matrix = raw[values.offset : values.offset + len(values)][:, ::-1]
+    sign = np.where(matrix[:, :1] >= 128, 255, 0).astype(np.uint8)
+    # A leading byte is left out if it repeats the sign, and the next byte has the same sign.
+    repeats = (matrix[:, :-1] == sign) & ((matrix[:, 1:] >= 128) == (sign >= 128))
+    skipped = np.cumprod(repeats, axis=1).sum(axis=1)
+    keep = np.arange(16)[None, :] >= skipped[:, None]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(16 - skipped)])
+    data = np.ascontiguousarray(matrix[keep])
+    buffers = [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def _truncated(values: pa.Array, width: int) -> pa.Array:
+    kind = values.type
+    if _is_text(kind):
+        return pc.utf8_slice_codeunits(values, 0, width)
+    if _is_bytes(kind):
+        return pc.binary_slice(values, 0, width)
+    if pa.types.is_decimal128(kind):
+        return _truncated_decimals(values, width)
+    wide = values.fill_null(0).to_numpy()
+    with np.errstate(over="ignore"):
+        numbers = wide.astype(np.int64) - np.mod(wide.astype(np.int64), width)
+    mask = values.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(numbers.astype(wide.dtype), kind, mask=mask)
+
+
+def _truncated_decimals(values: pa.Decimal128Array, width: int) -> pa.Array:
+    """Return decimals whose unscaled number is a multiple of the width; distinct values are computed once."""
+    kind = values.type
+    encoded = values.dictionary_encode()
+    numbers = [_unscaled(value, kind.scale) for value in encoded.dictionary.to_pylist()]
+    rounded = [_decimal(number - number % width, kind.scale) for number in numbers]
+    return pa.array(rounded, pa.decimal128(38, kind.scale)).take(encoded.indices).cast(kind)
+
+
+def _unscaled(value: Decimal, scale: int) -> int:
+    sign, digits, exponent = value.as_tuple()
+    number: int = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
+    return -number if sign else number
+
+
+def _decimal(number: int, scale: int) -> Decimal:
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+
+
+def parse_transform(text: str) -> PartitionField:
+    """Return the field of an item of PARTITIONED BY, such as `a`, `days(ts)` or `bucket(16, id)`.
+
+    Raises:
+        OptionError: there is no such transform.
+    """
+    match = re.fullmatch(r"(\w+)\s*\((.*)\)", text.strip(), re.DOTALL)
+    if match is None:
+        return PartitionField.of(_unquoted(text), "identity")
+    name = match[1].lower()
+    arguments = [part.strip() for part in re.findall(r"`(?:[^`]|``)*`|[^,]+", match[2]) if part.strip()]
+    widths = [part for part in arguments if part.isdigit()]
+    columns = [part for part in arguments if not part.isdigit()]
+    transform = _ALIASES.get(name)
+    if transform is None:
+        raise OptionError(
+            f"PARTITIONED BY has no transform {name!r}: write a column, or years, months, days, hours, "
+            "bucket or truncate of one"
+        )
+    if len(columns) != 1 or len(widths) != (transform in _WITH_WIDTH):
+        form = f"{name}(16, column)" if transform in _WITH_WIDTH else f"{name}(column)"
+        raise OptionError(f"the partition field {text} is not understood: write {form}")
+    width = int(widths[0]) if widths else 0
+    if widths and not 1 <= width <= _MAX_WIDTH:
+        raise OptionError(f"the partition field {text} needs a number from 1 on")
+    return PartitionField.of(_unquoted(columns[0]), transform, width)
+
+
+_ALIASES = {
+    "identity": "identity",
+    **{name: name for name in ("year", "month", "day", "hour", "bucket", "truncate")},
+    **{plural: name for name, plural in _SQL_NAMES.items()},
+    "date": "day",
+    "date_hour": "hour",
+}
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    if text.startswith("`") and text.endswith("`"):
+        text = text[1:-1].replace("``", "`")
+    return text

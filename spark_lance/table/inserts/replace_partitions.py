@@ -1,0 +1,277 @@
+"""Which rows of a table are in the partitions of new rows: a dynamic overwrite deletes them.
+
+Null is a partition of its own. If another writer changes rows of these partitions between the version that
+was read and the commit, the overwrite fails: the rows of neither writer may get lost unseen. Changes of rows
+in other partitions do not matter.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.errors import IncompatibleConflictError
+from spark_lance.proto import table_pb2
+from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.format.addresses import Offsets, offsets_of
+from spark_lance.table.format.partition_bounds import FieldBounds, bounds_of_fragment, ordinal
+from spark_lance.table.format.partitions import PartitionSpec
+from spark_lance.table.format.row_keys import KeyIndex
+from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.rows.key_filter import KeyFilter, key_filter
+
+__all__ = ["PartitionKeys", "PartitionMatch", "partition_counts", "single_partition"]
+
+_WINDOW_BYTES = 64 << 20
+# Marks filters of partitions, which are compared with each other only.
+_PROBABILITY = 0.00058
+_MAX_INT32 = 0x7FFFFFFF
+_SHOWN = 3
+
+
+class PartitionKeys:
+    """A set of partitions.
+
+    Args:
+        spec: the declaration.
+        values: the partitions, as `PartitionSpec.values` returns them.
+    """
+
+    def __init__(self, spec: PartitionSpec, values: pa.Table) -> None:
+        self.spec = spec
+        self.rows = distinct_partitions(values)
+        self._types = self.rows.schema
+        self._index = KeyIndex(_null_safe(self.rows)) if self.rows.num_rows else None
+        self._ordinals = {tuple(ordinal(value) for value in row.values()) for row in self.rows.to_pylist()}
+
+    def mask(self, values: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return which rows are in one of the partitions."""
+        if self._index is None:
+            return np.zeros(values.num_rows, np.bool_)
+        typed = pa.table([_cast(values[name], self._types.field(name).type) for name in self._types.names],
+                         names=self._types.names)  # fmt: skip
+        result: npt.NDArray[np.bool_] = self._index.lookup(_null_safe(typed)) >= 0
+        return result
+
+    def has(self, bounds: Sequence[FieldBounds]) -> bool:
+        """Return whether a partition, by the bounds of its fields, is one of these."""
+        return tuple(each.low for each in bounds) in self._ordinals
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == kind else column.cast(kind)
+
+
+def distinct_partitions(values: pa.Table) -> pa.Table:
+    """Return each partition once."""
+    return values.group_by(values.column_names, use_threads=False).aggregate([])
+
+
+def _null_safe(values: pa.Table) -> list[pa.ChunkedArray]:
+    """Return columns without nulls that are equal if the values are; null equals null, and -0.0 is 0.0."""
+    columns = []
+    for column in values.columns:
+        kind = column.type
+        if pa.types.is_floating(kind):
+            column = pc.add(column.cast(pa.float64()), pa.scalar(0.0, pa.float64()))
+        elif pa.types.is_boolean(kind) or pa.types.is_null(kind):
+            column = column.cast(pa.int8())
+        columns.append(pc.fill_null(column, _zero(column.type)))
+        columns.append(column.is_null().cast(pa.int8()))
+    return columns
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.scalar("", kind)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.scalar(b"", kind)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.scalar(bytes(kind.byte_width), kind)
+    return pa.scalar(0, pa.int64()).cast(kind) if not pa.types.is_date32(kind) else pa.scalar(0, kind)
+
+
+def single_partition(spec: PartitionSpec, fragment: table_pb2.DataFragment) -> tuple[FieldBounds, ...] | None:
+    """Return the only partition of a fragment, by the names of its files; None if they do not tell one."""
+    bounds = bounds_of_fragment(fragment)
+    result = []
+    for field in spec.fields:
+        transform = f"{field.transform}[{field.width}]" if field.width else field.transform
+        parts = [
+            part
+            for part in bounds.get(-1 if field.source_id is None else field.source_id, ())
+            if part.transform == transform and part.is_single
+        ]
+        if not parts:
+            return None
+        result.append(parts[0])
+    return tuple(result)
+
+
+@dataclass(frozen=True)
+class PartitionMatch:
+    """The rows of a table that are in a partition of a new row. Can be pickled.
+
+    Attributes:
+        spec: the declaration, bound to the table's columns.
+    """
+
+    spec: PartitionSpec
+
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """The columns of the table that tell the partition."""
+        return tuple(self.spec.sources())
+
+    def read_rows(self, at: Snapshot, fragments: Sequence[table_pb2.DataFragment]) -> pa.Table:
+        """Return the partitions of new rows, each once."""
+        scan = at.scan(list(self.table_columns), fragments=fragments)
+        parts = [distinct_partitions(self.spec.values(rows)) for rows in scan.tables()]
+        empty = self.spec.values(scan.arrow_schema.empty_table())
+        return distinct_partitions(pa.concat_tables([empty, *parts], promote_options="permissive"))
+
+    def find(self, at: Snapshot, partitions: pa.Table) -> RowChanges:
+        """Return the rows of a version that are in one of the partitions."""
+        return RowChanges(at, find_partitions(at, PartitionKeys(self.spec, partitions)))
+
+    def inserted_keys(self, partitions: pa.Table) -> KeyFilter:
+        """Return the filter of the partitions: with it two overwrites of one partition conflict."""
+        ids = [-1 if field.source_id is None else field.source_id for field in self.spec.fields]
+        text = repr([(field.transform, field.width) for field in self.spec.fields])
+        columns = [_text(column) for column in partitions.columns]
+        result = key_filter([*ids, zlib.crc32(text.encode()) & _MAX_INT32], columns)
+        result.bloom.probability = _PROBABILITY
+        return result
+
+    def check_unchanged(self, first: RowSet, now: RowSet, at: Snapshot, partitions: pa.Table) -> None:
+        """Refuse to go on if rows of the partitions changed since the version that was read.
+
+        Raises:
+            IncompatibleConflictError: another writer changed rows of the partitions.
+        """
+        before, after = ({number: rows.offsets(number).tolist() for number in rows} for rows in (first, now))
+        if before == after:
+            return
+        names = "; ".join(
+            ", ".join(f"{name}={value}" for name, value in row.items())
+            for row in partitions.slice(0, _SHOWN).to_pylist()
+        )
+        more = "" if len(partitions) <= _SHOWN else f" and {len(partitions) - _SHOWN} more"
+        raise IncompatibleConflictError(
+            f"version {at.version} of {at.root} changed rows of a partition that this statement overwrites "
+            f"({names}{more}), and nothing was written: run the statement again"
+        )
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as texts, with a text for null that no value has."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return pa.chunked_array([pa.array(["n"] * len(column), pa.string())])
+    if pa.types.is_floating(kind):
+        column = pc.add(column.cast(pa.float64()), pa.scalar(0.0, pa.float64()))
+    elif pa.types.is_fixed_size_binary(kind):
+        column = column.cast(pa.binary())
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        texts = column.cast(pa.large_binary())
+        return pc.fill_null(pc.binary_join_element_wise(b"v", texts, pa.scalar(b"", pa.large_binary())), b"n")
+    texts = column.cast(pa.string())
+    return pc.fill_null(pc.binary_join_element_wise("v", texts, ""), "n")
+
+
+def find_partitions(at: Snapshot, keys: PartitionKeys) -> RowSet:
+    """Return the rows of a version that are in some partitions.
+
+    Files whose names tell their only partition are not opened.
+    """
+    rows: dict[int, Offsets] = {}
+    if not len(keys):
+        return RowSet.from_offsets(rows)
+    unknown = []
+    for fragment in at.fragments:
+        bounds = single_partition(keys.spec, fragment)
+        if bounds is None:
+            unknown.append(fragment)
+        elif keys.has(bounds):
+            total = at.physical_rows(fragment)
+            live = np.delete(np.arange(total, dtype=np.uint32), at.deletions(fragment))
+            if len(live):
+                rows[fragment.id] = live
+    scan = at.scan([*keys.spec.sources(), ROW_ADDRESS], fragments=unknown)
+    for task in scan.tasks():
+        parts = [np.empty(0, np.uint32)]
+        for table in task.tables(_WINDOW_BYTES):
+            matches = keys.mask(keys.spec.values(table))
+            parts.append(offsets_of(table[ROW_ADDRESS].to_numpy()[matches]))
+        offsets = np.concatenate(parts)
+        if len(offsets):
+            rows[task.message.id] = np.unique(offsets)
+    return RowSet.from_offsets(rows)
+
+
+def partition_counts(at: Snapshot, spec: PartitionSpec) -> pa.Table:
+    """Return each partition of a version, with its rows (`record_count`) and fragments (`file_count`).
+
+    The columns of the partition have the names of its fields. Files whose names tell their only partition are
+    not opened.
+    """
+    scan = at.scan(spec.sources())
+    empty = spec.values(scan.arrow_schema.empty_table())
+    parts = [_counted(empty)]
+    for fragment in at.fragments:
+        bounds = single_partition(spec, fragment)
+        if bounds is not None:
+            values = [
+                _scalar_column(each, column.type) for each, column in zip(bounds, empty.columns, strict=True)
+            ]
+            counts = [pa.array([at.live_rows(fragment)]), pa.array([1])]
+            names = [*empty.column_names, "record_count", "file_count"]
+            parts.append(pa.Table.from_arrays([*values, *counts], names=names))
+            continue
+        tables = [
+            _counted(spec.values(rows))
+            for rows in at.scan(spec.sources(), fragments=[fragment]).tables()
+            if rows.num_rows
+        ]
+        if tables:
+            merged = _summed(pa.concat_tables(tables, promote_options="permissive"), empty.column_names)
+            ones = pa.array(np.ones(merged.num_rows, np.int64))
+            place = merged.column_names.index("file_count")
+            parts.append(merged.set_column(place, "file_count", ones))
+    counted = _summed(pa.concat_tables(parts, promote_options="permissive"), empty.column_names)
+    return counted.filter(pc.greater(counted["record_count"], 0))
+
+
+def _scalar_column(bounds: FieldBounds, kind: pa.DataType) -> pa.Array:
+    value = bounds.low
+    if value is not None and (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
+        width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+        divisor = {"s": 1_000_000, "ms": 1000}.get(getattr(kind, "unit", ""), 1)
+        return pa.array([int(value) // divisor], width).view(kind)
+    return pa.array([value], kind)
+
+
+def _counted(values: pa.Table) -> pa.Table:
+    names = values.column_names
+    ones = pa.array(np.ones(values.num_rows, np.int64))
+    return _summed(values.append_column("record_count", ones).append_column("file_count", ones), names)
+
+
+def _summed(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    sums: Mapping[str, str] = {"record_count_sum": "record_count", "file_count_sum": "file_count"}
+    grouped = table.group_by(list(names), use_threads=False).aggregate(
+        [("record_count", "sum"), ("file_count", "sum")]
+    )
+    return grouped.rename_columns([sums.get(name, name) for name in grouped.column_names])

@@ -1,0 +1,132 @@
+# ruff: noqa: E501
+"""Statements about partitions: the same rows as on Parquet, and what a declaration shows of itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+import spark_lance
+from tests.conftest import interpreted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+Run = Callable[[str], list[tuple[Any, ...]]]
+DYNAMIC = "spark.sql.sources.partitionOverwriteMode"
+
+
+@pytest.fixture
+def session(spark: SparkSession, tmp_path: Path) -> SparkSession:
+    return spark_lance.enable(interpreted(spark.newSession()), root=str(tmp_path / "root"))
+
+
+@pytest.fixture
+def run(session: SparkSession) -> Run:
+    return lambda text: [tuple(row) for row in session.sql(text).collect()]
+
+
+def test_a_declaration_shows_itself_and_changes(session: SparkSession, run: Run) -> None:
+    run(
+        "CREATE TABLE lance.t (id INT, s STRING, ts TIMESTAMP) PARTITIONED BY (days(ts), bucket(16, id), truncate(2, s))"
+    )
+    run("INSERT INTO lance.t VALUES (1, 'abc', TIMESTAMP'2026-01-01 10:00:00'), (3, null, null)")
+    assert (
+        "PARTITIONED BY (days(ts), bucket(16, id), truncate(2, s))" in run("SHOW CREATE TABLE lance.t")[0][0]
+    )
+    assert run("SHOW PARTITIONS lance.t") == [
+        ("ts_day=2026-01-01/id_bucket=4/s_trunc=ab",),
+        ("ts_day=null/id_bucket=3/s_trunc=null",),
+    ]
+    run("ALTER TABLE lance.t DROP PARTITION FIELD days(ts)")
+    run("ALTER TABLE lance.t REPLACE PARTITION FIELD s_trunc WITH truncate(1, s) AS first")
+    run("ALTER TABLE lance.t ADD PARTITION FIELD months(ts)")
+    parts = [row[1] for row in run("DESCRIBE lance.t") if row[0].startswith("Part ")]
+    assert parts == ["bucket(16, id)", "truncate(1, s)", "months(ts)"]
+    assert run("SHOW PARTITIONS lance.t")[0] == ("id_bucket=3/first=null/ts_month=null",)
+    run("ALTER TABLE lance.t RENAME COLUMN s TO name")
+    assert "truncate(1, name)" in run("SHOW CREATE TABLE lance.t")[0][0]
+    with pytest.raises(PySparkException, match="DROP PARTITION FIELD bucket"):
+        run("ALTER TABLE lance.t DROP COLUMN id")
+    run("CREATE OR REPLACE TABLE lance.t AS SELECT 1 AS id")
+    assert "PARTITIONED" not in run("SHOW CREATE TABLE lance.t")[0][0]
+
+
+def test_functions(run: Run) -> None:
+    assert {f"lance.system.{name}" for name in ("bucket", "days", "lance_version")} <= {
+        row[0] for row in run("SHOW USER FUNCTIONS IN lance.system")
+    }
+    assert run(
+        "SELECT lance.bucket(2147483647, 34), lance.bucket(2147483647, 'iceberg'), lance.truncate(10, -1), "
+        "lance.truncate(50, 10.65BD), lance.months(DATE'1969-12-31'), lance.system.bucket(4, CAST(null AS INT)), "
+        "lance.hours(TIMESTAMP_NTZ'2017-11-16 22:31:08'), lance.bucket(2147483647, 14.20BD)"
+    ) == [
+        (
+            2017239379,
+            1210000089,
+            -10,
+            Decimal("10.50"),
+            -1,
+            None,
+            419686,
+            -500754589 & 0x7FFFFFFF,
+        )
+    ]
+    assert run("SELECT lance.lance_version()") == [(spark_lance.__version__,)]
+
+
+def test_writers_of_dataframes(session: SparkSession, run: Run, tmp_path: Path) -> None:
+    frame: DataFrame = session.range(30_000).selectExpr("id", "CAST(id % 3 AS INT) AS p")
+    frame.writeTo("lance.a").partitionedBy("p").create()
+    with pytest.raises(PySparkException, match="partitionedBy"):
+        frame.write.format("lance").mode("append").partitionBy("p").save(str(tmp_path / "by_path"))
+    frame.writeTo(f"lance.`{tmp_path / 'by_path'}`").partitionedBy("p").create()
+    for name in ("lance.a", f"lance.`{tmp_path / 'by_path'}`"):
+        assert run(f"SHOW PARTITIONS {name}") == [("p=0",), ("p=1",), ("p=2",)]
+        assert run(f"SELECT count(*) FROM {name} WHERE p = 1") == [(10_000,)]
+    assert run("SELECT count(*) FROM lance.a.data_files") == [(3,)]
+    session.sql("SELECT 7L AS id, 1 AS p").writeTo("lance.a").overwritePartitions()
+    assert run("SELECT p, count(*) FROM lance.a GROUP BY p ORDER BY p") == [(0, 10_000), (1, 1), (2, 10_000)]
+
+
+def test_random_statements_do_what_they_do_on_parquet(session: SparkSession, run: Run) -> None:
+    chance = random.Random(7)
+    run("CREATE OR REPLACE TEMPORARY VIEW source AS SELECT 0 AS id, 0 AS a, 'x' AS b LIMIT 0")
+    tables = ("lance.r", "spark_catalog.default.partitions_parquet")
+    run(f"DROP TABLE IF EXISTS {tables[1]}")
+    for table, kind in zip(tables, ("lance", "parquet"), strict=True):
+        run(f"CREATE TABLE {table} (id INT, a INT, b STRING) USING {kind} PARTITIONED BY (a, b)")
+
+    def rows() -> str:
+        return ", ".join(
+            f"({chance.randrange(99)}, {chance.choice(['1', '2', 'null'])}, {chance.choice(['x', 'Y', 'null'])!r})"
+            for _ in range(chance.randrange(1, 4))
+        ).replace("'null'", "null")
+
+    statements = (
+        lambda: f"INSERT INTO {{t}} VALUES {rows()}",
+        lambda: f"INSERT OVERWRITE {{t}} VALUES {rows()}",
+        lambda: f"INSERT OVERWRITE {{t}} PARTITION (a = '1', b) SELECT col1, col3 FROM (VALUES {rows()})",
+        lambda: f"INSERT OVERWRITE {{t}} PARTITION (A = 2, B = 'x') SELECT col1 FROM (VALUES {rows()})",
+        lambda: f"INSERT INTO {{t}} PARTITION (a = null, b = 'x') VALUES ({chance.randrange(99)})",
+        lambda: "ALTER TABLE {t} DROP IF EXISTS PARTITION (a = 1, b = 'x'), PARTITION (a = 2, b = 'Y')",
+        lambda: "ALTER TABLE {t} ADD IF NOT EXISTS PARTITION (a = 1, b = 'Y')",
+    )
+    try:
+        for number in range(40):
+            statement = chance.choice(statements)()
+            session.conf.set(DYNAMIC, chance.choice(["static", "dynamic"]))
+            for table in tables:
+                run(statement.format(t=table))
+            one, two = (sorted(run(f"SELECT id, a, b FROM {table}"), key=repr) for table in tables)
+            assert one == two, (number, session.conf.get(DYNAMIC), statement)
+    finally:
+        session.conf.unset(DYNAMIC)
+        run(f"DROP TABLE {tables[1]}")
