@@ -14,7 +14,7 @@ from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.driver.interpreters import check_workers
 from spark_lance.spark.driver.start import start_parts
 from spark_lance.spark.source import LanceDataSource
-from spark_lance.spark.sql.register import catalog_wish, take_save_modes, tell_of_missing
+from spark_lance.spark.sql.register import enable_request, take_save_modes, tell_of_missing
 
 __all__ = ["enable"]
 
@@ -67,8 +67,8 @@ def enable(
     avoid_waiting_udfs(spark)
     if not check_workers(spark):
         _register_format(spark)
-    started = start_parts(spark, catalog_wish(spark, catalog, root), new_sessions=new_sessions)
-    tell_of_missing(started.missing, is_explicit=root is not None)
+    result = start_parts(spark, enable_request(spark, catalog, root), new_sessions=new_sessions)
+    tell_of_missing(result.missing, is_explicit=root is not None)
     if save_modes:
         take_save_modes(spark)
     return spark

@@ -17,7 +17,7 @@ import spark_lance
 from spark_lance.spark.driver import java_classes
 from spark_lance.spark.sql import bridge
 from spark_lance.spark.sql.bridge import VERBS
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.protocol import ANSWERS, PARTS, REQUESTS
 from tests.spark.protocol_java import NAME, java_class
 
@@ -63,7 +63,7 @@ def test_java_has_the_same_keys() -> None:
 def checked(verb: str, answer_to: Callable[[str], bridge.Answer], verbs: set[str]) -> bridge.Answer:
     """Return what answers a verb, after it has checked the keys of the request and of the answer."""
 
-    def answer(question: Question) -> Any:
+    def answer(question: BridgeRequest) -> Any:
         kind: Any = REQUESTS[verb]
         keys = question.request.keys()
         assert kind.__required_keys__ <= keys <= kind.__required_keys__ | kind.__optional_keys__, verb

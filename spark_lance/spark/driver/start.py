@@ -39,8 +39,8 @@ __all__ = [
     "FORMAT",
     "NOT_TAKEN",
     "PUBLISHED",
-    "Started",
-    "Wish",
+    "EnableRequest",
+    "EnableResult",
     "may_answer",
     "start",
     "start_parts",
@@ -113,14 +113,14 @@ NOT_TAKEN = "the driver's class loader takes no classes"
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The parts that a session is to get.
+class EnableRequest:
+    """A request to start parts of this package in a session's JVM.
 
     Attributes:
-        parts: their classes, in order.
-        vital: those of them without which none that follows is started.
-        answers: a `java.util.function.BiFunction` in Python, for questions of the parts.
-        arguments: what they ask for by name.
+        parts: the classes of the parts, in order.
+        vital: parts without which no later part is started.
+        answers: a `java.util.function.BiFunction` in Python, which answers requests of the parts.
+        arguments: arguments of the parts, by name.
     """
 
     parts: Sequence[str] = ()
@@ -130,29 +130,31 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Started:
-    """The result of a start.
+class EnableResult:
+    """The result of an `EnableRequest`.
 
     Attributes:
-        missing: classes that are not there or could not be started, and why, in a line.
-        settings: the settings of Spark's context that were asked for, None for those that are not set.
+        missing: for each class that was not started, the reason in one line.
+        settings: the requested settings of Spark's context. An unset one is None.
     """
 
     missing: Mapping[str, str]
     settings: Mapping[str, str | None]
 
 
-def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str] = ()) -> Started:
+def start(
+    spark: Any, request: EnableRequest, *, new_sessions: bool, settings: Sequence[str] = ()
+) -> EnableResult:
     """Give a session its parts, and make it the active one of the calling thread.
 
     Args:
         spark: a classic session.
-        wish: the parts; they are left out where the driver takes no classes.
+        request: the parts; they are left out where the driver takes no classes.
         new_sessions: do it for sessions that are made later, too.
         settings: names of settings of Spark's context to tell.
     """
     jvm = jvm_view(spark)
-    parts = [FORMAT, *wish.parts]
+    parts = [FORMAT, *request.parts]
     missing: dict[str, str] = {}
     try:
         published = java_classes.can_publish(jvm)
@@ -161,39 +163,39 @@ def start(spark: Any, wish: Wish, *, new_sessions: bool, settings: Sequence[str]
         missing.update(lost)
         if not published:
             missing.update(dict.fromkeys(parts, NOT_TAKEN))
-        request = {
-            "parts": list(wish.parts) if published else [],
-            "vital": list(wish.vital),
+        message = {
+            "parts": list(request.parts) if published else [],
+            "vital": list(request.vital),
             "asked": list(settings),
             "newSessions": new_sessions,
-            **wish.arguments,
+            **request.arguments,
         }
-        answers = wish.answers if published and may_answer(jvm) else None
+        answers = request.answers if published and may_answer(jvm) else None
         if answers is not None:
             start_callbacks(spark)
         starting = loader.loadClass(_STARTS).newInstance()
-        answer = json.loads(starting.start(java_session(spark), answers, json.dumps(request)))
+        answer = json.loads(starting.start(java_session(spark), answers, json.dumps(message)))
     except Py4JError as error:
         reason = missing.get(_STARTS) or java_classes.first_line(error)
-        return Started({**dict.fromkeys(parts, reason), **missing}, {})
+        return EnableResult({**dict.fromkeys(parts, reason), **missing}, {})
     # Why a class was not compiled says more than that it is not there.
-    return Started({**answer["missing"], **missing}, answer["settings"])
+    return EnableResult({**answer["missing"], **missing}, answer["settings"])
 
 
-def start_parts(spark: SparkSession, wish: Wish, *, new_sessions: bool = False) -> Started:
-    """Give a session the parts of `wish`. Calling it again is harmless.
+def start_parts(spark: SparkSession, request: EnableRequest, *, new_sessions: bool = False) -> EnableResult:
+    """Give a session the parts of `request`. Calling it again is harmless.
 
     Args:
         spark: a classic session, which is the calling thread's active one from then on.
-        wish: the parts.
+        request: the parts.
         new_sessions: do the same for all sessions that the driver makes from now on, those of Spark Connect
             clients too if it is their server.
     """
-    started = start(spark, wish, new_sessions=new_sessions, settings=list(FAST_SETTINGS))
-    if FORMAT in started.missing:
-        _warn_of_threads(started.missing[FORMAT])
-    tell_of_settings(started.settings)
-    return started
+    result = start(spark, request, new_sessions=new_sessions, settings=list(FAST_SETTINGS))
+    if FORMAT in result.missing:
+        _warn_of_threads(result.missing[FORMAT])
+    tell_of_settings(result.settings)
+    return result
 
 
 @cache

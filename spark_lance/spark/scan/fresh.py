@@ -102,7 +102,7 @@ class FreshReader(LanceReader):
         """Return the number of rows, if it is known without a filter or little has to be read."""
         if self._condition is None:
             return self._fresh.count()
-        batches = self.bounded(most_rows, most_bytes)
+        batches = self.read_if_small(most_rows, most_bytes)
         return None if batches is None else sum(batch.num_rows for batch in batches)
 
     def size(self) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class FreshReader(LanceReader):
         rows = self._fresh.count()
         return rows, int(rows * (self._width + ROW_HEADER_BYTES))
 
-    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+    def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
         """Return all rows, if there are few before a filter; None otherwise."""
         if self._fresh.count() > most_rows or self.size()[1] > most_bytes:
             return None

@@ -92,7 +92,7 @@ class MetadataReader(DataSourceReader):
         """
         return _table(options).schema
 
-    def narrow(self, trees: Sequence[Expression], limit: int | None = None) -> None:
+    def set_filters(self, trees: Sequence[Expression], limit: int | None = None) -> None:
         """Read only rows that meet all conditions on columns of the table, at most `limit` of them."""
         self._limit = limit
         if trees:
@@ -103,7 +103,7 @@ class MetadataReader(DataSourceReader):
         """Return the work of the one task."""
         return [InputPartition(0)]
 
-    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+    def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
         """Return all rows, if they are no more than these; None otherwise."""
         batches: list[pa.RecordBatch] = []
         for batch in self.read(self.partitions()[0]):

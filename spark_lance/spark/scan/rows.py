@@ -201,10 +201,10 @@ class LanceReader(DataSourceReader):
         # The condition that all of these rows are known to meet.
         self._met: Condition | None = None
 
-    def narrow(
+    def set_filters(
         self, trees: Sequence[Expression], limit: int | None = None, *, alone: bool = False, skip: int = 0
     ) -> None:
-        """Read fewer rows; called before anything is planned.
+        """Set filters and a limit. Call it before anything is planned.
 
         Args:
             trees: conditions on columns of the table, all of which the rows meet.
@@ -218,8 +218,8 @@ class LanceReader(DataSourceReader):
             self._condition = condition if self._condition is None else self._condition.and_also(condition)
         self._limit, self._alone, self._skip = limit, alone, skip
 
-    def keep(self, rows: RowSet) -> None:
-        """Read some rows only, which meet all conditions; called before anything is planned."""
+    def set_rows(self, rows: RowSet) -> None:
+        """Read only these rows, which meet all conditions. Call it before anything is planned."""
         self._rows_kept = rows
         self._met, self._condition = self._condition, None
 
@@ -276,14 +276,14 @@ class LanceReader(DataSourceReader):
             rows = min(rows, self._limit)
         return rows, int(rows * (self._width + ROW_HEADER_BYTES))
 
-    def amounts(self) -> ScanMetrics:
-        """Return what of the table is read."""
+    def metrics(self) -> ScanMetrics:
+        """Return the metrics of the plan."""
         fragments = len(self._tasks)
         rows, size = self.size()
         return ScanMetrics(fragments, len(self._scan.fragments) - fragments, rows, size)
 
-    def about(self) -> str:
-        """Return what EXPLAIN says of the read."""
+    def explain(self) -> str:
+        """Return the text that EXPLAIN shows for this read."""
         lines = [f"version: {self.ref.version}"]
         condition = self._condition or self._met
         if condition is not None:
@@ -294,9 +294,9 @@ class LanceReader(DataSourceReader):
             lines.append(f"limit: {self._limit}")
         chosen = sum(task.selection is not None for task in self._tasks)
         rows = f", of {chosen} only rows that an index or their numbers name" if chosen else ""
-        amounts = self.amounts()
-        lines.append(f"fragments: {amounts.fragments} read{rows}, {amounts.skipped} skipped")
-        lines.append(f"rows: at most {amounts.rows}")
+        metrics = self.metrics()
+        lines.append(f"fragments: {metrics.fragments} read{rows}, {metrics.skipped} skipped")
+        lines.append(f"rows: at most {metrics.rows}")
         return "; ".join(lines)
 
     @property
@@ -310,7 +310,7 @@ class LanceReader(DataSourceReader):
             return None
         return sum(live_rows(task) for task in self._tasks)
 
-    def streamed(self, most_bytes: int) -> Iterator[pa.RecordBatch] | None:
+    def stream_if_small(self, most_bytes: int) -> Iterator[pa.RecordBatch] | None:
         """Stream the batches of all rows, keeping none, if little has to be read; return None otherwise.
 
         Args:
@@ -334,7 +334,7 @@ class LanceReader(DataSourceReader):
     def _most_files(self) -> int:
         return _MOST_FILES if not self._tasks or self._tasks[0].store.is_local else _MOST_FAR_FILES
 
-    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+    def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
         """Return all rows, if these are few and little has to be read for them; None otherwise.
 
         Args:

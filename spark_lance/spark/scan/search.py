@@ -187,7 +187,7 @@ class SearchReader(DataSourceReader):
             for batch in table.to_batches(self._options.batch_size):
                 yield convert(batch)
 
-    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+    def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
         """Return the results, if k is small and only few rows are compared one by one.
 
         The search reads only the parts of an index that it needs. A hybrid search has no answer here, nor has

@@ -34,7 +34,7 @@ from spark_lance.spark.options.options import check_batch
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.scans import (
     Read,
     TargetRows,
@@ -206,7 +206,7 @@ _MOST_LOOKED = 1 << 16
 _ESTIMATED = (st.IntegralType, st.DecimalType, st.DateType, st.TimestampType, st.BooleanType)
 
 
-def push_aggregates(question: Question) -> dict[str, Any] | None:
+def push_aggregates(question: BridgeRequest) -> dict[str, Any] | None:
     """Return the rows of aggregates, as `plan_scan` returns rows; None if tasks have to find them.
 
     `groups` are the paths of the columns that rows are grouped by, `aggregates` have a `function`, its `path`
@@ -226,7 +226,7 @@ def push_aggregates(question: Question) -> dict[str, Any] | None:
     return {**rows, "schema": schema.json(), "ref": version_answer(read.opened[0])}
 
 
-def column_statistics(question: Question) -> dict[str, Any]:
+def column_statistics(question: BridgeRequest) -> dict[str, Any]:
     """Return statistics of columns of a scan from indices, for estimates.
 
     `columns` have `nulls` and `distinct` (None if not known) by name; the two rows are the least and the
@@ -320,7 +320,9 @@ class _Facts:
             pending.append(accumulator)
         paths = [one["path"] for one in aggregates]
         columns = _only([path for path in paths if path is not None], seen)
-        batches = reader_of(self.read, columns, self.request).streamed(most_bytes) if most_rows > 0 else None
+        batches = (
+            reader_of(self.read, columns, self.request).stream_if_small(most_bytes) if most_rows > 0 else None
+        )
         if batches is None:
             return None
         for batch in batches:
@@ -401,9 +403,9 @@ class _Facts:
             return None
         schema = _only([path], self.read.seen)
         reader = reader_of(self.read, schema, self.request)
-        reader.keep(rows)
+        reader.set_rows(rows)
         most_rows, most_bytes = local_bounds(self.request)
-        batches = reader.bounded(max(most_rows, _MOST_LOOKED), most_bytes)
+        batches = reader.read_if_small(max(most_rows, _MOST_LOOKED), most_bytes)
         kind = spark_type_of(path, schema)
         if batches is None or kind is None:
             return None

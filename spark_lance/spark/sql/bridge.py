@@ -12,14 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.table.constraints import evaluate_with
 
 __all__ = ["VERBS", "Bridge"]
 
 logger = logging.getLogger(__name__)
 
-Answer = Callable[[Question], Any]
+Answer = Callable[[BridgeRequest], Any]
 
 # Verb -> the module of this package with the function that answers it. It is imported at the first question:
 # a session that only reads does not load the code for changing tables.
@@ -108,7 +108,7 @@ class Bridge:
         """Answer a question: `{"answer": ...}`, or `{"error": kind, "message": ..., "name": [...]}`."""
         request = json.loads(question)
         try:
-            answer = _answer_to(request["verb"])(Question(self._spark, request, subject))
+            answer = _answer_to(request["verb"])(BridgeRequest(self._spark, request, subject))
         except (errors.LanceError, OSError, PySparkException) as error:
             return json.dumps(_failure(error, request))
         return json.dumps({"answer": answer})

@@ -269,13 +269,13 @@ def inside(catalog: OpenCatalog, name: Name) -> Name:
 
 
 @dataclass(frozen=True)
-class Question:
-    """A question of the Java side.
+class BridgeRequest:
+    """A request of the Java side; `protocol` has the types of requests and answers.
 
     Attributes:
         spark: a session of the driver.
-        request: the decoded question.
-        subject: the Java object that it is about, or None.
+        request: the decoded JSON object.
+        subject: the Java object that the request is about, or None.
     """
 
     spark: SparkSession
@@ -284,11 +284,11 @@ class Question:
 
     @property
     def catalog(self) -> OpenCatalog:
-        """The catalog that is asked."""
+        """The catalog of the request."""
         catalog = OpenCatalog.of(self.request["catalog"], self.request["options"])
         return replace(catalog, session=self.spark) if catalog.name == SESSION_CATALOG else catalog
 
     @property
     def name(self) -> Name:
-        """The name that the question is about."""
+        """The name in the request."""
         return tuple(self.request["name"])

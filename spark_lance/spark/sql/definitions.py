@@ -23,7 +23,7 @@ from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, TABLE_OPTIONS, check_setting
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sink.table_columns import check_known
-from spark_lance.spark.sql.catalogs import OpenCatalog, Question, is_path
+from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, is_path
 from spark_lance.spark.sql.properties import key_options
 from spark_lance.spark.sql.session_names import described_columns, local_path
 from spark_lance.spark.sql.tables import check_no_branch, load_table, partitioning
@@ -52,7 +52,7 @@ _RESERVED = frozenset(
 _FORMAT = "lance"
 
 
-def create_table(question: Question) -> dict[str, Any]:
+def create_table(question: BridgeRequest) -> dict[str, Any]:
     """Make an empty table and return it; a LOCATION in the session's own catalog may have a table already."""
     uri = _place(question, replaces=False)
     if question.catalog.session is not None and _location(question) and _is_table(question, uri):
@@ -64,7 +64,7 @@ def create_table(question: Question) -> dict[str, Any]:
     return load_table(question)
 
 
-def stage_table(question: Question) -> dict[str, Any]:
+def stage_table(question: BridgeRequest) -> dict[str, Any]:
     """Return a table that is about to be made or replaced, without touching anything."""
     mode = question.request["mode"]
     exists = _exists(question)
@@ -98,7 +98,7 @@ def stage_table(question: Question) -> dict[str, Any]:
     }
 
 
-def commit_staged(question: Question) -> None:
+def commit_staged(question: BridgeRequest) -> None:
     """End a staged statement: make the table if no rows were written, and give it its name."""
     staged = question.request["staged"]
     if not question.request["written"]:
@@ -109,11 +109,11 @@ def commit_staged(question: Question) -> None:
         _register(question, staged["uri"])
 
 
-def abort_staged(question: Question) -> None:
+def abort_staged(question: BridgeRequest) -> None:
     """End a staged statement that failed: its write has cleaned up, and no name was given yet."""
 
 
-def _place(question: Question, *, replaces: bool) -> str:
+def _place(question: BridgeRequest, *, replaces: bool) -> str:
     """Return the path of a table that is to be made or replaced.
 
     Raises:
@@ -148,12 +148,12 @@ def _place(question: Question, *, replaces: bool) -> str:
     return catalog.names.place(name)
 
 
-def _location(question: Question) -> str | None:
+def _location(question: BridgeRequest) -> str | None:
     location: str | None = question.request["properties"].get("location")
     return location
 
 
-def _external_place(question: Question, location: str, *, replaces: bool) -> str:
+def _external_place(question: BridgeRequest, location: str, *, replaces: bool) -> str:
     """Return the place of an external table of the session's own catalog.
 
     Raises:
@@ -176,12 +176,12 @@ def _external_place(question: Question, location: str, *, replaces: bool) -> str
     return uri
 
 
-def _is_table(question: Question, uri: str) -> bool:
+def _is_table(question: BridgeRequest, uri: str) -> bool:
     options = question.catalog.options(uri, question.name)
     return LanceTable.isLanceTable(question.spark, options.pop("path"), **options)
 
 
-def _check_same(question: Question, uri: str) -> None:
+def _check_same(question: BridgeRequest, uri: str) -> None:
     """Refuse to register a table under a statement that describes another one.
 
     Raises:
@@ -210,7 +210,7 @@ def _check_same(question: Question, uri: str) -> None:
         )
 
 
-def _check_format(question: Question) -> None:
+def _check_format(question: BridgeRequest) -> None:
     provider = question.request["properties"].get("provider", _FORMAT)
     # Spark's writers of DataFrames name the session's default format where the user names none.
     is_default = question.request["default_format"] and provider == question.spark.conf.get(
@@ -223,7 +223,7 @@ def _check_format(question: Question) -> None:
         )
 
 
-def _exists(question: Question) -> bool:
+def _exists(question: BridgeRequest) -> bool:
     try:
         options = question.catalog.reads(question.name)
     except TableNotFoundError:
@@ -231,7 +231,7 @@ def _exists(question: Question) -> bool:
     return LanceTable.isLanceTable(question.spark, options.pop("path"), **options)
 
 
-def _register(question: Question, uri: str, *, is_new: bool = True) -> None:
+def _register(question: BridgeRequest, uri: str, *, is_new: bool = True) -> None:
     if is_path(question.name):
         return
     if question.catalog.session is not None:
@@ -241,7 +241,7 @@ def _register(question: Question, uri: str, *, is_new: bool = True) -> None:
         question.catalog.names.add(question.name, uri, {})
 
 
-def _make(question: Question, mode: str, uri: str) -> None:
+def _make(question: BridgeRequest, mode: str, uri: str) -> None:
     """Make an empty table, or an empty version of one that is replaced."""
     options, settings = _split_for(question)
     catalog: OpenCatalog = question.catalog
@@ -272,7 +272,7 @@ def _make(question: Question, mode: str, uri: str) -> None:
     builder.partition(PartitionSpec.of_config(settings)).execute()
 
 
-def _constraints(question: Question) -> list[Constraint]:
+def _constraints(question: BridgeRequest) -> list[Constraint]:
     """Return the constraints of a statement."""
     result = []
     for values in question.request["constraints"]:
@@ -298,7 +298,7 @@ def _set(table: LanceTable, settings: Mapping[str, str]) -> None:
         table.setConfig(changed)
 
 
-def _describe(question: Question, uri: str) -> None:
+def _describe(question: BridgeRequest, uri: str) -> None:
     _, settings = _split_for(question)
     options = question.catalog.options(uri, question.name)
     table = LanceTable.forPath(question.spark, options.pop("path"), **options)
@@ -307,7 +307,7 @@ def _describe(question: Question, uri: str) -> None:
         table.dataset().update_schema_metadata({"comment": comment})
 
 
-def _split_for(question: Question) -> tuple[dict[str, str], dict[str, str]]:
+def _split_for(question: BridgeRequest) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options and settings of TBLPROPERTIES, with CLUSTER BY and PARTITIONED BY."""
     options, settings = _split(question.request["properties"])
     if names := _clustering(question):
@@ -344,13 +344,13 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
     return options, settings
 
 
-def _clustering(question: Question) -> list[str]:
+def _clustering(question: BridgeRequest) -> list[str]:
     """Return the columns of CLUSTER BY."""
     parts = [_CLUSTER_BY.fullmatch(text) for text in question.request["partitions"]]
     return [name.strip().strip("`") for part in parts if part for name in part[1].split(",") if name.strip()]
 
 
-def _declared(question: Question) -> PartitionSpec:
+def _declared(question: BridgeRequest) -> PartitionSpec:
     """Return the declaration of PARTITIONED BY.
 
     Raises:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.io.store import join
-from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
+from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, texts
 from spark_lance.spark.table.maintaining import Optimizing
 from spark_lance.spark.table.table import LanceTable
@@ -43,27 +43,27 @@ def _moment(micros: int) -> datetime:
     return datetime.fromtimestamp(micros / 1e6, timezone.utc)
 
 
-def _frame(question: Question, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
+def _frame(question: BridgeRequest, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
     return question.spark.createDataFrame(list(rows), columns)
 
 
-def _restored(question: Question, table: LanceTable, version: int) -> DataFrame:
+def _restored(question: BridgeRequest, table: LanceTable, version: int) -> DataFrame:
     before = table.version
     table.restoreToVersion(version).collect()
     return _frame(question, [(before, table.version)], _MOVED)
 
 
-def _rollback_to_snapshot(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _rollback_to_snapshot(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     return _restored(question, table, int(a["snapshot_id"]))
 
 
-def _rollback_to_timestamp(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _rollback_to_timestamp(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
     version = version_at(dataset.table, _moment(a["timestamp"]))
     return _restored(question, table, version)
 
 
-def _set_current_snapshot(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _set_current_snapshot(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     if (a["snapshot_id"] is None) == (a["ref"] is None):
         raise OptionError("set_current_snapshot needs a snapshot_id or a ref: ref => 'tag'")
     if a["snapshot_id"] is not None:
@@ -79,7 +79,7 @@ def _set_current_snapshot(question: Question, table: LanceTable, a: Mapping[str,
     return _frame(question, [(before, table.version)], _MOVED)
 
 
-def _ancestors_of(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _ancestors_of(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
     newest = dataset.version if a["snapshot_id"] is None else int(a["snapshot_id"])
     dataset.checkout_version(newest)
@@ -87,7 +87,7 @@ def _ancestors_of(question: Question, table: LanceTable, a: Mapping[str, Any]) -
     return rows.selectExpr("version AS snapshot_id", "unix_millis(timestamp) AS timestamp")
 
 
-def _expire_snapshots(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _expire_snapshots(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
     config = dataset.config()
     drop_expired_refs(dataset.store, dataset.main_root, _setting(config, _MAX_REF_AGE))
@@ -117,7 +117,7 @@ def _expire_snapshots(question: Question, table: LanceTable, a: Mapping[str, Any
     )
 
 
-def _age(question: Question, dataset: LanceDataset, older_than: int | None) -> timedelta:
+def _age(question: BridgeRequest, dataset: LanceDataset, older_than: int | None) -> timedelta:
     """Return the age of the versions that go: five days, or what the table or the caller says.
 
     Raises:
@@ -146,7 +146,7 @@ def _setting(config: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _remove_orphan_files(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _remove_orphan_files(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     if a["file_list_view"] is not None:
         raise UnsupportedFormatError(
             "remove_orphan_files lists the table's folders itself: leave out file_list_view"
@@ -226,7 +226,7 @@ _WITHOUT_EFFECT = frozenset(
 _ZORDER = re.compile(r"\s*zorder\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 
 
-def _rewrite_data_files(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _rewrite_data_files(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     strategy = str(a["strategy"] or ("sort" if a["sort_order"] else "binpack")).lower()
     if strategy not in ("binpack", "sort"):
         raise OptionError(f"strategy is binpack or sort, not {a['strategy']!r}")
@@ -286,12 +286,14 @@ def _rewritten(before: Manifest, after: Manifest) -> tuple[int, int, int, int, i
     return len(old.keys() - new.keys()), len(new.keys() - old.keys()), size, 0, len(gone)
 
 
-def _rewrite_manifests(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _rewrite_manifests(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     # Every version has one manifest, which is written as a whole.
     return _frame(question, [(0, 0)], "rewritten_manifests_count int, added_manifests_count int")
 
 
-def _rewrite_position_delete_files(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _rewrite_position_delete_files(
+    question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]
+) -> DataFrame:
     # A fragment has one deletion file at most, and it holds no mark of a row that is gone.
     return _frame(
         question,
@@ -301,17 +303,17 @@ def _rewrite_position_delete_files(question: Question, table: LanceTable, a: Map
     )
 
 
-def _source(question: Question, text: str) -> DataFrame:
+def _source(question: BridgeRequest, text: str) -> DataFrame:
     """Return the rows of a table of any catalog, or of files: parquet.`/path`."""
     return question.spark.sql(f"SELECT * FROM {text.strip()}")
 
 
-def _target(question: Question, text: str) -> str:
+def _target(question: BridgeRequest, text: str) -> str:
     name = catalog_name(question.catalog, text, current_namespace(question))
     return ".".join(f"`{part.replace('`', '``')}`" for part in (question.catalog.name, *name))
 
 
-def _snapshot(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
+def _snapshot(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
     if a["location"] is not None:
         raise OptionError(
             f"catalog {question.catalog.name} chooses where its tables are: leave out location, or name a "
@@ -326,7 +328,7 @@ def _snapshot(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
     return _frame(question, [(files,)], "imported_files_count bigint")
 
 
-def _migrate(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
+def _migrate(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
     if question.catalog.session is not None:
         old, new = a["table"], f"{a['table']}_lance"
         raise UnsupportedFormatError(
@@ -340,7 +342,7 @@ def _migrate(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
     )
 
 
-def _add_files(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _add_files(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     if a["check_duplicate_files"]:
         raise UnsupportedFormatError(
             "add_files copies rows and keeps no list of the files that they came from: leave out "
@@ -370,7 +372,7 @@ def _matching(source: DataFrame, table: LanceTable) -> list[str]:
     return names
 
 
-def _register_table(question: Question, _: None, a: Mapping[str, Any]) -> DataFrame:
+def _register_table(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
     catalog = question.catalog
     name = catalog_name(catalog, a["table"], current_namespace(question))
     location = re.sub(r"/(?:metadata|_versions)/[^/]*$", "", str(a["metadata_file"])).rstrip("/")
@@ -403,18 +405,18 @@ def _inside(root: str, location: str) -> str:
     return location[len(head) :]
 
 
-def _no_statistics(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _no_statistics(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     raise UnsupportedFormatError(
         "Lance keeps no file of statistics: data files have those of their pages, and CALL "
         f"{question.catalog.name}.system.create_index('<table>', '<column>', 'ZONEMAP') adds ranges of values"
     )
 
 
-def _fast_forward(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _fast_forward(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     return _published(question, table, a["to"], a["branch"])
 
 
-def _published(question: Question, table: LanceTable, branch: str, target: str) -> DataFrame:
+def _published(question: BridgeRequest, table: LanceTable, branch: str, target: str) -> DataFrame:
     dataset = table.dataset()
     done = publish_branch(dataset.store, dataset.main_root, branch, target)
     return _frame(
@@ -429,7 +431,7 @@ def wap_branch(wap_id: str) -> str:
     return f"wap-{wap_id}"
 
 
-def _publish_changes(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _publish_changes(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     branch = wap_branch(a["wap_id"])
     if branch not in table.branches.list():
         raise OptionError(
@@ -443,7 +445,7 @@ def _publish_changes(question: Question, table: LanceTable, a: Mapping[str, Any]
     return _frame(question, [(done.previous_ref, done.updated_ref)], columns)
 
 
-def _cherrypick_snapshot(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _cherrypick_snapshot(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     raise UnsupportedFormatError(
         f"version {a['snapshot_id']} is one of the table's own line, and a branch has its own numbers: "
         f"publish a branch, CALL {question.catalog.name}.system.fast_forward('<table>', 'main', '<branch>'), "
@@ -452,7 +454,7 @@ def _cherrypick_snapshot(question: Question, table: LanceTable, a: Mapping[str, 
     )
 
 
-def _create_changelog_view(question: Question, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _create_changelog_view(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     keys = list(a["identifier_columns"] or ())
     updates = bool(keys) if a["compute_updates"] is None else bool(a["compute_updates"])
     if updates and a["net_changes"]:
@@ -473,7 +475,7 @@ def _create_changelog_view(question: Question, table: LanceTable, a: Mapping[str
     return _frame(question, [(name,)], "changelog_view string")
 
 
-def _last_part(question: Question, text: str) -> str:
+def _last_part(question: BridgeRequest, text: str) -> str:
     return catalog_name(question.catalog, text, current_namespace(question))[-1].rpartition("/")[2]
 
 

@@ -6,11 +6,11 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from spark_lance.spark.compat import java_data_source, java_function
 from spark_lance.spark.source import LanceDataSource
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.worker.blob_function import BLOB_FUNCTION, blob_function
 
 
-def make_format(question: Question) -> None:
+def make_format(question: BridgeRequest) -> None:
     """Put the format, in Spark's form, into the question's subject.
 
     Spark has it after a look at all installed formats; for that look it starts a daemon of Python workers of
@@ -19,7 +19,7 @@ def make_format(question: Question) -> None:
     question.subject.set(java_data_source(question.spark.sparkContext, LanceDataSource))
 
 
-def make_blob_function(question: Question) -> None:
+def make_blob_function(question: BridgeRequest) -> None:
     """Put the function `lance_blob`, in Spark's form, into the question's subject."""
     blob = blob_function()
     function = UserDefinedFunction(blob.func, blob.returnType, BLOB_FUNCTION, blob.evalType)

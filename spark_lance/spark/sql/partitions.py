@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.procedure import Parameter, Procedure
 from spark_lance.spark.sql.tables import table_at
 from spark_lance.spark.table.table import LanceTable
@@ -48,7 +48,7 @@ def _spec(dataset: LanceDataset) -> PartitionSpec:
     return PartitionSpec.of_config(dataset.config()).bound(dataset.lance_schema)
 
 
-def list_partitions(question: Question) -> list[list[str | None]]:
+def list_partitions(question: BridgeRequest) -> list[list[str | None]]:
     """Return the partitions that have rows, in order; each is a list of texts, one for each field."""
     dataset = table_at(question).dataset()
     spec = _spec(dataset)
@@ -59,7 +59,7 @@ def list_partitions(question: Question) -> list[list[str | None]]:
     return [list(values) for values in zip(*columns, strict=True)]
 
 
-def delete_partitions(question: Question) -> bool:
+def delete_partitions(question: BridgeRequest) -> bool:
     """Delete the rows of partitions in one commit; False if they have none."""
     dataset = table_at(question).dataset()
     spec = _spec(dataset)
@@ -152,18 +152,18 @@ def _located(spec: PartitionSpec, text: str) -> PartitionField:
     return by_name
 
 
-def _add(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _add(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     spec = PartitionSpec.of_config(table.config)
     _set(table, PartitionSpec((*spec.fields, _parsed(a))))
 
 
-def _drop(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _drop(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     spec = PartitionSpec.of_config(table.config)
     remaining = spec.without([_located(spec, a["field"])])
     table.setConfig({PARTITION_FIELDS: remaining.text() if remaining else None})
 
 
-def _replace(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _replace(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     spec = PartitionSpec.of_config(table.config)
     old, new = _located(spec, a["old"]), _parsed(a)
     _set(table, PartitionSpec(tuple(new if field == old else field for field in spec.fields)))

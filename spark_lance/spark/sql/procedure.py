@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Procedure:
         on_table: whether there is a parameter `table` that names a table. Without one, `run` gets no table.
     """
 
-    run: Callable[[Question, Any, Mapping[str, Any]], Any]
+    run: Callable[[BridgeRequest, Any, Mapping[str, Any]], Any]
     parameters: tuple[Parameter, ...]
     doc: str
     on_table: bool = True
@@ -54,7 +54,7 @@ def number(value: str | None) -> int | str | None:
     return int(value) if value is not None and value.isdigit() else value
 
 
-def current_namespace(question: Question) -> tuple[str, ...]:
+def current_namespace(question: BridgeRequest) -> tuple[str, ...]:
     """Return the namespace that names of one part are in: the session's, if it is one of this catalog."""
     manager = question.subject.sessionState().catalogManager()
     if str(manager.currentCatalog().name()) != question.catalog.name:

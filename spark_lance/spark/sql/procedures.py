@@ -16,7 +16,7 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.compat import session_of, type_of_ddl
-from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
+from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
 from spark_lance.spark.sql.partitions import PARTITION_PROCEDURES
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
@@ -39,7 +39,7 @@ def _optimize(table: LanceTable, a: Mapping[str, Any], **options: Any) -> Any:
     return work if a["where"] is None else work.where(a["where"])
 
 
-def _compact(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _compact(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     order = full_order(table) if a["full"] else None
     if order is not None:
         work = _optimize(table, a, targetRowsPerFragment=a["target_rows"])
@@ -50,7 +50,7 @@ def _compact(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
     ).executeCompaction()
 
 
-def _vacuum(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _vacuum(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     request = VacuumRequest(
         a["retention_hours"],
         bool(a["dry_run"]),
@@ -64,7 +64,7 @@ def _vacuum(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
 _SQL_WORDS = VacuumWords("retention_hours", "retain_versions", "allow_short_retention => true")
 
 
-def _restore(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _restore(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     if (a["version"] is None) == (a["timestamp"] is None):
         raise OptionError("restore needs either a version or a timestamp: version => '1'")
     if a["timestamp"] is not None:
@@ -73,7 +73,7 @@ def _restore(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
     return table.restoreToVersion(to) if isinstance(to, int) else table.restoreToTag(str(to))
 
 
-def _create_index(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _create_index(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     kind = str(a["type"]).upper()
     if kind.startswith("IVF_"):
         return table.createIndex(
@@ -82,7 +82,7 @@ def _create_index(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
     return table.createScalarIndex(a["column"], kind, a["name"], replace=a["replace"])
 
 
-def _clone(question: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _clone(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     catalog, target = (
         question.catalog,
         catalog_name(question.catalog, a["target"], current_namespace(question)),
@@ -93,14 +93,14 @@ def _clone(question: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
         catalog.names.add(target, uri, {})
 
 
-def _add_columns_from(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _add_columns_from(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     source, keys = question.spark.table(a["source"]), texts(a["keys"])
     if a["columns"] is not None:
         source = source.select(*keys, *texts(a["columns"]))
     return table.addColumns(source, on=keys)
 
 
-def _verify(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _verify(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     if a["repair"]:
         table.repair()
     dataset = table.dataset()
@@ -109,7 +109,7 @@ def _verify(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
     return question.spark.createDataFrame(rows, "level string, place string, message string")
 
 
-def _compact_wal(question: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _compact_wal(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     done = table.compactWal(flush=bool(a["flush"]))
     gone = table.collectWal(a["retention_hours"])
     row = (
@@ -127,7 +127,7 @@ def _compact_wal(question: Question, table: LanceTable, a: Mapping[str, Any]) ->
     )
 
 
-def _last_change(question: Question, _: None, __: Mapping[str, Any]) -> Any:
+def _last_change(question: BridgeRequest, _: None, __: Mapping[str, Any]) -> Any:
     change = last_change(question.request["session"])
     return question.spark.createDataFrame([] if change is None else [change.row()], _LAST_CHANGE)
 
@@ -258,12 +258,12 @@ PROCEDURES: dict[str, Procedure] = {
 }
 
 
-def list_procedures(question: Question) -> list[str]:
+def list_procedures(question: BridgeRequest) -> list[str]:
     """Return the names of all procedures."""
     return sorted(PROCEDURES)
 
 
-def load_procedure(question: Question) -> dict[str, Any]:
+def load_procedure(question: BridgeRequest) -> dict[str, Any]:
     """Return what Spark has to know of a procedure; of an unknown one the error (`problem`)."""
     name = question.name[-1].lower()
     if question.name[:-1] != ("system",) or name not in PROCEDURES:
@@ -291,7 +291,7 @@ def load_procedure(question: Question) -> dict[str, Any]:
     }
 
 
-def call_procedure(question: Question) -> dict[str, Any]:
+def call_procedure(question: BridgeRequest) -> dict[str, Any]:
     """Run a procedure in the session that called it.
 
     Returns:

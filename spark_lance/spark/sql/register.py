@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from spark_lance.redaction import SECRET_NAMES
 from spark_lance.spark.compat import SESSION_CATALOG, jvm_view
 from spark_lance.spark.driver import java_classes
-from spark_lance.spark.driver.start import NOT_TAKEN, PUBLISHED, Wish
+from spark_lance.spark.driver.start import NOT_TAKEN, PUBLISHED, EnableRequest
 from spark_lance.spark.options.option_fields import java_option_names
 from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
 
@@ -28,8 +28,8 @@ __all__ = [
     "CHOICES",
     "PLANS_IN_DRIVER",
     "LateBridge",
-    "catalog_wish",
     "compiled_units",
+    "enable_request",
     "functions",
     "take_save_modes",
     "tell_of_missing",
@@ -129,7 +129,7 @@ PARTS = (_UNITS, _FUNCTIONS, _PARSER, _STATEMENTS)
 VITAL = (_UNITS, _FUNCTIONS)
 
 
-def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
+def enable_request(spark: Any, name: str, root: str | None) -> EnableRequest:
     """Return what makes a catalog known in a classic session.
 
     Args:
@@ -153,7 +153,7 @@ def catalog_wish(spark: Any, name: str, root: str | None) -> Wish:
         "functions": functions(),
         "options": java_option_names(),
     }
-    return Wish(PARTS, VITAL, LateBridge(spark), arguments)
+    return EnableRequest(PARTS, VITAL, LateBridge(spark), arguments)
 
 
 def tell_of_missing(missing: Mapping[str, str], *, is_explicit: bool) -> None:

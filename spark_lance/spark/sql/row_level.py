@@ -23,7 +23,7 @@ from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.spark.compat import java_exception, java_frame, session_of
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES
 from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, options_that_choose, read_options
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.table.changing import delete_rows, update_rows
 from spark_lance.spark.table.expressions import Resolved, quoted
 from spark_lance.spark.table.merging import MergeBuilder
@@ -98,7 +98,7 @@ def last_change(session: str) -> LastChange | None:
     return _CHANGES.get(session)
 
 
-def change_rows(question: Question) -> None:
+def change_rows(question: BridgeRequest) -> None:
     """Carry out a statement.
 
     Raises:

@@ -42,7 +42,7 @@ from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.source import read_kind
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.worker.transport import TASK_AMOUNTS, pickled_read
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
@@ -129,7 +129,7 @@ _LEAST_OPEN_BYTES, _OPEN_PER_BYTE = 1 << 20, 4
 class _Bounded(Protocol):
     """A reader that can tell its rows at once."""
 
-    def bounded(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
+    def read_if_small(self, most_rows: int, most_bytes: int) -> list[pa.RecordBatch] | None:
         """Return all rows, if these are few and little has to be read for them; None otherwise."""
 
 
@@ -181,7 +181,7 @@ class Read:
         return [expression_of(predicate, schema, self.seen) for predicate in predicates]
 
 
-def describe_read(question: Question) -> dict[str, Any]:
+def describe_read(question: BridgeRequest) -> dict[str, Any]:
     """Return the Spark schema of a read, the version that is pinned, and what Spark may push down."""
     read = Read(question.request["read"])
     if read.options.kind == "rows":
@@ -194,13 +194,13 @@ def describe_read(question: Question) -> dict[str, Any]:
     return {"schema": schema.json(), "ref": version_answer(ref), "pushdown": pushdown}
 
 
-def describe_pushdown(question: Question) -> dict[str, Any]:
+def describe_pushdown(question: BridgeRequest) -> dict[str, Any]:
     """Return what Spark may push down into a read whose options its table does not know."""
     read = Read(question.request["read"])
     return pushdown_of(read.options, read.table_schema, read.seen)
 
 
-def pin_read(question: Question) -> list[Any]:
+def pin_read(question: BridgeRequest) -> list[Any]:
     """Return the version of a read that is not pinned yet.
 
     Raises:
@@ -261,7 +261,7 @@ def first_of(read: Read, top: Mapping[str, Any], within: RowSet | None) -> RowSe
     return leading_rows(snapshot, path, top["rows"], **order, within=within)
 
 
-def plan_scan(question: Question) -> dict[str, Any]:
+def plan_scan(question: BridgeRequest) -> dict[str, Any]:
     """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
 
     `kind` is "rows", "columns" or "tasks". Every answer has the version (`ref`), and the most `rows` and
@@ -290,22 +290,22 @@ def plan_scan(question: Question) -> dict[str, Any]:
         if planned.condition is not None and request.get("limit") is None and read.options.fragments is None:
             row_set = _index_exact_rows(planned.condition, read.opened[1], most_bytes)
             if row_set is not None and row_set.num_rows <= most_rows:
-                planned.keep(row_set.only(number for number, rows in row_set.items() if rows))
+                planned.set_rows(row_set.only(number for number, rows in row_set.items() if rows))
         local_rows = (
             max(most_rows, _MOST_HELD_ROWS)
             if request.get("columnar") and most_rows and planned.columns
             else most_rows
         )
-        few = None if request.get("runtime") else planned.bounded(local_rows, most_bytes)
+        few = None if request.get("runtime") else planned.read_if_small(local_rows, most_bytes)
         size: tuple[int, int] | None = None if few is not None else planned.size()
     else:
         placed = read_kind(read.options).reader(read.options, schema, read.ref)
         reader, ref = placed, placed.ref  # type: ignore[assignment]
         few, size = None, None
         if isinstance(reader, MetadataReader):
-            reader.narrow(_taken(read, request), request.get("limit"))
+            reader.set_filters(_taken(read, request), request.get("limit"))
         if isinstance(reader, _Bounded):
-            few = reader.bounded(most_rows, most_bytes)
+            few = reader.read_if_small(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
     if few is not None and sum(batch.num_rows for batch in few) > most_rows:
         about = _account(reader, "")
@@ -337,21 +337,21 @@ def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
     """
     if not isinstance(reader, LanceReader):
         return {"about": otherwise, "amounts": [], "taskAmounts": []}
-    fragments, skipped, rows, size = reader.amounts()
+    fragments, skipped, rows, size = reader.metrics()
     lines = [
         ("lanceFragments", "fragments read", fragments),
         ("lanceSkipped", "fragments skipped", skipped),
         ("lanceRows", "rows looked at, at most", rows),
         ("lanceBytes", "bytes of these rows, about", size),
     ]
-    return {"about": reader.about(), "amounts": lines, "taskAmounts": TASK_AMOUNTS}
+    return {"about": reader.explain(), "amounts": lines, "taskAmounts": TASK_AMOUNTS}
 
 
 def reader_of(read: Read, schema: st.StructType, request: Any) -> LanceReader:
     """Return the reader of some columns, with all that was taken over so far."""
     ref, snapshot = read.opened
     reader = LanceReader(read.options, schema, ref, snapshot, request["cores"])
-    reader.narrow(
+    reader.set_filters(
         _taken(read, request),
         request.get("limit"),
         alone=bool(request.get("alone")),
@@ -367,7 +367,7 @@ def _keep_first(reader: LanceReader, read: Read, request: Any) -> bool:
     row_set = target_rows(read, request)
     rows = None if row_set is None else first_of(read, request["top"], row_set.rows)
     if rows is not None:
-        reader.keep(rows)
+        reader.set_rows(rows)
     return rows is not None
 
 

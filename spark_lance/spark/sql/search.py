@@ -33,7 +33,7 @@ from spark_lance.spark.compat import java_frame, session_of
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose, read_options
 from spark_lance.spark.scan import search as searches
 from spark_lance.spark.scan.rows import pin
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.search_functions import HYBRID_KEYS, SEARCH_FUNCTIONS, TEXT_KEYS, VECTOR_KEYS
 from spark_lance.spark.sql.tables import resolve_table
 from spark_lance.spark.table.batch_search import WordsPlan, answers_to_each, any_vector, nearest_to_each
@@ -111,7 +111,7 @@ def stand_ins(
     return values
 
 
-def search_each(question: Question) -> None:
+def search_each(question: BridgeRequest) -> None:
     """Put a DataFrame of what a search finds for each of many rows into the question's subject, as `result`.
 
     Its columns are those of the rows without the last ones, the `arguments` of the search, and `columns` of
@@ -187,7 +187,7 @@ def _has_order(kind: st.DataType) -> bool:
 _REFINE = 10
 
 
-def search(question: Question) -> dict[str, Any]:
+def search(question: BridgeRequest) -> dict[str, Any]:
     """Return the relation of what a search finds: name, schema, options of the read, how it is done."""
     request = question.request
     arguments = _arguments(request["function"], request["arguments"][1:], request["named"], request["each"])
@@ -201,7 +201,7 @@ def search(question: Question) -> dict[str, Any]:
     return _relation(f"{question.catalog.name}.{display_name(question.name)}", options, arguments["k"])
 
 
-def nearest(question: Question) -> dict[str, Any] | None:
+def nearest(question: BridgeRequest) -> dict[str, Any] | None:
     """Return the relation of what an index finds nearest to a vector; None if none has the metric."""
     request = question.request
     near = {

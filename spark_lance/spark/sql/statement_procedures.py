@@ -25,7 +25,7 @@ from spark_lance.errors import (
 from spark_lance.spark.options.options import SESSION_ZONE, in_zone
 from spark_lance.spark.options.table_properties import CLUSTERING, IDENTIFIERS, SORT_ORDER
 from spark_lance.spark.schema.read_schema import find_column
-from spark_lance.spark.sql.catalogs import Question, catalog_name, is_path
+from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.tables import table_at
 from spark_lance.spark.table.table import LanceTable
@@ -51,7 +51,7 @@ def full_order(table: LanceTable) -> tuple[str, list[str]] | None:
     return ("sort", order) if order else None
 
 
-def _set_sort_order(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _set_sort_order(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     order = texts(a["columns"] or "")
     schema = table.dataset().lance_schema
     for part in order:
@@ -59,13 +59,13 @@ def _set_sort_order(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Non
     table.setConfig({SORT_ORDER: ", ".join(order) or None})
 
 
-def _set_identifiers(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _set_identifiers(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     schema = table.dataset().lance_schema
     names = [find_column(schema, name).name for name in texts(a["columns"])]
     table.setConfig({IDENTIFIERS: ", ".join(names)})
 
 
-def _drop_identifiers(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _drop_identifiers(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     before = texts(table.config.get(IDENTIFIERS, ""))
     dropped = {name.lower() for name in texts(a["columns"])}
     if missing := dropped - {name.lower() for name in before}:
@@ -76,7 +76,7 @@ def _drop_identifiers(_: Question, table: LanceTable, a: Mapping[str, Any]) -> N
     table.setConfig({IDENTIFIERS: ", ".join(left) or None})
 
 
-def _purge(_: Question, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _purge(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     work = table.optimize(materializeDeletionsThreshold=0.0)
     return (work if a["where"] is None else work.where(a["where"])).executeCompaction()
 
@@ -110,7 +110,7 @@ def _retain(table: LanceTable, kind: str, name: str, a: Mapping[str, Any]) -> No
         set_retention(dataset.store, dataset.main_root, kind, name, values)
 
 
-def _create_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _create_tag(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     _retention(a)
     exists = a["tag"] in table.tags.list()
     if exists and a["if_not_exists"]:
@@ -119,13 +119,13 @@ def _create_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
     _retain(table, "tag", a["tag"], a)
 
 
-def _update_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _update_tag(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     _retention(a)
     table.tags.update(a["tag"], number(a["version"]))
     _retain(table, "tag", a["tag"], a)
 
 
-def _create_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _create_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     _retention(a)
     exists = a["branch"] in table.branches.list()
     if exists and a["if_not_exists"]:
@@ -137,7 +137,7 @@ def _create_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None
     _retain(table, "branch", a["branch"], a)
 
 
-def _replace_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _replace_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     _retention(a)
     if a["branch"] not in table.branches.list():
         raise BranchNotFoundError(f"branch {a['branch']!r} does not exist: write CREATE OR REPLACE BRANCH")
@@ -153,7 +153,7 @@ def _replace(table: LanceTable, a: Mapping[str, Any]) -> None:
     _retain(table, "branch", a["branch"], a)
 
 
-def _drop_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _drop_tag(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     try:
         table.tags.delete(a["tag"])
     except TagNotFoundError:
@@ -161,7 +161,7 @@ def _drop_tag(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
             raise
 
 
-def _drop_branch(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _drop_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     try:
         table.branches.delete(a["branch"])
     except BranchNotFoundError:
@@ -183,7 +183,7 @@ def _properties(text: str | None) -> dict[str, str]:
     return values
 
 
-def _clone_table(question: Question, _: None, a: Mapping[str, Any]) -> None:
+def _clone_table(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
     """Make a table that begins as another one; a table that is replaced gets copies of the rows."""
     catalog = question.catalog
     target = catalog_name(catalog, a["target"], current_namespace(question))
@@ -218,7 +218,7 @@ def _clone_table(question: Question, _: None, a: Mapping[str, Any]) -> None:
         replace(clone, options=source.options).setConfig(properties)
 
 
-def _is_ours(question: Question, text: str) -> bool:
+def _is_ours(question: BridgeRequest, text: str) -> bool:
     """Whether a source is a table of this catalog."""
     try:
         table_at(question, catalog_name(question.catalog, text, current_namespace(question)))
@@ -227,7 +227,7 @@ def _is_ours(question: Question, text: str) -> bool:
     return True
 
 
-def _quoted(question: Question, name: Sequence[str]) -> str:
+def _quoted(question: BridgeRequest, name: Sequence[str]) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in (question.catalog.name, *name))
 
 
@@ -237,7 +237,7 @@ def _travel(a: Mapping[str, Any]) -> str:
     return "" if a["timestamp"] is None else f" TIMESTAMP AS OF '{a['timestamp']}'"
 
 
-def _version(question: Question, source: LanceTable, a: Mapping[str, Any]) -> int | str | None:
+def _version(question: BridgeRequest, source: LanceTable, a: Mapping[str, Any]) -> int | str | None:
     if a["timestamp"] is None:
         return number(a["version"])
     dataset = source.dataset()
@@ -245,7 +245,7 @@ def _version(question: Question, source: LanceTable, a: Mapping[str, Any]) -> in
     return version_at(dataset.table, moment)
 
 
-def _analyze(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _analyze(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     """Check the names. Rows, bytes and the statistics of columns are written with the rows, and never old."""
     schema = table.dataset().lance_schema
     for name in texts(a["columns"] or ""):
@@ -257,11 +257,11 @@ def _analyze(_: Question, table: LanceTable, a: Mapping[str, Any]) -> None:
         )
 
 
-def _analyze_tables(question: Question, _: None, a: Mapping[str, Any]) -> None:
+def _analyze_tables(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
     question.spark.sql(f"DESCRIBE NAMESPACE {a['namespace']}").collect()
 
 
-def _convert(question: Question, _: None, a: Mapping[str, Any]) -> None:
+def _convert(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
     raise UnsupportedFormatError(
         f"a Lance table has a folder of its own, so {a['source']} is not converted in its place: write "
         f"CREATE TABLE {question.catalog.name}.`<new path>` AS SELECT * FROM {a['source']}"

@@ -40,7 +40,7 @@ from spark_lance.spark.schema.read_schema import find_column, system_field
 from spark_lance.spark.schema.string_types import declared_schema
 from spark_lance.spark.schema.types import spark_type
 from spark_lance.spark.source import read_kind
-from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
+from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, inside, is_path
 from spark_lance.spark.sql.evolution import (
     check_evolution,
     fields_along,
@@ -93,14 +93,14 @@ _HIDDEN = {
 _BRANCH = "@"
 
 
-def list_tables(question: Question) -> list[str]:
+def list_tables(question: BridgeRequest) -> list[str]:
     """Return the names of the tables directly in a namespace."""
     if not question.catalog.has_names:
         return []
     return [name[-1] for name in question.catalog.names.tables(question.name)]
 
 
-def load_table(question: Question) -> dict[str, Any]:
+def load_table(question: BridgeRequest) -> dict[str, Any]:
     """Return what Spark has to know of a table."""
     catalog, name = question.catalog, question.name
     options, table = resolve_table(catalog, name)
@@ -117,13 +117,13 @@ def load_table(question: Question) -> dict[str, Any]:
     return answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
 
 
-def _is_branch(question: Question, name: str) -> bool:
+def _is_branch(question: BridgeRequest, name: str) -> bool:
     """Return whether a name is that of a branch of the table, and of no tag."""
     opened = table_at(question).dataset()
     return name not in opened.tags.list() and name in opened.branches.list()
 
 
-def load_changes(question: Question) -> dict[str, Any]:
+def load_changes(question: BridgeRequest) -> dict[str, Any]:
     """Return the Java side's view of the changes of a table; `given` are the options of the read.
 
     Raises:
@@ -153,7 +153,7 @@ def load_changes(question: Question) -> dict[str, Any]:
     }
 
 
-def load_merged(question: Question) -> dict[str, Any]:
+def load_merged(question: BridgeRequest) -> dict[str, Any]:
     """Return a table with the columns that it will have after a write with mergeSchema or overwriteSchema.
 
     `rows` are the columns of the rows, `by_name` says how they match, `replaces` whether they become the
@@ -169,7 +169,7 @@ def load_merged(question: Question) -> dict[str, Any]:
     return {**table, "schema": merged.json(), "declared": declared_schema(merged).json()}
 
 
-def fitting_types(question: Question) -> dict[str, str]:
+def fitting_types(question: BridgeRequest) -> dict[str, str]:
     """Return the types to cast columns of a source to, so that evolution makes only supported changes.
 
     `rows` are the columns of the source.
@@ -187,7 +187,7 @@ def fitting_types(question: Question) -> dict[str, str]:
     return result
 
 
-def check_options(question: Question) -> None:
+def check_options(question: BridgeRequest) -> None:
     """Refuse what the options of a statement cannot mean, such as those of WITH (...).
 
     `given` are the options, `path` is the table's, and `use` says what for: "read" or "write".
@@ -209,7 +209,7 @@ def check_options(question: Question) -> None:
         check_by_name({key: text for key, text in user_options.items() if key.lower() != "path"})
 
 
-def _user_options(question: Question) -> dict[str, str]:
+def _user_options(question: BridgeRequest) -> dict[str, str]:
     """Return the options of a statement without those that Spark adds."""
     options = question.request["user_options"]
     return {key: text for key, text in options.items() if not key.startswith("__")}
@@ -281,7 +281,7 @@ def partitioning(config: Mapping[str, str], schema: Schema) -> list[dict[str, An
     ]
 
 
-def table_at(question: Question, name: Name | None = None) -> LanceTable:
+def table_at(question: BridgeRequest, name: Name | None = None) -> LanceTable:
     """Return a table by name, to be changed.
 
     Raises:
@@ -299,7 +299,7 @@ def table_at(question: Question, name: Name | None = None) -> LanceTable:
     return LanceTable.forPath(question.spark, options.pop("path"), **options)
 
 
-def drop_table(question: Question) -> bool:
+def drop_table(question: BridgeRequest) -> bool:
     """Drop a table with its files; False if there is none.
 
     Raises:
@@ -318,7 +318,7 @@ def drop_table(question: Question) -> bool:
     return True
 
 
-def rename_table(question: Question) -> None:
+def rename_table(question: BridgeRequest) -> None:
     """Give a table another name: one in its own namespace, or one with namespaces.
 
     Spark leaves the new name as it was written, so the catalog's name may be its first part.
@@ -329,13 +329,13 @@ def rename_table(question: Question) -> None:
     catalog.names.rename(old, (*old[:-1], *new) if len(new) == 1 else inside(catalog, new))
 
 
-def truncate_table(question: Question) -> bool:
+def truncate_table(question: BridgeRequest) -> bool:
     """Delete all rows."""
     table_at(question).delete()
     return True
 
 
-def delete_where(question: Question) -> None:
+def delete_where(question: BridgeRequest) -> None:
     """Delete the rows that meet all of Spark's predicates, which come as those of scans do."""
     table = table_at(question)
     predicates = question.request["predicates"]
@@ -347,7 +347,7 @@ def delete_where(question: Question) -> None:
     delete_rows(snapshot, compile_tree(tree, nameable(snapshot.schema)))
 
 
-def alter_table(question: Question) -> dict[str, Any]:
+def alter_table(question: BridgeRequest) -> dict[str, Any]:
     """Carry out the changes of an ALTER TABLE, one after the other, and return the table as it is then."""
     table = table_at(question)
     if question.request["evolves"]:
@@ -358,7 +358,7 @@ def alter_table(question: Question) -> dict[str, Any]:
     return load_table(question)
 
 
-def supports_change(question: Question) -> bool:
+def supports_change(question: BridgeRequest) -> bool:
     """Return whether a statement WITH SCHEMA EVOLUTION may make a change of the schema."""
     return is_supported(table_at(question).dataset().manifest, question.request["change"])
 

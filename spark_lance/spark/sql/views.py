@@ -16,11 +16,11 @@ from spark_lance.errors import (
     UnsupportedFormatError,
     ViewNotFoundError,
 )
-from spark_lance.spark.sql.catalogs import OpenCatalog, Question, inside, is_path
+from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, inside, is_path
 from spark_lance.spark.sql.tables import load_table
 
 
-def load_relation(question: Question) -> dict[str, Any]:
+def load_relation(question: BridgeRequest) -> dict[str, Any]:
     """Return a table, or the view of a name that no table has."""
     try:
         return load_table(question)
@@ -33,7 +33,7 @@ def load_relation(question: Question) -> dict[str, Any]:
             raise error from None
 
 
-def load_view(question: Question) -> dict[str, Any]:
+def load_view(question: BridgeRequest) -> dict[str, Any]:
     """Return the members of a view.
 
     Raises:
@@ -45,7 +45,7 @@ def load_view(question: Question) -> dict[str, Any]:
     return {"view": {**view, "schema": json.dumps(view["schema"])}}
 
 
-def list_views(question: Question) -> list[str]:
+def list_views(question: BridgeRequest) -> list[str]:
     """Return the names of the views directly in a namespace."""
     catalog = question.catalog
     if not catalog.has_names or not isinstance(catalog.names, HoldsViews):
@@ -53,7 +53,7 @@ def list_views(question: Question) -> list[str]:
     return [name[-1] for name in catalog.names.list_views(question.name)]
 
 
-def create_view(question: Question) -> None:
+def create_view(question: BridgeRequest) -> None:
     """Create a view.
 
     Raises:
@@ -63,7 +63,7 @@ def create_view(question: Question) -> None:
     _views(question.catalog).create_view(question.name, _members(question))
 
 
-def replace_view(question: Question) -> None:
+def replace_view(question: BridgeRequest) -> None:
     """Replace a view; with `creates`, create it if it does not exist.
 
     Raises:
@@ -80,12 +80,12 @@ def replace_view(question: Question) -> None:
         names.create_view(question.name, view)
 
 
-def drop_view(question: Question) -> bool:
+def drop_view(question: BridgeRequest) -> bool:
     """Drop a view; False if there is none."""
     return _may_be_view(question) and _views(question.catalog).views.drop(question.name)
 
 
-def rename_view(question: Question) -> None:
+def rename_view(question: BridgeRequest) -> None:
     """Give a view another name: one in its own namespace, or one with namespaces; see `rename_table`."""
     catalog, old, new = question.catalog, question.name, tuple(question.request["to"])
     if not _may_be_view(question):
@@ -93,13 +93,13 @@ def rename_view(question: Question) -> None:
     _views(catalog).rename_view(old, (*old[:-1], *new) if len(new) == 1 else inside(catalog, new))
 
 
-def _may_be_view(question: Question) -> bool:
+def _may_be_view(question: BridgeRequest) -> bool:
     """Whether a name can be that of a view: it is no path, and the catalog keeps views."""
     catalog = question.catalog
     return not is_path(question.name) and catalog.has_names and isinstance(catalog.names, HoldsViews)
 
 
-def _check_name(question: Question) -> None:
+def _check_name(question: BridgeRequest) -> None:
     if is_path(question.name):
         raise OptionError(
             f"{question.name[0]} is a path: a view needs a name, such as {question.catalog.name}.db.v"
@@ -122,6 +122,6 @@ def _views(catalog: OpenCatalog) -> HoldsViews:
     return names
 
 
-def _members(question: Question) -> dict[str, Any]:
+def _members(question: BridgeRequest) -> dict[str, Any]:
     view = dict(question.request["view"])
     return {**view, "schema": json.loads(view["schema"])}

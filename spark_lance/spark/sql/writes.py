@@ -24,7 +24,7 @@ from spark_lance.spark.driver.interpreters import check_package
 from spark_lance.spark.driver.jobs import wait_for_tasks
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.sink.write import LanceWriter
-from spark_lance.spark.sql.catalogs import Question
+from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.streaming.write import stream_writer
 from spark_lance.spark.worker.write import pickled_write
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["finish_write", "plan_upserts", "plan_write", "write_rows"]
 
 
-def plan_write(question: Question) -> dict[str, str] | None:
+def plan_write(question: BridgeRequest) -> dict[str, str] | None:
     """Return what the tasks of a write run, and the writer that commits, pickled and in base64.
 
     Raises:
@@ -51,7 +51,7 @@ def plan_write(question: Question) -> dict[str, str] | None:
     return {"writer": _text(pickle.dumps(writer)), "function": _text(function)}
 
 
-def plan_upserts(question: Question) -> dict[str, Any] | None:
+def plan_upserts(question: BridgeRequest) -> dict[str, Any] | None:
     """Return the plan of a micro-batch of upserts, and how its rows are to be sent to tasks (`route`).
 
     `epoch` is the number of the micro-batch, `partitions` the tasks that it may have. Without a route any
@@ -71,7 +71,7 @@ def plan_upserts(question: Question) -> dict[str, Any] | None:
     }
 
 
-def finish_write(question: Question) -> None:
+def finish_write(question: BridgeRequest) -> None:
     """Commit what tasks wrote, or delete it.
 
     `messages` are those of all tasks, None for one that did not finish; `epoch` is the number of a stream's
@@ -103,7 +103,7 @@ def _stages(spark: Any, execution: str | None) -> list[int]:
     return [ids.apply(place) for place in range(ids.size())]
 
 
-def write_rows(question: Question) -> dict[str, int] | None:
+def write_rows(question: BridgeRequest) -> dict[str, int] | None:
     """Write and commit rows, which come as a stream of Arrow in base64; return how many these are.
 
     Raises:

@@ -16,7 +16,7 @@ import spark_lance
 from spark_lance.redaction import SECRET_NAMES
 from spark_lance.spark.driver import builder
 from spark_lance.spark.driver.builder import FAST_SETTINGS, session_builder, tell_of_settings
-from spark_lance.spark.driver.start import Wish, start_parts
+from spark_lance.spark.driver.start import EnableRequest, start_parts
 from spark_lance.spark.worker import sockets
 
 SOCKETS, FOLDER = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
@@ -53,7 +53,7 @@ def test_a_session_without_them_is_told_once(spark: SparkSession, caplog: pytest
     own = spark.newSession()
     with caplog.at_level("INFO", builder.__name__):
         for _ in range(3):
-            start_parts(own, Wish())
+            start_parts(own, EnableRequest())
     (record,) = caplog.records
     for name, (value, _) in FAST_SETTINGS.items():
         assert f"{name}={value}" in record.getMessage()

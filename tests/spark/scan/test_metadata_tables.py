@@ -133,7 +133,7 @@ def test_a_limit_counts_the_rows_that_meet_the_conditions(path: str) -> None:
     trees = [Call("<", (Column(("version",)), Literal(4)))]
     for limit, expected in ((None, [3, 2, 1]), (2, [3, 2])):
         reader = metadata.reader(read_options({"path": path, "table": "history"}), schema, None)
-        reader.narrow(trees, limit)
+        reader.set_filters(trees, limit)
         batches = list(reader.read(reader.partitions()[0]))
         assert [number for batch in batches for number in batch["version"].to_pylist()] == expected
 

@@ -35,7 +35,7 @@ def plan(
     made = source.schema()
     copy = pickle.loads(dumps(source))  # type: ignore[no-untyped-call]
     reader = copy.reader(made if schema is None else schema)
-    reader.narrow([], limit)
+    reader.set_filters([], limit)
     sent = pickle.loads(dumps(reader))  # type: ignore[no-untyped-call]
     return sent, [pickle.loads(pickle.dumps(partition)) for partition in reader.partitions()]
 
