@@ -37,6 +37,13 @@ OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing
     "comment",
     "location",
     "partitionOverwriteMode",
+    "primary_key",
+    "enable_stable_row_ids",
+    "readChangeFeed",
+    "startingVersion",
+    "startingTimestamp",
+    "endingVersion",
+    "endingTimestamp",
 }
 OF_ENABLE = ("LanceStart", "LanceStatements", "LanceUnits", "LanceLate", "LanceParser")
 

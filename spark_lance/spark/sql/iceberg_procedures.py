@@ -467,9 +467,11 @@ def _create_changelog_view(question: BridgeRequest, table: LanceTable, a: Mappin
         raise OptionError("compute_updates needs identifier_columns => array('id')")
     rows = _changes(table, a["options"] or {})
     columns = [name for name in rows.columns if name not in FEED_COLUMNS]
-    rows = _with_types(rows, keys if updates else [])
+    rows = _with_types(rows, keys if updates else [], columns)
     if a["net_changes"]:
         rows = _net(rows, columns)
+    elif not updates:
+        rows = _without_carryovers(rows, columns)
     name = a["changelog_view"] or f"{_last_part(question, a['named'])}_changes"
     rows.createOrReplaceTempView(f"`{name}`")
     return _frame(question, [(name,)], "changelog_view string")
@@ -518,7 +520,7 @@ _TYPES = {
 }
 
 
-def _with_types(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _with_types(rows: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
     """Return changes in Iceberg's columns; with keys a delete and an insert of one key are an update."""
     kind = f.col("_change_type")
     name = f.lit(None).cast("string")
@@ -528,12 +530,30 @@ def _with_types(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     order = f.dense_rank().over(Window.orderBy("_commit_snapshot_id")) - 1
     plain = plain.withColumn("_change_ordinal", order.cast("int")).drop("_commit_timestamp")
     if keys:
+        plain = _without_carryovers(plain, columns)
         same = Window.partitionBy("_commit_snapshot_id", *(f"`{key}`" for key in keys))
         both = f.size(f.collect_set("_change_type").over(same)) == 2
         update = f.when(f.col("_change_type") == "DELETE", "UPDATE_BEFORE").otherwise("UPDATE_AFTER")
         plain = plain.withColumn("_change_type", f.when(both, update).otherwise(f.col("_change_type")))
     feed = ("_change_type", "_change_ordinal", "_commit_snapshot_id")
     return plain.select(*(f"`{name}`" for name in plain.columns if name not in feed), *feed)
+
+
+def _without_carryovers(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return changes without the pairs of a delete and an insert of the same values in one version.
+
+    Values that Spark does not compare, such as maps, leave the pairs in.
+    """
+    kinds = {name: rows.schema[name].dataType.simpleString() for name in columns}
+    if any(re.search(r"\b(map|variant|interval|geometry|geography)\b", kind) for kind in kinds.values()):
+        return rows
+    same = ["_commit_snapshot_id", *(f"`{name}`" for name in columns)]
+    pair = Window.partitionBy(*same)
+    inserts = f.count(f.when(f.col("_change_type") == "INSERT", 1)).over(pair)
+    deletes = f.count(f.when(f.col("_change_type") == "DELETE", 1)).over(pair)
+    number = f.row_number().over(Window.partitionBy(*same, "_change_type").orderBy(f.lit(1)))
+    marked = rows.withColumn("_number", number).withColumn("_pairs", f.least(inserts, deletes))
+    return marked.where("_number > _pairs").drop("_number", "_pairs")
 
 
 def _net(rows: DataFrame, columns: Sequence[str]) -> DataFrame:

@@ -40,6 +40,7 @@ _CATALOG, _SPARK = "org.lance.spark.catalog", "org.apache.spark.sql.connector.ca
 # Name of a class -> the units that it may extend, best first, each with an interface of Spark that it needs.
 CHOICES = {
     f"{_CATALOG}.LanceCatalog": [
+        [f"{_CATALOG}.LanceChangelogCatalog", f"{_SPARK}.ChangelogContext"],
         [f"{_CATALOG}.LanceViewCatalog", f"{_SPARK}.RelationCatalog"],
         [f"{_CATALOG}.LanceConstraintCatalog", f"{_SPARK}.TableInfo"],
         [f"{_CATALOG}.LanceTableCatalog", f"{_SPARK}.TableCatalog"],

@@ -31,6 +31,7 @@ from spark_lance.index.vector.search_tasks import plan_search
 from spark_lance.io.store import open_store
 from spark_lance.spark.compat import java_frame, session_of
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose, read_options
+from spark_lance.spark.scan import changes
 from spark_lance.spark.scan import search as searches
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.sql.catalogs import BridgeRequest
@@ -190,6 +191,8 @@ _REFINE = 10
 def search(question: BridgeRequest) -> dict[str, Any]:
     """Return the relation of what a search finds: name, schema, options of the read, how it is done."""
     request = question.request
+    if request["function"] == "table_changes":
+        return _table_changes(question)
     arguments = _arguments(request["function"], request["arguments"][1:], request["named"], request["each"])
     always, metadata = resolve_table(question.catalog, question.name)
     if metadata:
@@ -199,6 +202,44 @@ def search(question: BridgeRequest) -> dict[str, Any]:
         arguments |= stand_ins(request["function"], {**always, **reads}, arguments, each, {*keys, *reads})
     options = {**always, **reads, **_SEARCHES[request["function"]](arguments, keys)}
     return _relation(f"{question.catalog.name}.{display_name(question.name)}", options, arguments["k"])
+
+
+def _table_changes(question: BridgeRequest) -> dict[str, Any]:
+    """Return the relation of the rows that a range of versions changed.
+
+    Raises:
+        OptionError: a bound is missing, or neither a version nor a time.
+        UnsupportedFormatError: the name is that of a metadata table.
+    """
+    request = question.request
+    bounds = _arguments("table_changes", request["arguments"][1:], request["named"], ())
+    always, metadata = resolve_table(question.catalog, question.name)
+    if metadata:
+        name = display_name(question.name)
+        raise UnsupportedFormatError(f"{name} is a metadata table: it has no change feed")
+    zone = question.spark.conf.get("spark.sql.session.timeZone")
+    reads = {"readChangeFeed": "true", "timeZone": str(zone)}
+    for argument, option in (("start", "starting"), ("end", "ending")):
+        bound = bounds.get(argument)
+        if isinstance(bound, bool) or not (bound is None or isinstance(bound, (int, str))):
+            raise OptionError(
+                f"{argument} of table_changes is a version or a time, such as 3 or '2026-03-01 12:00:00', "
+                f"not {bound!r}"
+            )
+        if bound is not None:
+            reads[f"{option}{'Version' if isinstance(bound, int) else 'Timestamp'}"] = str(bound)
+    options = read_options({**always, **reads})
+    ref, schema = changes.describe(options, None)
+    if bounds.get("end") is None:
+        reads["endingVersion"] = str(ref.version)
+    name = f"{question.catalog.name}.{display_name(question.name)}"
+    return {
+        "display_name": name,
+        "schema": schema.json(),
+        "always": {**always, **reads},
+        "plan": f"changes of {name}",
+        "rows": None,
+    }
 
 
 def nearest(question: BridgeRequest) -> dict[str, Any] | None:
@@ -255,6 +296,8 @@ def _arguments(
             f"{function} takes (table, {', '.join(about.parameters)}), the last of which may be left out; "
             f"missing: {', '.join(missing) or 'none'}, not known: {', '.join(strange) or 'none'}"
         )
+    if "k" not in about.parameters:
+        return arguments
     if not isinstance(arguments["k"], int) or isinstance(arguments["k"], bool) or arguments["k"] < 1:
         raise OptionError(f"k of {function} must be a whole number of 1 or more, not {arguments['k']!r}")
     options = arguments.get("options")

@@ -1,4 +1,4 @@
-"""The table functions that search: their arguments and options. `search` runs them."""
+"""The table functions that search or return changes: their arguments and options. `search` runs them."""
 
 from __future__ import annotations
 
@@ -60,5 +60,12 @@ SEARCH_FUNCTIONS: Mapping[str, SearchFunction] = {
         (*VECTOR_KEYS, *TEXT_KEYS, *HYBRID_KEYS),
         "_FUNC_(table, vector_column, vector, text_column, query, k[, options]) - The k rows of a Lance "
         "table that a vector and words rank best together, with _relevance_score.",
+    ),
+    "table_changes": SearchFunction(
+        ("start", "end"),
+        1,
+        (),
+        "_FUNC_(table, start[, end]) - The rows of a Lance table that changed from a version or time to "
+        "another, both included, with _change_type, _commit_version and _commit_timestamp.",
     ),
 }

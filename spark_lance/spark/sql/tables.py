@@ -63,6 +63,7 @@ from spark_lance.table.rows.delete import delete_rows
 from spark_lance.table.schema.constraints import Constraint
 from spark_lance.table.schema.defaults import EXISTS_DEFAULT
 from spark_lance.table.schema.keys import check_droppable
+from spark_lance.table.versions.versions import list_versions
 
 __all__ = [
     "alter_table",
@@ -91,6 +92,8 @@ _HIDDEN = {
     if column != "_rowoffset"
 }
 _BRANCH = "@"
+# The metadata table of all changes, which are read as the option readChangeFeed does.
+_CHANGES_TABLE = "changes"
 
 
 def list_tables(question: BridgeRequest) -> list[str]:
@@ -105,6 +108,8 @@ def load_table(question: BridgeRequest) -> dict[str, Any]:
     catalog, name = question.catalog, question.name
     options, table = resolve_table(catalog, name)
     tag = options.pop("tag", None)
+    if table == _CHANGES_TABLE:
+        return _all_changes(question, options)
     travel = {} if tag is None else {"tag": tag}
     if "version" in question.request:
         text = str(question.request["version"])
@@ -123,6 +128,26 @@ def _is_branch(question: BridgeRequest, name: str) -> bool:
     return name not in opened.tags.list() and name in opened.branches.list()
 
 
+def _all_changes(question: BridgeRequest, always: dict[str, str]) -> dict[str, Any]:
+    """Return the view of the table `t.changes`: the changes of all versions that there are.
+
+    Raises:
+        UnsupportedFormatError: the statement names a version, which has no changes of its own.
+    """
+    if question.request.keys() & {"version", "asof"}:
+        raise UnsupportedFormatError(
+            f"{display_name(question.name)} has the changes of all versions: leave out VERSION AS OF, and "
+            "write WHERE _commit_version <= n"
+        )
+    branch = always.get("branch")
+    newest = dataset(always["path"], (branch, None) if branch else None, _storage_of(always))
+    oldest = min(file.version for file in list_versions(newest.table))
+    # The changes of the oldest version need the version before.
+    start = oldest if oldest == 1 else min(oldest + 1, newest.version)
+    reads = {**always, "readChangeFeed": "true", "startingVersion": str(start)}
+    return _changes_answer(question, reads, reads, ends=False)
+
+
 def load_changes(question: BridgeRequest) -> dict[str, Any]:
     """Return the Java side's view of the changes of a table; `given` are the options of the read.
 
@@ -137,11 +162,26 @@ def load_changes(question: BridgeRequest) -> dict[str, Any]:
     if table:
         raise UnsupportedFormatError(f"{display_name(name)} is a metadata table: it has no change feed")
     options = read_options(CaseInsensitiveDict({**always, **user_options}))
-    place, schema = read_kind(options).describe(options, None)
     # A stream goes on with later versions; a DataFrame always has the changes up to the same version.
     ends = question.request["streams"] or options.endingVersion or options.endingTimestamp
+    return _changes_answer(question, always, {**always, **user_options}, ends=bool(ends))
+
+
+def _changes_answer(
+    question: BridgeRequest, always: dict[str, str], reads: dict[str, str], *, ends: bool
+) -> dict[str, Any]:
+    """Return the Java side's view of changes.
+
+    Args:
+        question: the question, which has the name.
+        always: options of every read.
+        reads: the same with those of this read.
+        ends: whether the options say where the changes end.
+    """
+    options = read_options(CaseInsensitiveDict(reads))
+    place, schema = read_kind(options).describe(options, None)
     return {
-        "display_name": f"{catalog.name}.{display_name(name)}",
+        "display_name": f"{question.catalog.name}.{display_name(question.name)}",
         "schema": schema.json(),
         "declared": schema.json(),
         "hidden": st.StructType().json(),
@@ -539,7 +579,7 @@ def resolve_table(catalog: OpenCatalog, name: Name) -> tuple[dict[str, str], str
         kind, mark, reference = name[-1].partition("_")
         if mark and reference and kind.lower() in ("branch", "tag"):
             return {**_options(catalog, name[:-1]), kind.lower(): reference}, None
-        if name[-1].lower() not in METADATA_TABLES:
+        if name[-1].lower() not in (*METADATA_TABLES, _CHANGES_TABLE):
             raise
     return _options(catalog, name[:-1]), name[-1].lower()
 

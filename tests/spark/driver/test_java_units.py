@@ -63,7 +63,11 @@ NEEDED = (
         for name in ("LanceEvolving", "LanceMergeTarget")
     }
     | {
-        "org.lance.spark.catalog.LanceViewCatalog": "org.apache.spark.sql.connector.catalog.RelationCatalog",
+        f"org.lance.spark.catalog.{name}": f"org.apache.spark.sql.connector.catalog.{needed}"
+        for name, needed in (
+            ("LanceViewCatalog", "RelationCatalog"),
+            ("LanceChangelogCatalog", "ChangelogContext"),
+        )
     }
     | {
         f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.TableInfo"
@@ -168,12 +172,12 @@ def test_the_shim_works(jvm: Any, units: Any, request: pytest.FixtureRequest) ->
     assert dict(check.newInstance().call()) == {
         "schemaEvolution": release >= (4, 1),
         "asksForSchemaChanges": release >= (4, 3),
+        "hasConstraints": release >= (4, 1),
         "keepsViews": release >= (4, 2),
         "takesCatalystFilters": release >= (4, 1),
         "keepsReadPlan": release >= (4, 1),
         "replaceCriteria": release >= (4, 3),
         "changesSchema": True,
-        "hasConstraints": release >= (4, 1),
     }
 
 

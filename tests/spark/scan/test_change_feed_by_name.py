@@ -120,3 +120,75 @@ def test_refusals(session: SparkSession, options: dict[str, str], table: str, me
 
 def test_switched_off_it_is_a_read_of_rows(session: SparkSession) -> None:
     assert session.read.option("readChangeFeed", "false").table("lance.ev").columns == ["id", "v"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "options"),
+    [
+        ("1", {"startingVersion": "1"}),
+        ("2, 3", {"startingVersion": "2", "endingVersion": "3"}),
+        ("'2020-01-01', current_timestamp()", {"startingTimestamp": "2020-01-01"}),
+        ("TIMESTAMP '2020-01-01 00:00:00', '2100-01-01'", {"startingTimestamp": "2020-01-01"}),
+    ],
+)
+def test_table_changes(session: SparkSession, path: str, bounds: str, options: dict[str, str]) -> None:
+    expected = texts(session.read.options(**options, readChangeFeed="true").table("lance.ev"))
+    for name in ("lance.ev", f"lance.`{path}`", path):
+        assert texts(session.sql(f"SELECT * FROM table_changes('{name}', {bounds})")) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments", ["'lance.ev'", "'lance.ev', true", "'lance.ev', 1.5", "'lance.no', 1", "1"]
+)
+def test_table_changes_refuses(session: SparkSession, arguments: str) -> None:
+    with pytest.raises(PySparkException):
+        session.sql(f"SELECT * FROM table_changes({arguments})").collect()
+
+
+def test_all_changes_are_a_metadata_table(session: SparkSession) -> None:
+    expected = texts(session.sql(f"SELECT * FROM {SQL_FEED}"))
+    assert texts(session.table("lance.ev.changes")) == expected
+    count = session.sql("SELECT count(*) FROM lance.ev.changes WHERE _change_type = 'delete'").collect()
+    assert count[0][0] == 1
+    with pytest.raises(PySparkException, match="_commit_version <= n"):
+        session.sql("SELECT * FROM lance.ev.changes VERSION AS OF 2").collect()
+
+
+def test_a_changelog_view_has_no_row_that_stayed_as_it_was(session: SparkSession) -> None:
+    session.sql("INSERT INTO lance.ev VALUES (3, 'd'), (3, 'd')").collect()
+    merge = "MERGE INTO lance.ev USING (SELECT 1L AS id, '{}' AS v) AS s ON ev.id = s.id"
+    for v in ("c", "e"):
+        session.sql(f"{merge.format(v)} WHEN MATCHED THEN UPDATE SET *").collect()
+    for updates, types in (("false", ["DELETE", "INSERT"]), ("true", ["UPDATE_AFTER", "UPDATE_BEFORE"])):
+        call = f"table => 'ev', compute_updates => {updates}, identifier_columns => array('id')"
+        session.sql(f"CALL lance.system.create_changelog_view({call})").collect()
+        rows = session.sql("SELECT _change_type FROM ev_changes WHERE _commit_snapshot_id > 5").collect()
+        assert sorted(row[0] for row in rows) == types
+        assert session.sql("SELECT * FROM ev_changes WHERE _commit_snapshot_id = 5").count() == 2
+
+
+def test_changes_clause(session: SparkSession) -> None:
+    clause = "SELECT * FROM lance.ev CHANGES FROM VERSION 1"
+    if tuple(map(int, session.version.split(".")[:2])) < (4, 3):
+        with pytest.raises(Exception, match=r"SELECT \* FROM table_changes\('lance\.ev', start\[, end\]\)"):
+            session.sql(clause).collect()
+        return
+    expected = texts(session.sql(f"SELECT * FROM {SQL_FEED}"))
+    assert texts(session.sql(clause)) == expected
+    assert texts(session.read.option("startingVersion", "1").changes("lance.ev")) == expected
+    assert texts(session.sql("SELECT * FROM lance.ev CHANGES FROM TIMESTAMP '2020-01-01'")) == expected
+    some = session.sql("SELECT * FROM lance.ev CHANGES FROM VERSION 2 EXCLUSIVE TO VERSION 4 EXCLUSIVE")
+    assert texts(some) == texts(session.sql("SELECT * FROM table_changes('lance.ev', 3, 3)"))
+    net = "WITH (deduplicationMode = 'netChanges')"
+    with pytest.raises(PySparkException, match="create_changelog_view") as caught:
+        session.sql(f"{clause} {net}").collect()
+    session.sql(str(caught.value)[str(caught.value).index("CALL ") :].splitlines()[0]).collect()
+    assert [tuple(row)[:3] for row in session.table("ev_changes").collect()] == [(1, "c", "INSERT")]
+    session.sql(
+        "CREATE TABLE lance.k (id INT NOT NULL, v STRING) TBLPROPERTIES ('primary_key' = 'id')"
+    ).collect()
+    session.sql("INSERT INTO lance.k VALUES (1, 'a'), (2, 'b')").collect()
+    session.sql("UPDATE lance.k SET v = 'c' WHERE id = 1").collect()
+    session.sql("DELETE FROM lance.k WHERE id = 2").collect()
+    rows = session.sql(f"SELECT id, v, _change_type FROM lance.k CHANGES FROM VERSION 1 {net}").collect()
+    assert [tuple(row) for row in rows] == [(1, "c", "insert")]

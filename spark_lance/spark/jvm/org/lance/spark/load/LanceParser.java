@@ -102,6 +102,8 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     {ALTER + "(?:ADD|DROP|REPLACE)\\s+PARTITION\\s+FIELD\\b",
       "ALTER TABLE %1$s ADD PARTITION FIELD transform [AS name], DROP PARTITION FIELD transform, or "
         + "REPLACE PARTITION FIELD transform WITH transform [AS name]"},
+    {".*\\bFROM\\s+" + NAMES + ")\\s+CHANGES\\s+FROM\\s+(?:VERSION|TIMESTAMP)\\b",
+      "SELECT * FROM table_changes('%s', start[, end]), where both are versions or times"},
     {ALTER + "ADD\\s+CONSTRAINT\\b", "ALTER TABLE %s ADD CONSTRAINT name CHECK (condition)"},
     {ALTER + "ALTER\\s+(?:COLUMN\\s+)?(\\S+)\\s+TYPE\\s+(\\S+)\\s+COMMENT\\b",
       "ALTER TABLE %1$s ALTER COLUMN %2$s TYPE %3$s, and then ALTER TABLE %1$s ALTER COLUMN %2$s COMMENT 'text'"},

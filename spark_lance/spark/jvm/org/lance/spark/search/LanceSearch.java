@@ -43,9 +43,11 @@ import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SessionState;
+import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DatetimeType;
 import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.NumericType;
 import org.apache.spark.sql.types.StringType;
@@ -108,6 +110,9 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
 
   // What is searched for, if an argument is that: "vector" or "query"; null if it is another. By its name, or its place.
   private String asked(String name, int place) {
+    if (function.equals("table_changes")) {
+      return null;
+    }
     boolean hybrid = function.equals("hybrid_search");
     String first = function.equals("text_search") ? "query" : "vector";
     if (name == null ? place == 2 : name.equalsIgnoreCase(first)) {
@@ -202,6 +207,11 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
         found.add(list.isNullAt(i) ? null : Double.valueOf(list.getDouble(i)));
       }
       return list == null ? null : found;
+    }
+    if (function.equals("table_changes") && type instanceof DatetimeType) {
+      scala.Option zone = scala.Option.apply(SQLConf$.MODULE$.get().sessionLocalTimeZone());
+      Object time = new Cast(expression, DataTypes.StringType, zone).eval(null);
+      return time == null ? null : time.toString();
     }
     Object value = expression.eval(null);
     if (value == null || value instanceof Boolean || value instanceof Integer || value instanceof Long) {

@@ -1,0 +1,155 @@
+// The catalog whose tables Spark asks for their changes (Spark 4.3 and newer): SELECT ... FROM t CHANGES FROM VERSION 1.
+//
+// The changes are those of the option readChangeFeed. Spark takes out rows that came and went (netChanges) by the primary key.
+//
+// Compiled in the driver by Janino.
+
+package org.lance.spark.catalog;
+
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.Changelog;
+import org.apache.spark.sql.connector.catalog.ChangelogContext;
+import org.apache.spark.sql.connector.catalog.ChangelogRange;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.lance.spark.load.Bridge;
+import org.lance.spark.shim.Callers;
+
+public class LanceChangelogCatalog extends LanceViewCatalog {
+  public Changelog loadChangelog(Identifier identifier, ChangelogContext context, CaseInsensitiveStringMap options) {
+    return new Changes((LanceTable) loadTable(identifier), context, options);
+  }
+
+  /** The changes of a table in a range of its versions. */
+  public static final class Changes implements Changelog {
+    private static final String[] OF_SPARK = {
+      "startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp", "startingBoundInclusive",
+      "endingBoundInclusive", "deduplicationMode", "computeUpdates"
+    };
+    private final String displayName;
+    private final LanceTable changes;
+    private final Map range;
+    private final NamedReference[] key;
+    private final boolean collapses;
+
+    Changes(LanceTable table, ChangelogContext context, CaseInsensitiveStringMap options) {
+      this.displayName = table.name();
+      this.range = range(context.range());
+      this.collapses = context.deduplicationMode() == ChangelogContext.DeduplicationMode.NET_CHANGES;
+      String names = (String) table.properties().get("primary_key");
+      this.key = key(names);
+      boolean isIdentified = names != null || "true".equals(table.properties().get("enable_stable_row_ids"));
+      if (collapses && names == null) {
+        throw new IllegalArgumentException("netChanges needs a primary key, and " + displayName
+            + " declares none: CALL " + displayName.split("\\.")[0] + ".system.create_changelog_view(table => '"
+            + displayName.substring(displayName.indexOf('.') + 1) + "', net_changes => true)");
+      }
+      if (context.computeUpdates() && !isIdentified) {
+        throw new IllegalArgumentException("computeUpdates needs a primary key or stable row ids, and " + displayName
+            + " has neither: read the changes without it, or create the table with 'enable_stable_row_ids' = 'true'");
+      }
+      this.changes = table.changes(withRange(options), false);
+    }
+
+    private static NamedReference[] key(String names) {
+      String[] columns = names == null ? new String[0] : names.split(",");
+      NamedReference[] key = new NamedReference[columns.length];
+      for (int i = 0; i < key.length; i++) {
+        key[i] = Expressions.column("`" + columns[i].trim() + "`");
+      }
+      return key;
+    }
+
+    private static Map range(ChangelogRange range) {
+      Map options = new HashMap();
+      options.put("readChangeFeed", "true");
+      if (range instanceof ChangelogRange.VersionRange) {
+        ChangelogRange.VersionRange versions = (ChangelogRange.VersionRange) range;
+        options.put("startingVersion", version(versions.startingVersion(), range.startingBoundInclusive() ? 0 : 1));
+        if (versions.endingVersion().isPresent()) {
+          String end = (String) versions.endingVersion().get();
+          options.put("endingVersion", version(end, range.endingBoundInclusive() ? 0 : -1));
+        }
+      } else if (range instanceof ChangelogRange.TimestampRange) {
+        ChangelogRange.TimestampRange times = (ChangelogRange.TimestampRange) range;
+        options.put("startingTimestamp", time(times.startingTimestamp(), range.startingBoundInclusive() ? 0 : 1));
+        if (times.endingTimestamp().isPresent()) {
+          long end = ((Long) times.endingTimestamp().get()).longValue();
+          options.put("endingTimestamp", time(end, range.endingBoundInclusive() ? 0 : -1));
+        }
+      } else {
+        options.put("startingVersion", "0");
+      }
+      return options;
+    }
+
+    private static String version(String number, int change) {
+      try {
+        return Long.toString(Long.parseLong(number.trim()) + change);
+      } catch (NumberFormatException problem) {
+        throw new IllegalArgumentException("changes are read between numbers of versions, not '" + number + "'");
+      }
+    }
+
+    private static String time(long micros, int change) {
+      return Instant.EPOCH.plus(micros + change, ChronoUnit.MICROS).toString();
+    }
+
+    private CaseInsensitiveStringMap withRange(CaseInsensitiveStringMap options) {
+      Map all = new HashMap();
+      for (Iterator i = options.asCaseSensitiveMap().entrySet().iterator(); i.hasNext(); ) {
+        Map.Entry option = (Map.Entry) i.next();
+        boolean isOfSpark = false;
+        for (int j = 0; j < OF_SPARK.length; j++) {
+          isOfSpark |= OF_SPARK[j].equalsIgnoreCase((String) option.getKey());
+        }
+        if (!isOfSpark) {
+          all.put(option.getKey(), option.getValue());
+        }
+      }
+      all.putAll(range);
+      return new CaseInsensitiveStringMap(all);
+    }
+
+    public String name() {
+      return displayName;
+    }
+
+    public Column[] columns() {
+      return changes.columns();
+    }
+
+    public boolean containsCarryoverRows() {
+      return false;
+    }
+
+    // Spark has to know it only where it takes them out.
+    public boolean containsIntermediateChanges() {
+      return collapses;
+    }
+
+    public boolean representsUpdateAsDeleteAndInsert() {
+      return false;
+    }
+
+    public NamedReference[] rowId() {
+      return key;
+    }
+
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+      if (Callers.isMicroBatch()) {
+        throw new IllegalArgumentException("a stream of changes is spark.readStream.option('readChangeFeed', 'true').table('"
+            + displayName + "')");
+      }
+      return changes.newScanBuilder(Bridge.zoned(withRange(options)));
+    }
+  }
+}
