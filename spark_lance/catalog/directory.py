@@ -306,12 +306,12 @@ class DirectoryCatalog:
             NamespaceExistsError: a namespace has it.
         """
         self._check_free_for_view(name)
-        self.views.create(name, view, lambda: self._has_table(name))
+        self.views.create(name, view, lambda: self._is_taken(name))
 
     def rename_view(self, old: Name, new: Name) -> None:
         """Give a view another name; the errors are those of `create_view`."""
         self._check_free_for_view(new)
-        self.views.rename(old, new, lambda: self._has_table(new))
+        self.views.rename(old, new, lambda: self._is_taken(new))
 
     def _check_free_for_view(self, name: Name) -> None:
         _check_new(name)
@@ -321,17 +321,17 @@ class DirectoryCatalog:
         entry = entries.get(name)
         if entry is not None and entry.kind == _NAMESPACE:
             raise NamespaceExistsError(f"there is a namespace {display_name(name)} in {self.root} already")
-        if entry is not None or self._has_table(name):
+        if entry is not None or self._is_taken(name):
             raise ViewExistsError(
                 f"table {display_name(name)} exists in {self.root}: choose another name for the view"
             )
 
-    def _has_table(self, name: Name) -> bool:
+    def _is_taken(self, name: Name) -> bool:
+        """Return whether a table or namespace has a name."""
         try:
-            self.table(name)
+            return name in self._entries() or bool(self.table(name))
         except TableNotFoundError:
             return False
-        return True
 
     def _open(self, uri: str) -> tuple[Store, str]:
         return open_store(uri, self.storage_options)
@@ -478,6 +478,16 @@ class DirectoryCatalog:
         Raises:
             TableExistsError, NamespaceExistsError: another writer was faster.
         """
+        self._add_row(name, kind, location, properties)
+        # The creator of a view looks for a table when the view is there, and this one
+        # for a view when the row is there. So one of both finds the other.
+        if self.views.exists(name):
+            self._list().delete(_is(name))
+            raise TableExistsError(
+                f"view {display_name(name)} exists in {self.root}: drop it first, or choose another name"
+            )
+
+    def _add_row(self, name: Name, kind: str, location: str | None, properties: Mapping[str, str]) -> None:
         metadata = json.dumps(dict(properties)) if properties else None
         row = {"object_id": _id(name), "object_type": kind, "location": location, "metadata": metadata}
         table = pa.Table.from_pylist([{**row, "base_objects": None}], schema=_SCHEMA)

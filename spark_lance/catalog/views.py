@@ -20,7 +20,8 @@ Members of an object:
     dependencies        [{"kind": "table" or "function", "name": [...]}], or null if they are not known
 
 An object is created only if it is absent, and replaced as a whole. A table and a view cannot have one name.
-If two programs create both at the same moment, the creator of the view finds the table and removes the view.
+If two programs create both at the same moment, one of them finds that of the other and removes its own;
+perhaps both do.
 
 Somebody else may have written the object. `parse_view` checks each member, and refuses settings of catalogs
 and types with classes: the object could load code with them. The query itself is trusted: whoever can write
@@ -30,10 +31,12 @@ the folder decides what its readers compute, as for the rows of the tables.
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from spark_lance.catalog.names import SEPARATOR, Name, can_be_part, check_part, display_name
@@ -98,6 +101,8 @@ class Views:
         if not _can_be_view(name):
             raise self._missing(name)
         path = self._path(name)
+        if self._is_link(path):
+            raise FormatError("a view cannot be a link: replace it by a file", path=path)
         try:
             size = self.store.size(path)
             if size > _MAX_BYTES:
@@ -164,6 +169,13 @@ class Views:
 
     def _path(self, name: Name) -> str:
         return join(self.root, VIEWS_DIR, SEPARATOR.join(name) + _SUFFIX)
+
+    def _is_link(self, path: str) -> bool:
+        """Whether a file of this machine is a link, or in a folder that is one."""
+        if not self.store.is_local:
+            return False
+        folder = join(os.path.realpath(self.root), VIEWS_DIR)
+        return os.path.realpath(path) != join(folder, Path(path).name)
 
     def _missing(self, name: Name) -> ViewNotFoundError:
         return ViewNotFoundError(f"there is no view {display_name(name)} in {self.root}")

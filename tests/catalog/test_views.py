@@ -111,6 +111,48 @@ def test_a_table_that_appears_meanwhile_keeps_its_name(catalog: DirectoryCatalog
     assert not catalog.views.exists(V)
 
 
+def test_a_table_and_a_view_that_are_created_at_once_are_not_both_there(
+    catalog: DirectoryCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = catalog.place(V)
+    write_dataset(ROWS, uri)
+    catalog.create_view(V, VIEW)  # the table has no name yet
+    with pytest.raises(TableExistsError, match=r"view db\.v"):
+        catalog.add(V, uri, {})
+    assert catalog.list_views(("db",)) == [V]
+    assert catalog.tables(("db",)) == []
+    catalog.views.drop(V)
+    put = type(catalog.views.store).put_if_absent
+
+    def put_and_add(store: Any, path: str, data: bytes, *, sync: bool = False) -> None:
+        if VIEWS_DIR in path:
+            catalog._add_row(V, "table", catalog._location(uri), {})
+        put(store, path, data, sync=sync)
+
+    monkeypatch.setattr(type(catalog.views.store), "put_if_absent", put_and_add)
+    with pytest.raises(ViewExistsError, match=r"db\.v"):
+        catalog.create_view(V, VIEW)
+    assert catalog.list_views(("db",)) == []
+    assert catalog.tables(("db",)) == [V]
+
+
+def test_a_link_is_no_view(tmp_path: Path) -> None:
+    catalog = DirectoryCatalog(str(tmp_path / "root"))
+    catalog.create_namespace(("db",), {})
+    catalog.create_view(V, VIEW)
+    file = tmp_path / "root" / VIEWS_DIR / "db$v.json"
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FormatError, match="cannot be a link"):
+        catalog.views.load(V)
+    catalog.views.drop(V)
+    assert (tmp_path / "elsewhere").exists()
+    (tmp_path / "linked").symlink_to(tmp_path / "root")
+    linked = DirectoryCatalog(str(tmp_path / "linked"))
+    linked.create_view(V, VIEW)
+    assert linked.views.load(V) == VIEW
+
+
 def test_the_object_of_a_request_that_was_sent_twice_is_the_own_one(
     catalog: DirectoryCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
