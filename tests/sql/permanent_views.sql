@@ -105,6 +105,40 @@ ALTER TABLE t ADD COLUMN c INT;
 SELECT * FROM all_columns ORDER BY a;
 > 1 | x
 > 2 | y
+-- Views that follow the columns of their tables. Spark's own catalog may have a view of the same name.
+CREATE NAMESPACE spark_catalog.pv;
+CREATE VIEW spark_catalog.pv.evolving AS SELECT 'another' AS view;
+CREATE TABLE s AS SELECT 1 AS a;
+CREATE VIEW evolving WITH SCHEMA EVOLUTION AS SELECT * FROM s;
+CREATE VIEW types WITH SCHEMA TYPE EVOLUTION AS SELECT * FROM s;
+CREATE VIEW both WITH SCHEMA EVOLUTION AS SELECT * FROM evolving WHERE a IN (SELECT a FROM evolving);
+ALTER TABLE s ALTER COLUMN a TYPE BIGINT;
+ALTER TABLE s ADD COLUMN c INT;
+SELECT * FROM evolving;
+> 1 | None
+SELECT * FROM both;
+> 1 | None
+SELECT typeof(a) FROM types;
+> bigint
+SELECT * FROM types;
+> 1
+ALTER TABLE s DROP COLUMN c;
+SELECT * FROM both;
+> 1
+SELECT * FROM spark_catalog.pv.evolving;
+> another
+DROP NAMESPACE spark_catalog.pv CASCADE;
+-- A table LIKE a view or a table has its columns, and no name of a view.
+CREATE TABLE alike LIKE w TBLPROPERTIES ('k' = '2');
+DESCRIBE alike;
+> x | int | first
+> y | string | None
+SHOW TBLPROPERTIES alike;
+> k | 2
+CREATE TABLE w LIKE t;
+! TABLE_OR_VIEW_ALREADY_EXISTS
+CREATE TABLE other LIKE t USING parquet;
+! write USING lance
 CREATE VIEW broken AS SELECT * FROM nothing;
 ! `nothing`
 CREATE TEMPORARY VIEW passing AS SELECT 1 AS a;

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import datasource
@@ -160,14 +161,18 @@ DEFINITIONS = (
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS)
-def test_what_show_create_table_prints_makes_an_equal_table(
-    spark: SparkSession, tmp_path: Path, definition: str
+@pytest.mark.parametrize("is_like", [False, True])
+def test_what_show_create_table_prints_and_create_table_like_make_an_equal_table(
+    spark: SparkSession, tmp_path: Path, definition: str, is_like: bool
 ) -> None:
+    if is_like and tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
+        pytest.skip("catalogs have CREATE TABLE LIKE from Spark 4.2 on")
     session = spark_lance.enable(spark.newSession(), root=str(tmp_path))
     session.sql(f"CREATE TABLE lance.one {definition}").collect()
     (told,) = session.sql("SHOW CREATE TABLE lance.one").collect()
     assert "LOCATION" not in told[0]
-    session.sql(told[0].replace("lance.one", "lance.two", 1)).collect()
+    like = "CREATE TABLE lance.two LIKE lance.one"
+    session.sql(like if is_like else told[0].replace("lance.one", "lance.two", 1)).collect()
     (again,) = session.sql("SHOW CREATE TABLE lance.two").collect()
     assert again[0].replace("lance.two", "lance.one", 1) == told[0]
     one, two = (spark_lance.dataset(str(tmp_path / f"{name}.lance")) for name in ("one", "two"))

@@ -18,6 +18,7 @@ import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
+import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
@@ -106,6 +107,7 @@ public final class ShimCheck implements Callable {
       answers.put("asksForSchemaChanges", Shim.asksForSchemaChanges());
       answers.put("hasConstraints", Shim.hasConstraints());
       answers.put("keepsViews", Shim.keepsViews());
+      answers.put("makesTablesAlike", Shim.makesTablesAlike());
       answers.put("takesCatalystFilters", Shim.takesCatalystFilters());
       answers.put("keepsReadPlan", Shim.keepsReadPlan());
       answers.put("replaceCriteria", replaces(session));
@@ -189,6 +191,11 @@ public final class ShimCheck implements Callable {
     Object columns = scala.jdk.javaapi.CollectionConverters.asScala(Arrays.asList(column, column.withName("b").newInstance())).toList();
     LogicalPlan filled = Shim.withMissingColumns("t", columns, rows);
     check(filled.output().size() == 2 && filled.resolved(), "a missing column is filled");
+    session.sql("CREATE VIEW one AS SELECT 1 AS a");
+    View view = (View) session.table("one").queryExecution().analyzed().children().apply(0);
+    View wide = (View) Shim.withSchema(view, SCHEMA.add("b", "string"));
+    check(wide.desc().schema().size() == 2 && wide.child() == view.child(), "a view has other columns");
+    session.sql("DROP VIEW one");
   }
 
   private static void registry(SparkSession session) {

@@ -174,6 +174,7 @@ def test_the_shim_works(jvm: Any, units: Any, request: pytest.FixtureRequest) ->
         "asksForSchemaChanges": release >= (4, 3),
         "hasConstraints": release >= (4, 1),
         "keepsViews": release >= (4, 2),
+        "makesTablesAlike": release >= (4, 2),
         "takesCatalystFilters": release >= (4, 1),
         "keepsReadPlan": release >= (4, 1),
         "replaceCriteria": release >= (4, 3),

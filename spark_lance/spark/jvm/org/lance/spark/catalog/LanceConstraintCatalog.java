@@ -4,11 +4,14 @@
 
 package org.lance.spark.catalog;
 
+import java.util.HashMap;
 import java.util.HashSet;
+import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 
@@ -22,6 +25,19 @@ public class LanceConstraintCatalog extends LanceTableCatalog {
   public Table createTable(Identifier identifier, TableInfo info) {
     return created(
         identifier, info.schema(), info.partitions(), info.properties(), LanceConstrained.described(info.constraints()));
+  }
+
+  // CREATE TABLE LIKE (Spark 4.2 and newer). The settings of a Lance table come along, unless the statement has its own.
+  public Table createTableLike(Identifier identifier, TableInfo info, Table source) {
+    Map properties = new HashMap();
+    if (source instanceof LanceTable) {
+      properties.putAll(source.properties());
+      properties.remove(TableCatalog.PROP_LOCATION);
+      properties.remove(TableCatalog.PROP_IS_MANAGED_LOCATION);
+    }
+    properties.putAll(info.properties());
+    return created(
+        identifier, info.schema(), info.partitions(), properties, LanceConstrained.described(info.constraints()));
   }
 
   public StagedTable stageCreate(Identifier identifier, TableInfo info) {

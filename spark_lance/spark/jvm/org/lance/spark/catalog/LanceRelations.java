@@ -23,6 +23,7 @@ import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
@@ -106,7 +107,7 @@ public final class LanceRelations {
       throw new UnsupportedOperationException("CREATE TABLE LIKE makes no Lance tables: write CREATE TABLE " + names[0]
           + " USING lance AS SELECT * FROM " + names[1] + " LIMIT 0");
     }
-    if (isOurs && count == 2) {
+    if (isOurs && count == 2 && !Shim.makesTablesAlike()) {
       throw new UnsupportedOperationException("CREATE TABLE LIKE makes no Lance tables: write CREATE TABLE " + names[0]
           + " AS SELECT * FROM " + names[1] + " LIMIT 0");
     }
@@ -143,6 +144,21 @@ public final class LanceRelations {
           + "spark_catalog.default." + name.last() + " AS SELECT ... FROM lance.db.t");
     }
     return statement;
+  }
+
+  // A view of a catalog of ours that follows the columns of its query, with these columns. Where they differ from the stored
+  // ones, Spark would store them in its own catalog, for another view of the same name.
+  public static LogicalPlan evolved(LogicalPlan plan) {
+    View view = (View) plan;
+    StructType columns = view.child().schema();
+    scala.Option catalog = view.desc().identifier().catalog();
+    if (columns.equals(view.desc().schema()) || catalog.isEmpty()) {
+      return view;
+    }
+    CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
+    boolean isOurs = catalogs.isCatalogRegistered((String) catalog.get())
+        && catalogs.catalog((String) catalog.get()) instanceof LanceTableCatalog;
+    return isOurs ? Shim.withSchema(view, columns) : view;
   }
 
   // Whether a name is in a catalog of ours.

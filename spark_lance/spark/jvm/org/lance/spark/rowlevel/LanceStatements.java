@@ -34,6 +34,7 @@ import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.OverwritePartitionsDynamic;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
+import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
@@ -116,10 +117,14 @@ public final class LanceStatements {
     }
   }
 
-  // Resolves the values that UPDATE and MERGE assign to columns of Lance tables. Sessions whose analyzer was made before
-  // have no such rule, but for the one that was enabled.
+  // Resolves the values that UPDATE and MERGE assign to columns of Lance tables, and the columns of views that follow
+  // their queries. Sessions whose analyzer was made before have no such rule, but for the one that was enabled.
   public static final class Assigning extends Rule {
     public TreeNode apply(TreeNode plan) {
+      return statement(Shim.keepsViews() ? ((LogicalPlan) plan).transformDownWithSubqueries(new Evolving()) : plan);
+    }
+
+    private static TreeNode statement(TreeNode plan) {
       String kind = plan.getClass().getSimpleName();
       if (kind.equals("ShowTables")) {
         OptionalUnit unit = OptionalUnit.ofThread(SESSION_CATALOG);
@@ -148,6 +153,24 @@ public final class LanceStatements {
         Platform.throwException(problem);
       }
       Taking.tell(problem);
+    }
+  }
+
+  private static final class Evolving extends scala.runtime.AbstractPartialFunction {
+    public boolean isDefinedAt(Object node) {
+      if (!(node instanceof View)) {
+        return false;
+      }
+      View view = (View) node;
+      return !view.isTempView() && view.child().resolved() && view.desc().viewSchemaMode().toString().endsWith("EVOLUTION");
+    }
+
+    public Object applyOrElse(Object node, scala.Function1 otherwise) {
+      if (!isDefinedAt(node)) {
+        return otherwise.apply(node);
+      }
+      OptionalUnit unit = OptionalUnit.ofThread(RELATIONS);
+      return unit == null ? node : unit.call("evolved", new Object[] {node});
     }
   }
 

@@ -36,11 +36,13 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
+import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.PushDownUtils$;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
@@ -155,6 +157,17 @@ public final class Shim {
   /** Whether catalogs can keep views: since Spark 4.2. The ViewCatalog of older releases is used by no statement. */
   public static boolean keepsViews() {
     return hasClass("org.apache.spark.sql.connector.catalog.RelationCatalog");
+  }
+
+  /** Whether catalogs have CREATE TABLE LIKE. */
+  public static boolean makesTablesAlike() {
+    return method(TableCatalog.class, "createTableLike") != null;
+  }
+
+  /** A view with other columns. */
+  public static LogicalPlan withSchema(View view, StructType schema) {
+    Object description = copyOf(view.desc(), Collections.singletonMap("schema", schema));
+    return (LogicalPlan) copyOf(view, Collections.singletonMap("desc", description));
   }
 
   /** Whether Spark offers its own expressions to any source: Spark 4.0 offers them to files only. */
