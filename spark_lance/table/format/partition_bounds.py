@@ -37,8 +37,10 @@ __all__ = [
     "bounds_of_rows",
     "bounds_text",
     "column_places",
+    "merged_bounds_text",
     "ordinal",
     "read_bounds",
+    "single_partition",
 ]
 
 _MARK = "-p-"
@@ -184,3 +186,49 @@ def bounds_of_fragment(fragment: table_pb2.DataFragment) -> Mapping[int, list[Fi
                 if sum(list(other.fields).count(number) for other in fragment.files) == 1:
                     result.setdefault(number, []).append(bounds)
     return result
+
+
+def single_partition(spec: PartitionSpec, fragment: table_pb2.DataFragment) -> tuple[FieldBounds, ...] | None:
+    """Return the only partition of a fragment, by the names of its files; None if they do not tell one."""
+    bounds = bounds_of_fragment(fragment)
+    result = []
+    for field in spec.fields:
+        transform = f"{field.transform}[{field.width}]" if field.width else field.transform
+        parts = [
+            part
+            for part in bounds.get(-1 if field.source_id is None else field.source_id, ())
+            if part.transform == transform and part.is_single
+        ]
+        if not parts:
+            return None
+        result.append(parts[0])
+    return tuple(result)
+
+
+def merged_bounds_text(
+    fragments: Sequence[table_pb2.DataFragment], schema: Schema, version: FileVersion
+) -> str:
+    """Return the end of the name of a file with rows of some fragments: the bounds that hold for all of them.
+
+    Args:
+        fragments: their data files have names with bounds, or not.
+        schema: of the new file.
+        version: of the new file.
+    """
+    places = column_places(schema, version)
+    ids = {field.id: places[field.name] for field in schema.fields if field.name in places}
+    parts = [
+        {(number, each.transform): each for number, all_bounds in bounds.items() for each in all_bounds}
+        for bounds in map(bounds_of_fragment, fragments)
+    ]
+    result = []
+    for number, transform in parts[0] if parts else ():
+        same = [part[number, transform] for part in parts if (number, transform) in part]
+        lows = [each.low for each in same if each.low is not None]
+        highs = [each.high for each in same if each.high is not None]
+        if number not in ids or len(same) < len(parts) or len({*map(type, lows), *map(type, highs)}) > 1:
+            continue
+        low: Any = min(lows, default=None)
+        high: Any = max(highs, default=None)
+        result.append(FieldBounds(ids[number], transform, low, high, any(each.nulls for each in same)))
+    return bounds_text(result)

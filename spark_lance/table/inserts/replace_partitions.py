@@ -20,7 +20,7 @@ from spark_lance.errors import IncompatibleConflictError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.addresses import Offsets, offsets_of
-from spark_lance.table.format.partition_bounds import FieldBounds, bounds_of_fragment, ordinal
+from spark_lance.table.format.partition_bounds import FieldBounds, ordinal, single_partition
 from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.row_keys import KeyIndex
 from spark_lance.table.format.row_set import RowSet
@@ -28,7 +28,7 @@ from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_filter import KeyFilter, key_filter
 
-__all__ = ["PartitionKeys", "PartitionMatch", "partition_counts", "single_partition"]
+__all__ = ["PartitionKeys", "PartitionMatch", "partition_counts"]
 
 _WINDOW_BYTES = 64 << 20
 # Marks filters of partitions, which are compared with each other only.
@@ -100,23 +100,6 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
     if pa.types.is_fixed_size_binary(kind):
         return pa.scalar(bytes(kind.byte_width), kind)
     return pa.scalar(0, pa.int64()).cast(kind) if not pa.types.is_date32(kind) else pa.scalar(0, kind)
-
-
-def single_partition(spec: PartitionSpec, fragment: table_pb2.DataFragment) -> tuple[FieldBounds, ...] | None:
-    """Return the only partition of a fragment, by the names of its files; None if they do not tell one."""
-    bounds = bounds_of_fragment(fragment)
-    result = []
-    for field in spec.fields:
-        transform = f"{field.transform}[{field.width}]" if field.width else field.transform
-        parts = [
-            part
-            for part in bounds.get(-1 if field.source_id is None else field.source_id, ())
-            if part.transform == transform and part.is_single
-        ]
-        if not parts:
-            return None
-        result.append(parts[0])
-    return tuple(result)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ A fragment is rewritten if more of its rows are deleted than the threshold allow
 than the target is rewritten if it has a neighbour to merge with. Neighbours are next to each other in the
 table and are covered by the same indices, because indexed rows are never mixed with rows that are not
 indexed. A bin is cut where a group has the target number of rows, as long as the rest has as many too.
+
+In a partitioned table the neighbours of a fragment are the fragments of the same partition: rows of two
+partitions are never merged into one file if each had its own.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.coverage import covered_fragments
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partition_bounds import single_partition
+from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.reading.snapshot import Snapshot
@@ -184,20 +189,33 @@ def _worthwhile(part: Sequence[_Candidate]) -> bool:
 def _bins(
     snapshot: Snapshot, options: CompactionOptions, only: frozenset[int] | None
 ) -> Iterator[list[_Candidate]]:
-    """Yield runs of candidates that are next to each other and covered by the same indices."""
+    """Yield runs of neighbours of one partition that are covered by the same indices."""
     coverage = _coverage(with_present_coverage(snapshot))
     excluded = frozenset(options.excluded_fragment_ids)
     run: list[_Candidate] = []
-    for fragment in snapshot.fragments:
+    partition: object = None
+    for key, fragment in _by_partition(snapshot):
         eligible = fragment.id not in excluded and (only is None or fragment.id in only)
         candidate = _candidate(snapshot, fragment, options, coverage) if eligible else None
-        if run and (candidate is None or candidate.indices != run[-1].indices):
+        if run and (candidate is None or key != partition or candidate.indices != run[-1].indices):
             yield run
             run = []
+        partition = key
         if candidate is not None:
             run.append(candidate)
     if run:
         yield run
+
+
+def _by_partition(snapshot: Snapshot) -> Iterator[tuple[object, table_pb2.DataFragment]]:
+    """Yield the fragments, those of a partition together, each with its partition; None for several."""
+    spec = PartitionSpec.of_config(snapshot.manifest.config).present(snapshot.schema)
+    groups: dict[object, list[table_pb2.DataFragment]] = {}
+    for fragment in snapshot.fragments:
+        bounds = single_partition(spec, fragment) if spec else None
+        key = None if bounds is None else tuple(each.low for each in bounds)
+        groups.setdefault(key, []).append(fragment)
+    return ((key, fragment) for key, fragments in groups.items() for fragment in fragments)
 
 
 def _candidate(

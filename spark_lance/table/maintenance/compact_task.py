@@ -41,6 +41,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import column_numbers
 from spark_lance.table.format.deletion import keep_mask, read_deletions
+from spark_lance.table.format.partition_bounds import merged_bounds_text
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.indices.fragment_reuse import pack_addresses
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
@@ -413,13 +414,15 @@ class CompactionTask(OfTable):
             OSError: the store failed. Files written before an error are deleted.
         """
         count = _Counted(self._tables(), self.rows)
+        schema = with_lineage(self.schema) if self.spills else self.schema
         new = write_fragments(
             count.batches(self.options.batch_size),
             self.table,
-            with_lineage(self.schema) if self.spills else self.schema,
+            schema,
             version=self.version,
             max_rows_per_file=self.rows_per_file,
             max_bytes_per_file=self.options.max_bytes_per_file,
+            ending=merged_bounds_text(self.fragments, schema, self.version),
         )
         try:
             return self._account([table_pb2.DataFragment.FromString(data) for data in new], count.rows)

@@ -23,6 +23,7 @@ from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.discard import delete_on_failure
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.rowids import pack_row_ids, pack_row_versions
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, LineageReader
@@ -136,6 +137,7 @@ def write_moved(
         version=snapshot.manifest.file_version,
         operation=operation,
         targets=targets,
+        partitions=PartitionSpec.of_config(snapshot.manifest.config).present(snapshot.schema),
     )
     fragments = [table_pb2.DataFragment.FromString(data) for data in written]
     ids.give(fragments)

@@ -53,6 +53,7 @@ def write_fragments(
     in_memory: bool = False,
     targets: Sequence[FileTarget] = (),
     partitions: PartitionSpec | None = None,
+    ending: str = "",
 ) -> list[bytes]:
     """Write batches of exactly `schema` to new data files of the table at `root`.
 
@@ -67,6 +68,7 @@ def write_fragments(
         in_memory: no batch changes until this returns, see `FileWriter`.
         targets: folders that take the files in turns; that of the table's own root by default.
         partitions: the declaration by which files are cut, see `PartitionCutter`.
+        ending: without `partitions`, the end of the files' names, see `partition_bounds`.
 
     Returns:
         Serialized `DataFragment` messages, one per file, with id 0: the commit numbers them.
@@ -79,13 +81,15 @@ def write_fragments(
     if max_rows_per_file < 1 or max_bytes_per_file < 1:
         raise OptionError("max_rows_per_file and max_bytes_per_file must be at least 1")
     sources = BlobSources(table.store, table.root)
-    files = _Files(table, targets or (own_target(table),), schema, version, operation, in_memory, sources)
+    files = _Files(
+        table, targets or (own_target(table),), schema, version, operation, in_memory, sources, ending
+    )
     cutter = PartitionCutter(partitions, column_places(schema, version)) if partitions else None
     try:
-        for batch, ending in _parts(bounded(batches, schema, sources), cutter):
-            if ending is not None:
+        for batch, border in _parts(bounded(batches, schema, sources), cutter):
+            if border is not None:
                 files.finish()
-                files.ending = ending
+                files.ending = border
             for part in _split(batch, max_rows_per_file, files.rows_written):
                 files.write(part)
                 if files.rows_written >= max_rows_per_file or files.has_written(max_bytes_per_file):

@@ -17,7 +17,8 @@ import pytest
 from spark_lance import write_dataset
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import FormatError, IncompatibleConflictError
-from spark_lance.table.format.partition_bounds import read_bounds
+from spark_lance.file.reader import FileReader
+from spark_lance.table.format.partition_bounds import read_bounds, single_partition
 from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec, parse_transform
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.replace_partitions import partition_counts
@@ -180,3 +181,125 @@ def test_concurrent_overwrites(tmp_path: Path) -> None:
     assert ids == [100, 100, 100, 100, 200, 201, 202, 303]
     assert len(list((path / "data").iterdir())) == len({f.files[0].path for v in dataset(str(path)).versions()
                                                          for f in dataset(str(path), v["version"]).snapshot.fragments})  # fmt: skip
+
+
+def singles(path: Path) -> list[Any]:
+    """Return the value of the only partition of each fragment; None if it has several."""
+    result = []
+    for fragment in dataset(str(path)).snapshot.fragments:
+        bounds = single_partition(PartitionSpec.of_config(dataset(str(path)).config()), fragment)
+        result.append(bounds and bounds[0].low)
+    return result
+
+
+def test_compaction_keeps_partitions_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_files, "FEW_ROWS", 10)
+    path = tmp_path / "t"
+    table = made(path, "p")
+    for start in (0, 100, 200):
+        write(dataset(str(path)), rows_of(*((start + n, [*"abc", None][n // 10]) for n in range(40))))
+    write(dataset(str(path)), rows_of((900, "b"), (901, "d")))
+    write(dataset(str(path)), rows_of((902, "f"), (903, None)))
+    table = dataset(str(path))
+    table.delete("id IN (5, 115)")
+    rows = content(path)
+    dataset(str(path)).compact_files(materialize_deletions_threshold=0.0)
+    assert content(path) == rows
+    fragments = dataset(str(path)).snapshot.fragments
+    assert sorted((f.physical_rows for f in fragments), reverse=True) == [30, 30, 29, 29, 4]
+    ends = [(b.low, b.high, b.nulls) for f in fragments for b in read_bounds(f.files[0].path)]
+    assert sorted(ends, key=repr) == sorted(
+        [("a", "a", False), ("b", "b", False), ("b", "f", True), ("c", "c", False), (None, None, True)],
+        key=repr,
+    )
+    assert dataset(str(path)).compact_files().fragments_removed == 0
+    write(dataset(str(path)), rows_of((1000, "b")), "overwrite")
+    assert [row[0] for row in content(path, "p = 'b'")] == [1000]
+
+
+def test_random_changes_keep_pruning_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """UPDATE and MERGE move rows between partitions; a filter reads what a filter without pruning reads."""
+    monkeypatch.setattr(partition_files, "FEW_ROWS", 6)
+    chance = random.Random(3)
+    for fields in (("p",), ("bucket(3, id)", "p"), ("truncate(1, p)", "days(ts)")):
+        path = tmp_path / "-".join(fields)
+        table = made(path, *fields)
+        model: dict[int, str | None] = {}
+        for _ in range(12):
+            kind = chance.choice(["append", "append", "update", "delete", "merge", "compact", "overwrite"])
+            names = [*"abcd", "ab", None]
+            table = dataset(str(path))
+            if kind == "append":
+                first = max(model, default=0) + 1
+                new = {first + n: names[n // 4 % 6] for n in range(chance.randrange(1, 24))}
+                write(table, rows_of(*new.items()))
+                model |= new
+            elif kind == "update":
+                old, value = chance.choice("abcd"), chance.choice("abcd")
+                table.update({"p": f"'{value}'"}, where=f"p = '{old}'")
+                model = {key: value if p == old else p for key, p in model.items()}
+            elif kind == "delete":
+                limit = chance.randrange(60)
+                table.delete(f"id < {limit} AND p = 'b'")
+                model = {key: p for key, p in model.items() if not (key < limit and p == "b")}
+            elif kind == "merge":
+                new = {key: chance.choice(names) for key in chance.sample(range(1, 90), 12)}
+                source = rows_of(*new.items())
+                table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(
+                    source
+                )
+                model |= new
+            elif kind == "compact":
+                table.compact_files(materialize_deletions_threshold=0.0)
+            elif fields == ("p",):
+                p = chance.choice(names)
+                first = max(model, default=0) + 1
+                write(table, rows_of((first, p)), "overwrite")
+                model = {key: other for key, other in model.items() if other != p} | {first: p}
+            assert {row[0]: row[1] for row in content(path)} == model
+            for value in "abcd":
+                rows = {row[0] for row in content(path, f"p = '{value}'")}
+                assert rows == {key for key, p in model.items() if p == value}, (fields, kind)
+            rows = {row[0] for row in content(path, "p IS NULL OR p > 'b'")}
+            assert rows == {key for key, p in model.items() if p is None or p > "b"}, (fields, kind)
+            limit = chance.choice(list(model) or [1])
+            assert {row[0] for row in content(path, f"id = {limit}")} == model.keys() & {limit}
+
+
+@pytest.mark.reference
+def test_pylance_reads_partitioned_tables(tmp_path: Path) -> None:
+    lance = pytest.importorskip("lance")
+    path = tmp_path / "t"
+    write(made(path, "p", "bucket(4, id)"), rows_of(*((n, "abc"[n % 3]) for n in range(30))))
+    write(dataset(str(path)), rows_of((100, "a"), (101, None)))
+    dataset(str(path)).delete("id = 3")
+    dataset(str(path)).compact_files(materialize_deletions_threshold=0.0)
+    theirs = lance.dataset(str(path)).to_table(filter="p = 'a'")["id"].to_pylist()
+    assert sorted(theirs) == sorted(row[0] for row in content(path, "p = 'a'")) == [0, *range(6, 30, 3), 100]
+    lance.dataset(str(path)).optimize.compact_files()
+    assert sorted(lance.dataset(str(path)).to_table()["id"].to_pylist()) == sorted(
+        row[0] for row in content(path)
+    )
+
+
+@pytest.mark.slow
+def test_a_filter_opens_one_of_1000_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts opened data files: one for a value of the partition column, none for a value without rows."""
+    path = tmp_path / "t"
+    monkeypatch.setattr(partition_files, "FEW_ROWS", 10)
+    write(made(path, "p"), rows_of(*((n, f"p{n // 5}") for n in range(5000))))
+    opened: list[str] = []
+    start = FileReader.__init__
+
+    def counting(self: FileReader, store: Any, name: str, *args: Any, **options: Any) -> None:
+        opened.append(name)
+        start(self, store, name, *args, **options)
+
+    monkeypatch.setattr(FileReader, "__init__", counting)
+    table = dataset(str(path))
+    assert len(table.snapshot.fragments) == 1000
+    assert table.to_table(filter="p = 'p777'").num_rows == 5
+    assert len(set(opened)) == 1
+    opened.clear()
+    assert table.to_table(filter="p IN ('p1', 'p2', 'nope')").num_rows == 10
+    assert len(set(opened)) == 2
