@@ -130,3 +130,46 @@ def test_random_statements_do_what_they_do_on_parquet(session: SparkSession, run
     finally:
         session.conf.unset(DYNAMIC)
         run(f"DROP TABLE {tables[1]}")
+
+
+def test_changed_rows_are_where_filters_look_for_them(session: SparkSession, run: Run) -> None:
+    """Random changes move rows between partitions; a partitioned table answers like one without partitions."""
+    chance = random.Random(11)
+    tables = ("lance.moved", "lance.plain")
+    for table, clause in zip(tables, ("PARTITIONED BY (p, bucket(3, id))", ""), strict=True):
+        run(f"CREATE TABLE {table} (id INT, p STRING, v INT) USING lance {clause}")
+        run(
+            f"INSERT INTO {table} SELECT /*+ REPARTITION(1) */ id, substr('abcd', id % 4 + 1, 1), 0 FROM range(40)"
+        )
+    statements = (
+        lambda: (
+            f"UPDATE {{t}} SET p = '{chance.choice('abcx')}', v = v + 1 WHERE id % 7 = {chance.randrange(7)}"
+        ),
+        lambda: f"UPDATE {{t}} SET id = id + 100, p = null WHERE p = '{chance.choice('abcd')}' AND id < 9",
+        lambda: f"DELETE FROM {{t}} WHERE p = '{chance.choice('abcd')}' AND id % 5 = 0",
+        lambda: (
+            f"MERGE INTO {{t}} t USING (SELECT CAST(id AS INT) AS id, '{chance.choice('aby')}' AS p FROM range(0, 60, 7)) s "
+            "ON t.id = s.id WHEN MATCHED THEN UPDATE SET p = s.p WHEN NOT MATCHED THEN INSERT (id, p, v) VALUES (s.id, s.p, 5)"
+        ),
+        lambda: "OPTIMIZE {t}",
+        lambda: f"INSERT INTO {{t}} VALUES ({chance.randrange(99)}, '{chance.choice('abz')}', 1)",
+    )
+    filters = (
+        "p = 'a'",
+        "p IN ('b', 'x', 'y')",
+        "p IS NULL",
+        "p > 'b' AND id < 50",
+        "id = 14",
+        "NOT (p = 'c')",
+    )
+    for number in range(16):
+        statement = chance.choice(statements)()
+        for table in tables:
+            run(statement.format(t=table))
+        condition = filters[number % len(filters)]
+        one, two = (
+            sorted(run(f"SELECT id, p, v FROM {table} WHERE {condition}"), key=repr) for table in tables
+        )
+        assert one == two, (number, statement, condition)
+    one, two = (sorted(run(f"SELECT id, p, v FROM {table}"), key=repr) for table in tables)
+    assert one == two
