@@ -182,6 +182,18 @@ def test_imports_point_left_in_the_rooms() -> None:
     assert not wrong
 
 
+def test_no_folder_imports_its_parent_and_back() -> None:
+    """A package is the base of its folders or their facade. Modules that are rooms have their own place."""
+    packages = {module_name(path) for path in MODULES if path.name == "__init__.py"}
+
+    def folder(name: str) -> str:
+        return name if name in packages else name.rpartition(".")[0]
+
+    edges = {(folder(module_name(path)), folder(name)) for path in MODULES for name in imported_modules(path)}
+    up = {inner for inner, outer in edges if outer == inner.rpartition(".")[0] and (outer, inner) in edges}
+    assert not {name for name in up if name.count(".") > 1 and name.split(".")[1] not in ROOMS}
+
+
 @pytest.mark.parametrize("package", ROOMS)
 def test_every_folder_is_a_room(package: str) -> None:
     folder = PACKAGE / package.replace(".", "/")

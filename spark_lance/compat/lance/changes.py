@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.compat.lance.base import DatasetBase
-from spark_lance.compat.lance.indices import IndexConfig
 from spark_lance.compat.lance.merging import MergeInsertBuilder
 from spark_lance.compat.lance.optimize import DatasetOptimizer
 from spark_lance.compat.lance.raising import raises_os_errors
@@ -22,7 +22,7 @@ from spark_lance.table.versions.versions import load_version
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Changes"]
+__all__ = ["Changes", "IndexConfig"]
 
 # Arguments of index builds that change nothing of what is found.
 _HINTS = frozenset(
@@ -45,6 +45,19 @@ _HINTS = frozenset(
 
 
 @raises_os_errors
+@dataclass(frozen=True)
+class IndexConfig:
+    """A kind of index, and its options.
+
+    Attributes:
+        index_type: such as "btree".
+        parameters: its options.
+    """
+
+    index_type: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Changes(DatasetBase):
     """The methods that change a dataset."""
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
+from spark_lance.compat.lance.changes import IndexConfig
 from spark_lance.compat.lance.indices.builder import IndicesBuilder
 from spark_lance.compat.lance.indices.models import IvfModel, PqModel
 
@@ -37,16 +35,3 @@ class IndexFileVersion(str, enum.Enum):
 
     LEGACY = "Legacy"
     V3 = "V3"
-
-
-@dataclass(frozen=True)
-class IndexConfig:
-    """A kind of index, and its options.
-
-    Attributes:
-        index_type: such as "btree".
-        parameters: its options.
-    """
-
-    index_type: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
