@@ -86,7 +86,31 @@ SELECT id, count(*) FROM lance.rw GROUP BY id ORDER BY id;
 SELECT count(*) FROM lance.rw.history WHERE version > 2;
 > 11
 ALTER TABLE lance.rw REPLACE COLUMNS (id INT);
-! cannot drop or replace all columns
+! REPLACE COLUMNS would lose the values of
+CREATE TABLE lance.rc (a STRING COMMENT 'one', b STRUCT<x: INT, y: INT>, c INT NOT NULL, l ARRAY<STRUCT<x: INT, y: INT>>) TBLPROPERTIES ('data_storage_version' = '2.2');
+INSERT INTO lance.rc VALUES ('a', struct(1, 2), 3, array(struct(4, 5)));
+ALTER TABLE lance.rc REPLACE COLUMNS (c INT, l ARRAY<STRUCT<y: INT, x: INT>>, new INT COMMENT 'two', b STRUCT<y: INT, z: STRING, x: INT>, a STRING);
+SELECT * FROM lance.rc;
+> 3 | [Row(y=5, x=4)] | None | Row(y=2, z=None, x=1) | a
+DESCRIBE lance.rc;
+> c | int | None
+> l | array<struct<y:int,x:int>> | None
+> new | int | two
+> b | struct<y:int,z:string,x:int> | None
+> a | string | None
+ALTER TABLE lance.rc REPLACE COLUMNS (a STRING, b STRUCT<x: INT, y: INT>, c BIGINT, l ARRAY<STRUCT<x: INT, y: INT>>, new INT);
+! ALTER TABLE lance.rc DROP COLUMN b.z
+ALTER TABLE lance.rc DROP COLUMN b.z;
+ALTER TABLE lance.rc REPLACE COLUMNS (a STRING, B STRUCT<x: INT, y: INT>, c BIGINT, l ARRAY<STRUCT<x: INT, y: INT>>, new INT);
+SELECT * FROM lance.rc;
+> a | Row(x=1, y=2) | 3 | [Row(x=4, y=5)] | None
+SELECT typeof(c) FROM lance.rc;
+> bigint
+ALTER TABLE lance.rc REPLACE COLUMNS (a STRING, b STRUCT<x: INT, y: INT>, c DATE, l ARRAY<STRUCT<x: INT, y: INT>>, new INT);
+! c
+SELECT * FROM lance.rc;
+> a | Row(x=1, y=2) | 3 | [Row(x=4, y=5)] | None
+DROP TABLE lance.rc;
 ALTER TABLE lance.rw ADD COLUMNS (one INT, two INT NOT NULL);
 ! drop NOT NULL
 SHOW TABLE EXTENDED IN lance LIKE 'rw';

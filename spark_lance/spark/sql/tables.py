@@ -51,6 +51,7 @@ from spark_lance.spark.sql.evolution import (
     parse_type,
 )
 from spark_lance.spark.sql.properties import fixed_properties
+from spark_lance.spark.sql.replace_columns import column_changes, replaces_columns
 from spark_lance.spark.table.constraints import add_constraint
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
@@ -392,8 +393,12 @@ def alter_table(question: BridgeRequest) -> dict[str, Any]:
     table = table_at(question)
     if question.request["evolves"]:
         check_evolution(table.dataset().manifest, question.request["changes"])
-    _check_changes(table, question.request["changes"])
-    for change in question.request["changes"]:
+    changes = question.request["changes"]
+    schema = st.StructType.fromJson(json.loads(load_table(question)["declared"]))
+    if replaces_columns(schema, changes):
+        changes = column_changes(f"{question.catalog.name}.{display_name(question.name)}", schema, changes)
+    _check_changes(table, changes)
+    for change in changes:
         _CHANGES[change["kind"]](table, change)
     return load_table(question)
 
@@ -443,7 +448,7 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
     dropped = {path[0] for path in whole if len(path) == 1}
     if dropped and dropped >= {field.name for field in manifest.schema.fields}:
         raise UnsupportedFormatError(
-            "ALTER TABLE cannot drop or replace all columns, as their values would be lost: make the table "
+            "ALTER TABLE cannot drop all columns, as their values would be lost: make the table "
             "anew, by CREATE OR REPLACE TABLE ... AS SELECT"
         )
 
@@ -514,6 +519,14 @@ def _move(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.moveColumn(_path(table, change["column"]), after=after)
 
 
+def _move_all(table: LanceTable, change: Mapping[str, Any]) -> None:
+    moves = []
+    for column, before in change["moves"]:
+        after = None if before is None else _path(table, [*column[:-1], before])
+        moves.append((_path(table, column), after))
+    table.columns.moveAll(*moves)
+
+
 def _drop(table: LanceTable, change: Mapping[str, Any]) -> None:
     table.dropColumns(_path(table, change["column"]))
 
@@ -560,6 +573,7 @@ _CHANGES: dict[str, Any] = {
         _path(table, change["column"]), default=change["default"] or ""
     ),
     "column_position": _move,
+    "column_positions": _move_all,
     "set_property": lambda table, change: table.setConfig({change["property"]: change["value"]}),
     "remove_property": _unset,
 }

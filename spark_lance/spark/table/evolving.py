@@ -38,7 +38,7 @@ from spark_lance.spark.table.expressions import (
     stored,
     types_of,
 )
-from spark_lance.table.columns.alter import move_column, unset_primary_key
+from spark_lance.table.columns.alter import move_columns, unset_primary_key
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.work import UnchangedColumns
 from spark_lance.table.format.manifest import Manifest
@@ -364,7 +364,15 @@ class TableColumns:
             SchemaError: one of them does not exist, or they are in different structs.
             CommitError: other writers were in the way; see its subclasses.
         """
-        move_column(self.table.dataset().snapshot, name, after)
+        self.moveAll((name, after))
+
+    def moveAll(self, *moves: tuple[str, str | None]) -> None:
+        """Move several columns or fields in one version, each behind another, or to the front (None).
+
+        Raises:
+            SchemaError, CommitError: see `move`.
+        """
+        move_columns(self.table.dataset().snapshot, moves)
 
     def alterAll(self, *alterations: Mapping[str, Any]) -> None:
         """Alter several columns in one version, by dicts with the keys of `LanceDataset.alter_columns`.

@@ -46,7 +46,7 @@ from spark_lance.table.schema.changes import (
 from spark_lance.table.schema.keys import forget_key, primary_key
 from spark_lance.table.writing.column_files import each_fragment
 
-__all__ = ["Cast", "Execute", "alter_columns", "drop_columns", "move_column", "unset_primary_key"]
+__all__ = ["Cast", "Execute", "alter_columns", "drop_columns", "move_columns", "unset_primary_key"]
 
 
 def drop_columns(
@@ -97,15 +97,20 @@ def unset_primary_key(
     return retry_operation(snapshot, attempt, reruns, env)
 
 
-def move_column(
+def move_columns(
     snapshot: Snapshot,
-    path: str,
-    after: str | None,
+    moves: Sequence[tuple[str, str | None]],
     *,
     reruns: RetryPolicy = CONFLICT_RETRIES,
     env: CommitEnv = SYSTEM_ENV,
 ) -> Manifest:
-    """Move a field behind another field, or to the front, and return the new version.
+    """Move fields behind other fields, or to the front, one after the other, and return the new version.
+
+    Args:
+        snapshot: the version to begin with.
+        moves: each field, and the field in front of it: None for the front.
+        reruns: how often to start over because of other writers.
+        env: the clock and the waits of the commit.
 
     Raises:
         SchemaError: see `move_field`.
@@ -114,7 +119,10 @@ def move_column(
 
     def attempt(at: Snapshot) -> Manifest:
         version = at.manifest
-        operation = project_message(schema_protos(move_field(version.schema, path, after), version))
+        schema = version.schema
+        for path, after in moves:
+            schema = move_field(schema, path, after)
+        operation = project_message(schema_protos(schema, version))
         return commit_operation(at.table, operation, read_version=version.version, env=env)
 
     return retry_operation(snapshot, attempt, reruns, env)
