@@ -59,7 +59,7 @@ def iceberg_settings(jar: str, root: Path) -> dict[str, str]:
     }
 
 
-def made(spark: SparkSession, root: Path, *, iceberg: bool) -> dict[str, Read]:
+def make_tables(spark: SparkSession, root: Path, *, iceberg: bool) -> dict[str, Read]:
     """Write the tables, and return by name how each is read."""
     source = spark.read.parquet(str(root / "source"))
     tables: dict[str, Read] = {}
@@ -75,7 +75,7 @@ def made(spark: SparkSession, root: Path, *, iceberg: bool) -> dict[str, Read]:
     return tables
 
 
-def found(read: Read, keys: list[int]) -> tuple[int, int, float]:
+def look_up(read: Read, keys: list[int]) -> tuple[int, int, float]:
     """Look keys up; return how many rows came, and sums over two of their columns."""
     frame = read()
     rows = frame.where(f"id IN ({', '.join(map(str, keys))})").select(*frame.columns).collect()
@@ -91,7 +91,7 @@ def measure(tables: Mapping[str, Read], rows: int, keys: int, rounds: int) -> di
         answers = set()
         for name, read in tables.items():
             start = time.perf_counter()
-            answers.add(found(read, chosen))
+            answers.add(look_up(read, chosen))
             if number:
                 taken[name].append(time.perf_counter() - start)
         assert len(answers) == 1, answers
@@ -113,7 +113,7 @@ def main() -> None:
         write_source(root / "source", arguments.rows)
         settings = iceberg_settings(arguments.iceberg, root / "ice") if arguments.iceberg else {}
         spark = start_spark(settings)
-        tables = made(spark, root, iceberg=bool(arguments.iceberg))
+        tables = make_tables(spark, root, iceberg=bool(arguments.iceberg))
         print(f"Spark {spark.version}, load {os.getloadavg()[0]:.1f}, {arguments.keys} keys")
         taken = measure(tables, arguments.rows, arguments.keys, arguments.rounds)
         spark.stop()

@@ -72,6 +72,8 @@ def _participles(source: str) -> Iterator[Match]:
             yield node.lineno, "participle", node.id
         elif isinstance(node, ast.arg) and node.arg in PARTICIPLES:
             yield node.lineno, "participle", node.arg
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.strip("_").lower() in PARTICIPLES:
+            yield node.lineno, "participle", node.name
 
 
 def _prose(path: Path, source: str) -> Iterator[tuple[int, str]]:

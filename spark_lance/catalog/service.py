@@ -230,7 +230,7 @@ class _RestClient:
         try:
             return call(name, *body, **more)
         except self._http.ApiException as error:
-            raise _told(error) from presentable(error, self._secrets)
+            raise _error_of(error) from presentable(error, self._secrets)
         except self._failures.HTTPError as error:
             reason = redacted(str(error), self._secrets)
             raise StoreError(
@@ -238,7 +238,7 @@ class _RestClient:
             ) from presentable(error, self._secrets)
 
 
-def _told(error: Any) -> Exception:
+def _error_of(error: Any) -> Exception:
     """Return the package's error for an answer that is one."""
     try:
         body = json.loads(error.body or "")

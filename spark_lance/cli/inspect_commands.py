@@ -280,7 +280,9 @@ def history(arguments: Arguments) -> int:
     if arguments.json:
         say(as_json(rows))
     else:
-        print_table(_HISTORY, [[_told(row[name]) for name in _HISTORY] for row in rows], wide=arguments.wide)
+        print_table(
+            _HISTORY, [[_without_zeros(row[name]) for name in _HISTORY] for row in rows], wide=arguments.wide
+        )
     return 0
 
 
@@ -410,7 +412,7 @@ def _notes(column: dict[str, Any]) -> Any:
     return column["metadata"] or None
 
 
-def _told(value: Any) -> Any:
+def _without_zeros(value: Any) -> Any:
     """Return what is worth a place in a line: of counts, those that are not zero."""
     return {key: item for key, item in value.items() if item != "0"} if isinstance(value, dict) else value
 

@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (LanceError, OSError) as error:
-        sys.stderr.write(f"error: {visible(redacted(str(_told(error))))}\n")
+        sys.stderr.write(f"error: {visible(redacted(str(_as_package_error(error))))}\n")
         return _FAILED
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
@@ -123,7 +123,7 @@ def _usage(error: click.ClickException) -> str:
     return redacted(stream.getvalue().rstrip("\n"))
 
 
-def _told(error: LanceError | OSError) -> LanceError | OSError:
+def _as_package_error(error: LanceError | OSError) -> LanceError | OSError:
     """Return an error in our words; what no layer below has caught names no file if it is of the output."""
     if isinstance(error, LanceError):
         return error

@@ -70,11 +70,11 @@ class Checkpoints:
 
         def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
             key = _digest(batch)
-            return self._kept(key, lambda: source.compute(batch.select(list(source.columns))))
+            return self._cached(key, lambda: source.compute(batch.select(list(source.columns))))
 
         return Computation(source.schema, columns, compute, any_order=False)
 
-    def _kept(self, key: str, compute: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
+    def _cached(self, key: str, compute: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
         database = self._open()
         try:
             row = database.execute("select output from results where input = ?", (key,)).fetchone()

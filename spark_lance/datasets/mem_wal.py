@@ -110,7 +110,7 @@ def initialize_mem_wal(
     if spec is not None:
         details.sharding_specs.append(spec)
     details.maintain_all_indexes = maintained_indexes is None
-    details.maintained_indexes.extend(_known(manifest, maintained_indexes or ()))
+    details.maintained_indexes.extend(_check_indices(manifest, maintained_indexes or ()))
     for name, value in {**WRITER_DEFAULTS, **(defaults or {})}.items():
         details.writer_config_defaults[name] = str(value).lower() if isinstance(value, bool) else str(value)
     entry = table_pb2.IndexMetadata(
@@ -134,7 +134,7 @@ def _refuse_second(manifest: Manifest) -> None:
         raise OptionError(f"{manifest.path} has a MemWAL already")
 
 
-def _known(manifest: Manifest, names: Sequence[str]) -> Sequence[str]:
+def _check_indices(manifest: Manifest, names: Sequence[str]) -> Sequence[str]:
     existing = {entry.name for entry in manifest.indices} - {FRAGMENT_REUSE, MEM_WAL}
     if missing := sorted(set(names) - existing):
         raise OptionError(f"there is no index {', '.join(missing)} that could be maintained")

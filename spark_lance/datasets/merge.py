@@ -72,7 +72,7 @@ def analyzed_merge(snapshot: Snapshot, source: SourceRows, rules: MergeRules) ->
     metrics = [
         f"elapsed={(end - start) * 1000:.3f}ms, metrics=[{_written(merge, written)}]",
         f"metrics=[{_read(copied - compared)}]",
-        f"elapsed={(matched - start) * 1000:.3f}ms, metrics=[{_found(merge)}]",
+        f"elapsed={(matched - start) * 1000:.3f}ms, metrics=[{_match_text(merge)}]",
         f"metrics=[{_scanned(merge, compared - counted)}]",
         f"metrics=[output_rows={merge.source.held.num_rows}, spilled={source.spilled}]",
     ]
@@ -147,7 +147,7 @@ def _written(merge: Merge, written: Written) -> str:
     return f"{done}, num_updated_rows={updated}, num_deleted_rows={deleted}"
 
 
-def _found(merge: Merge) -> str:
+def _match_text(merge: Merge) -> str:
     return f"source_keys={merge.index.size}, matched_keys={int(merge.seen.sum())}"
 
 

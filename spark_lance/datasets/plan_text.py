@@ -141,7 +141,7 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
     line += f", full_filter={condition_text(condition)}"
     if len(tasks) < total:
         left = [fragment.id for fragment in scan.fragments if fragment.id not in remaining]
-        line += f", pruned_fragments={_shown(left)} of {total}"
+        line += f", pruned_fragments={_fragment_list(left)} of {total}"
     selected = [task for task in tasks if task.selection is not None]
     if selected:
         line += f", row_lists={len(selected)} of {len(tasks)} fragments"
@@ -171,6 +171,6 @@ def _number(fragment: table_pb2.DataFragment) -> int:
     return fragment.id
 
 
-def _shown(numbers: Sequence[int]) -> str:
+def _fragment_list(numbers: Sequence[int]) -> str:
     more = f", and {len(numbers) - _SHOWN_FRAGMENTS} more" if len(numbers) > _SHOWN_FRAGMENTS else ""
     return f"[{', '.join(map(str, numbers[:_SHOWN_FRAGMENTS]))}{more}]"

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
-from spark_lance.expressions.json_path import Found, find, member, parse_path
+from spark_lance.expressions.json_path import PathValues, find, member, parse_path
 from spark_lance.expressions.values import Value, as_column, is_typed
 from spark_lance.jsonb.binary import strings_of, texts_of
 from spark_lance.jsonb.numbers import numbers_of, rounded_doubles
@@ -108,7 +108,7 @@ def _text(value: Value) -> str | None:
     return None if value is None else str(value)
 
 
-def _first(matches: Found) -> tuple[npt.NDArray[np.int64], JsonValues]:
+def _first(matches: PathValues) -> tuple[npt.NDArray[np.int64], JsonValues]:
     """Return the documents in which something was found, and the first of each."""
     firsts = np.flatnonzero(np.diff(matches.owners, prepend=-1))
     return matches.owners[firsts], matches.values.take(firsts)

@@ -40,7 +40,7 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class Found:
+class PathValues:
     """Values that a path leads to.
 
     Attributes:
@@ -117,28 +117,28 @@ _STEPS = (
 )
 
 
-def find(documents: JsonValues, steps: tuple[_Step, ...]) -> Found:
+def find(documents: JsonValues, steps: tuple[_Step, ...]) -> PathValues:
     """Return the values at a path, in the order of the documents.
 
     Raises:
         FormatError, UnsupportedFormatError: a document is damaged, or has what is not known.
     """
     there = np.flatnonzero(documents.kinds != MISSING)
-    matches = Found(there, documents.take(there))
+    matches = PathValues(there, documents.take(there))
     for step in steps:
         matches = _step(matches, step)
     return matches
 
 
-def _step(matches: Found, step: _Step) -> Found:
+def _step(matches: PathValues, step: _Step) -> PathValues:
     if step.name is not None:
         places, values = member(matches.values, step.name)
-        return Found(matches.owners[places], values)
+        return PathValues(matches.owners[places], values)
     if step.every == "items":
         return _every_item(matches)
     children = matches.values.children(OBJECT if step.every else ARRAY)
     if step.every:
-        return Found(matches.owners[children.owners], children.values)
+        return PathValues(matches.owners[children.owners], children.values)
     counts = np.zeros(len(matches.values), np.int64)
     np.add.at(counts, children.owners, 1)
     parts = []
@@ -148,10 +148,10 @@ def _step(matches: Found, step: _Step) -> Found:
         parts.append((children.owners[places], np.full(len(places), order), places))
     owners, orders, places = (np.concatenate(column) for column in zip(*parts, strict=True))
     chosen = places[np.lexsort((orders, owners))]
-    return Found(matches.owners[children.owners[chosen]], children.values.take(chosen))
+    return PathValues(matches.owners[children.owners[chosen]], children.values.take(chosen))
 
 
-def _every_item(matches: Found) -> Found:
+def _every_item(matches: PathValues) -> PathValues:
     """Return the items of arrays, and all other values as they are."""
     kinds, _ = matches.values.headers()
     children = matches.values.children(ARRAY)
@@ -160,7 +160,7 @@ def _every_item(matches: Found) -> Found:
     owners = np.concatenate([children.owners, others])
     order = np.argsort(owners, kind="stable")
     both = children.values.joined(rest)
-    return Found(matches.owners[owners[order]], both.take(order))
+    return PathValues(matches.owners[owners[order]], both.take(order))
 
 
 def member(values: JsonValues, name: str) -> tuple[npt.NDArray[np.int64], JsonValues]:

@@ -49,7 +49,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Neighbours:
     """Candidates: the part of each (-1: the base), its address or its place in the part, its distance."""
 
     part: Numbers
@@ -57,11 +57,11 @@ class _Found:
     distance: Distances
 
     @classmethod
-    def of(cls, part: int, place: npt.NDArray[np.uint64], distance: Distances) -> _Found:
+    def of(cls, part: int, place: npt.NDArray[np.uint64], distance: Distances) -> _Neighbours:
         return cls(np.full(len(place), part, np.int64), place, distance)
 
     @classmethod
-    def best(cls, several: Sequence[_Found], k: int) -> _Found:
+    def best(cls, several: Sequence[_Neighbours], k: int) -> _Neighbours:
         part = np.concatenate([np.empty(0, np.int64), *(each.part for each in several)])
         place = np.concatenate([np.empty(0, np.uint64), *(each.place for each in several)])
         distance = np.concatenate([np.empty(0, np.float32), *(each.distance for each in several)])
@@ -94,29 +94,29 @@ def nearest_rows(
             matrix, owners = flat_vectors(column_values(table, query.column))
             if len(matrix) and is_multi(search.kind):
                 rows, distances = row_distances(query.vectors, matrix, owners, metric, exactly=True)
-                candidates[0].append(_kept(number, places[rows], distances, query))
+                candidates[0].append(_within_range(number, places[rows], distances, query))
             elif len(matrix):
                 for own, vector in zip(candidates, query.vectors, strict=True):
                     distances = exact_distances(vector, matrix, metric)
-                    own.append(_kept(number, places[owners], distances, query))
+                    own.append(_within_range(number, places[owners], distances, query))
     wide_scan = fresh.scan(names)
-    return [_fetched(wide_scan, _Found.best(own, query.k)) for own in candidates]
+    return [_fetched(wide_scan, _Neighbours.best(own, query.k)) for own in candidates]
 
 
-def _kept(number: int, places: Numbers, distances: Distances, query: VectorQuery) -> _Found:
+def _within_range(number: int, places: Numbers, distances: Distances, query: VectorQuery) -> _Neighbours:
     low, high = query.distance_range
     keep = np.ones(len(distances), np.bool_)
     if low is not None:
         keep &= distances >= low
     if high is not None:
         keep &= distances < high
-    result = _Found.of(number, places[keep].astype(np.uint64), distances[keep])
-    return _Found.best([result], query.k)
+    result = _Neighbours.of(number, places[keep].astype(np.uint64), distances[keep])
+    return _Neighbours.best([result], query.k)
 
 
 def _in_base(
     fresh: FreshRows, search: VectorSearch, query: VectorQuery, condition: Condition | None
-) -> list[_Found]:
+) -> list[_Neighbours]:
     """Return the nearest rows of the base that are not hidden."""
     hidden = sum(len(rows) for rows in fresh.hidden.values())
     visible = fresh.scan([ROW_ADDRESS])
@@ -146,11 +146,11 @@ def _in_base(
     answers = []
     for answer in search.run(base_query, allowed):
         seen = ~contains(gone, answer.addresses)
-        answers.append(_Found.of(-1, answer.addresses[seen], answer.distances[seen]))
-    return [_Found.best([answer], query.k) for answer in answers]
+        answers.append(_Neighbours.of(-1, answer.addresses[seen], answer.distances[seen]))
+    return [_Neighbours.best([answer], query.k) for answer in answers]
 
 
-def _fetched(scan: FreshScan, hits: _Found) -> Neighbours:
+def _fetched(scan: FreshScan, hits: _Neighbours) -> Neighbours:
     """Return rows in the order in which they were found."""
     plain = scan.fresh.base.scan(scan.names)
     tables, order = [], []

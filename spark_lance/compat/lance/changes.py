@@ -149,7 +149,7 @@ class Changes(DatasetBase):
         """Build an index of values; with `fragment_ids` a part of one, which `merge_index_metadata` ends."""
         if isinstance(index_type, IndexConfig):
             index_type, options = index_type.index_type, {**options, **index_type.parameters}
-        options = {**_meant(options), "train": options.get("train", True)}
+        options = {**_effective_options(options), "train": options.get("train", True)}
         if fragment_ids is not None:
             options.pop("train")
             self.value.indices.create_part(
@@ -169,7 +169,7 @@ class Changes(DatasetBase):
         self, column: str | list[str], index_type: str, name: str | None = None, **options: Any
     ) -> Any:
         """Build an index of vectors; with `fragment_ids` a segment of one, which is not committed."""
-        arguments = self._sized(_meant(options))
+        arguments = self._sized(_effective_options(options))
         if options.get("train") is False:
             raise NotImplementedError("Creating empty vector indices with train=False is not yet implemented")
         if "fragment_ids" in arguments:
@@ -186,7 +186,7 @@ class Changes(DatasetBase):
         """Build a segment of some fragments and commit nothing."""
         if options.get("fragment_ids") is None:
             raise ValueError("create_index_uncommitted requires fragment_ids for distributed index build")
-        arguments = self._sized(_meant(options))
+        arguments = self._sized(_effective_options(options))
         arguments.pop("replace", None)
         return self.value.create_index_uncommitted(_only(column), index_type, name, **arguments)
 
@@ -273,7 +273,7 @@ class Changes(DatasetBase):
         self.value = self.value.update_field_metadata({field_name: dict(new_metadata)}, replace=True)
 
 
-def _meant(options: Mapping[str, Any]) -> dict[str, Any]:
+def _effective_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of an index that say something here; None is as not given."""
     return {key: value for key, value in options.items() if value is not None and key not in _HINTS}
 

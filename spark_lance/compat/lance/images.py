@@ -38,14 +38,14 @@ class ImageArray(pa.ExtensionArray):  # type: ignore[misc]
         if isinstance(images, ImageArray):
             return images
         if isinstance(images, pa.StringArray | pa.LargeStringArray):
-            return _made(ImageURIType(images.type), images, ImageURIArray)
+            return _typed_array(ImageURIType(images.type), images, ImageURIArray)
         if isinstance(images, pa.BinaryArray | pa.LargeBinaryArray):
-            return _made(EncodedImageType(images.type), images, EncodedImageArray)
+            return _typed_array(EncodedImageType(images.type), images, EncodedImageArray)
         if isinstance(images, pa.FixedShapeTensorArray):
             kind = FixedShapeImageTensorType(images.type.value_type, images.type.shape)
-            return _made(kind, images.storage, FixedShapeImageTensorArray)
+            return _typed_array(kind, images.storage, FixedShapeImageTensorArray)
         if isinstance(images, Iterable) and not isinstance(images, pa.Array):
-            return _made(
+            return _typed_array(
                 ImageURIType(), pa.array([str(image) for image in images], pa.string()), ImageURIArray
             )
         raise OptionTypeError(f"an array of {type(images).__name__} cannot hold images")
@@ -54,7 +54,7 @@ class ImageArray(pa.ExtensionArray):  # type: ignore[misc]
 _Images = TypeVar("_Images", bound="ImageArray")
 
 
-def _made(kind: pa.ExtensionType, storage: pa.Array, images: type[_Images]) -> _Images:
+def _typed_array(kind: pa.ExtensionType, storage: pa.Array, images: type[_Images]) -> _Images:
     """Return storage as an array of a type whose arrays are of the class `made`."""
     array = pa.ExtensionArray.from_storage(kind, storage)
     assert isinstance(array, images)
@@ -69,7 +69,7 @@ class ImageURIArray(ImageArray):
         """Return images by their URIs or paths: an Arrow array of text, or an iterable."""
         if not isinstance(uris, pa.StringArray | pa.LargeStringArray):
             uris = pa.array([None if uri is None else str(uri) for uri in uris], pa.string())
-        return _made(ImageURIType(uris.type), uris, ImageURIArray)
+        return _typed_array(ImageURIType(uris.type), uris, ImageURIArray)
 
     def read_uris(self, storage_type: pa.DataType | None = None) -> EncodedImageArray:
         """Read the images and return their bytes; null where there is no URI.
@@ -85,7 +85,7 @@ class ImageURIArray(ImageArray):
                 continue
             store, path = open_store(uri)
             contents.append(store.read(path))
-        return _made(EncodedImageType(kind), pa.array(contents, kind), EncodedImageArray)
+        return _typed_array(EncodedImageType(kind), pa.array(contents, kind), EncodedImageArray)
 
 
 class EncodedImageArray(ImageArray):
@@ -104,7 +104,7 @@ class EncodedImageArray(ImageArray):
         pixels = np.asarray(_decoded(self.storage) if decoder is None else decoder(self.storage))
         kind = FixedShapeImageTensorType(pa.from_numpy_dtype(pixels.dtype), pixels.shape[1:])
         flat = pa.array(np.ascontiguousarray(pixels).reshape(-1))
-        return _made(
+        return _typed_array(
             kind,
             pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type),
             FixedShapeImageTensorArray,
@@ -129,7 +129,7 @@ class FixedShapeImageTensorArray(ImageArray):
             OptionError: Pillow is needed and not installed.
         """
         encoded = _encoded(self.to_numpy()) if encoder is None else encoder(self.to_numpy())
-        return _made(EncodedImageType(encoded.type), encoded, EncodedImageArray)
+        return _typed_array(EncodedImageType(encoded.type), encoded, EncodedImageArray)
 
 
 def _pillow() -> Any:

@@ -87,44 +87,44 @@ class DirectoryNamespace(api.LanceNamespace):
 
     def create_namespace(self, request: Any) -> Any:
         """Make a namespace."""
-        with _told():
+        with _namespace_errors():
             self._catalog.create_namespace(_name(request), request.properties or {})
         return api.CreateNamespaceResponse(properties=request.properties)
 
     def list_namespaces(self, request: Any) -> Any:
         """Return the namespaces directly in one, by name."""
-        with _told():
+        with _namespace_errors():
             names, more = _page(self._catalog.namespaces(_name(request)), request)
         return api.ListNamespacesResponse(namespaces=names, page_token=more)
 
     def describe_namespace(self, request: Any) -> Any:
         """Return the properties of a namespace."""
-        with _told():
+        with _namespace_errors():
             return api.DescribeNamespaceResponse(
                 properties=self._catalog.namespace_properties(_name(request))
             )
 
     def drop_namespace(self, request: Any) -> Any:
         """Remove an empty namespace."""
-        with _told():
+        with _namespace_errors():
             self._catalog.drop_namespace(_name(request))
         return api.DropNamespaceResponse()
 
     def namespace_exists(self, request: Any) -> Any:
         """Raise an error if there is no such namespace."""
-        with _told():
+        with _namespace_errors():
             self._catalog.namespace_properties(_name(request))
         return api.NamespaceExistsResponse()
 
     def list_tables(self, request: Any) -> Any:
         """Return the tables directly in a namespace, by name."""
-        with _told():
+        with _namespace_errors():
             names, more = _page(self._catalog.tables(_name(request)), request)
         return api.ListTablesResponse(tables=names, page_token=more)
 
     def describe_table(self, request: Any) -> Any:
         """Return where a table is, and with `load_detailed_metadata` its version and schema."""
-        with _told():
+        with _namespace_errors():
             entry = self._catalog.table(_name(request))
             details: dict[str, Any] = {"is_only_declared": entry.declared} if request.check_declared else {}
             if request.load_detailed_metadata and not entry.declared:
@@ -134,8 +134,8 @@ class DirectoryNamespace(api.LanceNamespace):
         return api.DescribeTableResponse(
             table=entry.name[-1],
             namespace=list(entry.name[:-1]),
-            location=_shown(entry.uri),
-            table_uri=_shown(entry.uri),
+            location=_as_uri(entry.uri),
+            table_uri=_as_uri(entry.uri),
             properties=dict(entry.properties) or None,
             storage_options=dict(self._catalog.storage_options) or None,
             **details,
@@ -151,28 +151,28 @@ class DirectoryNamespace(api.LanceNamespace):
             raise api.InvalidInputError(f"Absolute paths are not allowed for register_table. {rule}")
         if ".." in place.split("/"):
             raise api.InvalidInputError(f"Path traversal is not allowed. {rule}")
-        with _told():
+        with _namespace_errors():
             self._catalog.register(_table_name(request), place, request.properties or {})
         return api.RegisterTableResponse(location=place, properties=request.properties)
 
     def table_exists(self, request: Any) -> Any:
         """Raise an error if there is no such table."""
-        with _told():
+        with _namespace_errors():
             self._catalog.table(_name(request))
         return api.TableExistsResponse()
 
     def drop_table(self, request: Any) -> Any:
         """Remove a table with its files."""
-        with _told():
+        with _namespace_errors():
             entry = self._catalog.table(_table_name(request))
             self._catalog.drop(entry.name)
-        return api.DropTableResponse(id=list(entry.name), location=_shown(entry.uri))
+        return api.DropTableResponse(id=list(entry.name), location=_as_uri(entry.uri))
 
     def deregister_table(self, request: Any) -> Any:
         """Take a table's name away; its files stay."""
-        with _told():
+        with _namespace_errors():
             entry = self._catalog.forget(_table_name(request))
-        return api.DeregisterTableResponse(id=list(entry.name), location=_shown(entry.uri))
+        return api.DeregisterTableResponse(id=list(entry.name), location=_as_uri(entry.uri))
 
     def create_table(self, request: Any, request_data: bytes) -> Any:
         """Write a table from a stream of Arrow's IPC format."""
@@ -180,13 +180,13 @@ class DirectoryNamespace(api.LanceNamespace):
         mode = (request.mode or "create").lower().replace("_", "")
         if mode not in ("create", "existok", "overwrite"):
             raise api.InvalidInputError(f"mode {request.mode!r} is none of Create, ExistOk, Overwrite")
-        with _told():
+        with _namespace_errors():
             data = _rows(request_data, "create_table")
             entry = self._there(name)
             if entry is not None and not entry.declared:
                 if mode == "existok":
                     return api.CreateTableResponse(
-                        location=_shown(entry.uri), properties=dict(entry.properties) or None
+                        location=_as_uri(entry.uri), properties=dict(entry.properties) or None
                     )
                 if mode == "create":
                     raise TableExistsError(f"there is a table {SEPARATOR.join(name)} already")
@@ -196,26 +196,26 @@ class DirectoryNamespace(api.LanceNamespace):
                 written = self._write(data, uri, "create")
                 self._catalog.add(name, uri, request.properties or {})
         return api.CreateTableResponse(
-            location=_shown(written.uri), version=written.version, properties=request.properties
+            location=_as_uri(written.uri), version=written.version, properties=request.properties
         )
 
     def declare_table(self, request: Any) -> Any:
         """Take a name and a place for a table that is written later."""
-        with _told():
+        with _namespace_errors():
             uri = self._catalog.declare(_table_name(request), request.properties or {})
-        return api.DeclareTableResponse(location=_shown(uri), properties=request.properties)
+        return api.DeclareTableResponse(location=_as_uri(uri), properties=request.properties)
 
     def rename_table(self, request: Any) -> Any:
         """Give a table another name, perhaps in another namespace."""
         old = _table_name(request)
         parent = old[:-1] if request.new_namespace_id is None else tuple(request.new_namespace_id)
-        with _told():
+        with _namespace_errors():
             self._catalog.rename(old, (*parent, request.new_table_name))
         return api.RenameTableResponse()
 
     def count_table_rows(self, request: Any) -> Any:
         """Return how many rows a table has that meet `predicate`."""
-        with _told():
+        with _namespace_errors():
             entry = self._catalog.table(_table_name(request))
             count = self._open(entry, request).count_rows(request.predicate)
         return api.CountTableRowsResponse(count=count)
@@ -225,7 +225,7 @@ class DirectoryNamespace(api.LanceNamespace):
         mode = (request.mode or "append").lower()
         if mode not in ("append", "overwrite"):
             raise api.InvalidInputError(f"mode {request.mode!r} is none of append, overwrite")
-        with _told():
+        with _namespace_errors():
             data = _rows(request_data, "insert_into_table")
             written = self._write(data, self._catalog.table(_table_name(request)).uri, mode)
         return api.InsertIntoTableResponse(num_inserted_rows=data.num_rows, version=written.version)
@@ -283,7 +283,7 @@ def _table_name(request: Any) -> Name:
     return name
 
 
-def _shown(uri: str) -> str:
+def _as_uri(uri: str) -> str:
     return uri if "://" in uri else f"file://{uri}"
 
 
@@ -307,7 +307,7 @@ def _page(names: list[Name], request: Any) -> tuple[list[str], str | None]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _namespace_errors() -> Iterator[None]:
     """Raise the errors of `lance_namespace` in place of ours."""
     try:
         yield

@@ -297,7 +297,7 @@ def _first_alive(index: FullCoverageIndex, segment: BTree, order: Order) -> Addr
             length = min(length, stop - start)
             first, last = (stop - length, stop) if backward else (start, start + length)
             ids = segment.ids(first, last)
-            alive = order.kept(index.alive(segment, ids[::-1] if backward else ids))[:count]
+            alive = order.select(index.alive(segment, ids[::-1] if backward else ids))[:count]
             result.append(alive)
             seen, count, length = seen + last - first, count - len(alive), min(2 * length, LONGEST_RUN)
             start, stop = (start, first) if backward else (last, stop)
@@ -347,7 +347,7 @@ def _leading_of_bitmap(index: FullCoverageIndex, order: Order) -> RowSet | None:
         left = order.count
         for place in np.concatenate(places).tolist():
             for numbers in index.numbers(segment.stored(place)):
-                alive = order.kept(index.alive(segment, numbers))[:left]
+                alive = order.select(index.alive(segment, numbers))[:left]
                 result.append(alive)
                 left -= len(alive)
                 if left <= 0:
@@ -406,7 +406,7 @@ def _set_sizes(
 
     def count() -> None:
         owners = np.repeat([place for place, _ in pending], [len(part) for _, part in pending])
-        addresses, alive = index.found(segment, np.concatenate([part for _, part in pending]))
+        addresses, alive = index.row_addresses(segment, np.concatenate([part for _, part in pending]))
         counted = alive if within is None else alive & within.mask(addresses)
         for row, chosen in enumerate((alive, counted)):
             sizes[row] += np.bincount(owners[chosen], minlength=keys)

@@ -43,8 +43,8 @@ class Order:
     nulls: str
     within: RowSet | None
 
-    def kept(self, rows: Addresses) -> Addresses:
-        """Return those rows that are meant, in their order."""
+    def select(self, rows: Addresses) -> Addresses:
+        """Return the rows that the selection contains, in their order."""
         return rows if self.within is None else rows[self.within.mask(rows)]
 
 

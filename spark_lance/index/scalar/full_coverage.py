@@ -44,10 +44,12 @@ class FullCoverageIndex:
 
     def alive(self, segment: ScalarIndex, numbers: Addresses) -> Addresses:
         """Return the addresses of those entries of a segment that are rows of the version."""
-        addresses, counts = self.found(segment, numbers)
+        addresses, counts = self.row_addresses(segment, numbers)
         return addresses[counts]
 
-    def found(self, segment: ScalarIndex, numbers: Addresses) -> tuple[Addresses, npt.NDArray[np.bool_]]:
+    def row_addresses(
+        self, segment: ScalarIndex, numbers: Addresses
+    ) -> tuple[Addresses, npt.NDArray[np.bool_]]:
         """Return the addresses of entries, and which of them are rows of the version."""
         if not len(numbers):
             return np.empty(0, np.uint64), np.empty(0, np.bool_)

@@ -239,7 +239,7 @@ def coded_rows(
     """Code rows, see `write_rows`, and lend their partitions in order; temporary files go when it ends."""
     quantizer, ivf = trained.quantizer, trained.ivf
     with tempfile.TemporaryDirectory() as folder:
-        partitions = _Held(Path(folder))
+        partitions = _PartitionBuffer(Path(folder))
         for ids, vectors in rows:
             prepared = ivf.prepared(vectors)
             owners = ivf.assign(prepared)
@@ -302,7 +302,7 @@ def _write(
     )
 
 
-class _Held:
+class _PartitionBuffer:
     """Codes of rows in temporary files, one per column, in the order in which they came."""
 
     def __init__(self, folder: Path) -> None:

@@ -61,11 +61,11 @@ class VectorQuery:
                 raise OptionError(f"{name} of a vector search must be 1 or more, not {value}")
         if most is not None and most < self.minimum_nprobes:
             raise OptionError(f"minimum_nprobes {self.minimum_nprobes} is above maximum_nprobes {most}")
-        if self.ef is not None and self.ef < self.wanted:
-            raise OptionError(f"ef must be at least k * refine_factor, {self.wanted}, not {self.ef}")
+        if self.ef is not None and self.ef < self.candidates:
+            raise OptionError(f"ef must be at least k * refine_factor, {self.candidates}, not {self.ef}")
 
     @property
-    def wanted(self) -> int:
+    def candidates(self) -> int:
         """Candidates per query."""
         return self.k * (self.refine_factor or 1)
 

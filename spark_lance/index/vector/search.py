@@ -120,19 +120,19 @@ class SegmentSearch:
         alone = len(queries) == 1
         results = [self._of_one(queries, probes[0].tolist())] if alone else self._of_many(probes)
         for asker, part in enumerate(results):
-            if len(part.addresses) >= query.wanted or first >= most:
+            if len(part.addresses) >= query.candidates or first >= most:
                 continue
             one = queries[asker : asker + 1]
             for number in stored.ivf.probe(one.vectors, most)[0, first:].tolist():
                 more = self._of_one(one, [number])
-                results[asker] = TopK.best([results[asker], more], query.wanted)
-                if len(results[asker].addresses) >= query.wanted:
+                results[asker] = TopK.best([results[asker], more], query.candidates)
+                if len(results[asker].addresses) >= query.candidates:
                     break
         return results
 
     def _of_many(self, probes: npt.NDArray[np.int64]) -> list[TopK]:
         """Return the best candidates for each query of its partitions `probes` (q, n)."""
-        best = BatchTopK(len(self._queries), self.query.wanted)
+        best = BatchTopK(len(self._queries), self.query.candidates)
         # A partition is loaded once for all queries that look at it.
         order = np.argsort(probes, axis=None, kind="stable")
         homes = probes.reshape(-1)[order]
@@ -140,7 +140,7 @@ class SegmentSearch:
         for number, mine in zip(homes[starts].tolist(), np.split(order, starts[1:]), strict=True):
             askers = mine // probes.shape[1]
             self._compare(best, askers, number)
-        return best.found()
+        return best.nearest()
 
     def in_partition(self, number: int) -> list[TopK]:
         """Return the best candidates of one partition for each vector of the query."""
@@ -190,7 +190,7 @@ class SegmentSearch:
                 group, size = [], 0
         if group:
             best.append(self._nearest(group))
-        return TopK.best(best, self.query.wanted)
+        return TopK.best(best, self.query.candidates)
 
     def _walk(self, partition: _Loaded, prepared: PreparedQuery) -> TopK | None:
         """Return what a walk through the graph of a partition finds; None if too few rows count for one."""
@@ -199,7 +199,7 @@ class SegmentSearch:
         if counts.mean() < _SPARSE:
             return None
         query = self.query
-        ef = query.ef or max(query.wanted, 3 * query.wanted // 2)
+        ef = query.ef or max(query.candidates, 3 * query.candidates // 2)
         nodes, scores = search_graph(partition.graph, partition.scorer, prepared, ef, counts)
         return TopK(addresses[nodes], scores)
 
@@ -214,11 +214,11 @@ class SegmentSearch:
         afar = sum(partition.scorer.nbytes for partition, _ in group) > _NEARBY_BYTES
         estimate_each([(partition.scorer, prepared) for partition, prepared in group], scores, afar=afar)
         rounding = max(partition.scorer.rounding(prepared) for partition, prepared in group)
-        count = self.query.wanted + _SEGMENT_MARGIN
+        count = self.query.candidates + _SEGMENT_MARGIN
         while True:
             near, distances = _smallest(scores, count, rounding, group, ends)
             addresses, counts = self._counting(row_ids[near])
-            if count >= len(scores) or int(np.count_nonzero(counts)) >= self.query.wanted:
+            if count >= len(scores) or int(np.count_nonzero(counts)) >= self.query.candidates:
                 return TopK(addresses[counts], distances[counts] * _scale(self.stored))
             count *= 8
 
@@ -416,10 +416,10 @@ class VectorSearch:
         if not task.segments:
             return self._exact(query, task, allowed)
         searches = [self.in_segment(query, *pair, allowed) for pair in self.segments(task)]
-        result = merged([search.run() for search in searches], query.wanted)
+        result = merged([search.run() for search in searches], query.candidates)
         if task.exactly:
             result = self.refined(query.vectors, result, task.metric)
-        elif query.wanted == query.k:
+        elif query.candidates == query.k:
             return result
         return [TopK.best([part], query.k) for part in result]
 

@@ -104,7 +104,7 @@ class BatchTopK:
             self._parts = [self._sorted()]
             self._held = len(self._parts[0][0])
 
-    def found(self) -> list[TopK]:
+    def nearest(self) -> list[TopK]:
         """Return the k nearest rows of every query."""
         queries = len(self._bounds)
         askers, addresses, scores = self._sorted()

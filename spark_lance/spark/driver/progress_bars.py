@@ -103,11 +103,15 @@ def watching(spark: Any, group: str, what: str, bar: Report) -> AbstractContextM
         bar: is told.
     """
     context = getattr(spark, "_sc", None)
-    return _told(spark, what, bar) if context is None else _asked(context, group, what, bar)
+    return (
+        _report_by_session(spark, what, bar)
+        if context is None
+        else _report_by_tracker(context, group, what, bar)
+    )
 
 
 @contextmanager
-def _asked(context: Any, group: str, what: str, bar: Report) -> Iterator[None]:
+def _report_by_tracker(context: Any, group: str, what: str, bar: Report) -> Iterator[None]:
     """Ask a classic session's tracker of jobs, from a thread."""
     tracker = context.statusTracker()
     old = set(tracker.getJobIdsForGroup(group))
@@ -132,7 +136,7 @@ def _asked(context: Any, group: str, what: str, bar: Report) -> Iterator[None]:
 
 
 @contextmanager
-def _told(spark: Any, what: str, bar: Report) -> Iterator[None]:
+def _report_by_session(spark: Any, what: str, bar: Report) -> Iterator[None]:
     """Let a session of Spark Connect tell."""
 
     def tell(stages: Iterable[Any] | None, **_: Any) -> None:

@@ -179,7 +179,7 @@ class SearchReader(DataSourceReader):
         """Yield the rows in batches of at most `batch_size` rows."""
         with one_line():
             keep_worker_ready()
-            table = self._found()
+            table = self._result()
             if not self._names:
                 yield rows_without_columns(table.num_rows)
                 return
@@ -219,7 +219,7 @@ class SearchReader(DataSourceReader):
             return None
         return list(self.read(self.partitions()[0]))
 
-    def _found(self) -> pa.Table:
+    def _result(self) -> pa.Table:
         options = self._options
         store, _ = open_store(options.path, options.storage)
         manifest = _manifest(options, self.ref)

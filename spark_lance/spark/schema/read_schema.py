@@ -34,7 +34,7 @@ def spark_schema_of(schema: Schema, projection: Projection) -> st.StructType:
     """
     names = projection.columns
     if names is None:
-        names = tuple(field.name for field in _shown(schema, projection.blob_handling))
+        names = tuple(field.name for field in _default_fields(schema, projection.blob_handling))
     system = system_names(field.name for field in schema.fields)
     if taken := [name for name in projection.system_columns if name not in system]:
         raise SchemaError(
@@ -50,7 +50,7 @@ def spark_schema_of(schema: Schema, projection: Projection) -> st.StructType:
         if (other := spellings.setdefault(field.name, name)) != name:
             raise SchemaError(f"{other!r} and {name!r} are one column, {field.name!r}: name it once")
         try:
-            fields.append(_seen(field, projection))
+            fields.append(_spark_field(field, projection))
         except SchemaError as error:
             reasons.append(f"{field.name}: {error}")
     if reasons:
@@ -60,7 +60,7 @@ def spark_schema_of(schema: Schema, projection: Projection) -> st.StructType:
     return st.StructType(fields)
 
 
-def _seen(field: Field, projection: Projection) -> st.StructField:
+def _spark_field(field: Field, projection: Projection) -> st.StructField:
     """Return the Spark field of a column.
 
     Raises:
@@ -77,7 +77,7 @@ def _seen(field: Field, projection: Projection) -> st.StructField:
     return spark_field(field.read_field())
 
 
-def _shown(schema: Schema, blob_handling: BlobHandling) -> list[Field]:
+def _default_fields(schema: Schema, blob_handling: BlobHandling) -> list[Field]:
     """Return the columns of a read of all of them.
 
     Raises:

@@ -88,12 +88,13 @@ def check_columns(table: Schema, column_settings: ColumnSettings, added: Collect
             fits = _FITS.get(name)
             if fits is not None and not fits(field, value):
                 raise OptionError(
-                    f"option '{column}.{name}' is {value}, but the column of the table is {_told(field)}: "
+                    f"option '{column}.{name}' is {value}, but the column of the table is "
+                    f"{_type_text(field)}: "
                     "only an overwrite changes that"
                 )
 
 
-def _told(field: Field) -> str:
+def _type_text(field: Field) -> str:
     keys = {key: value for key, value in field.metadata.items() if key.startswith("lance-schema:")}
     blob = " (blobs)" if field.is_blob else ""
     return f"{field.logical_type}{blob}{f' with {keys}' if keys else ''}"

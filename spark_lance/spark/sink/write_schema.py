@@ -238,15 +238,15 @@ def _for_new_columns(
 def _in_sparks_words(error: SchemaError) -> SchemaError:
     """Return an error about types with Spark's names for them, and the cast that may help."""
     differences = [line for line in error.differences if isinstance(line, (str, TypeDifference))]
-    return rows_do_not_fit(differences, _told) if differences else error
+    return rows_do_not_fit(differences, _difference_text) if differences else error
 
 
-def _told(difference: str | TypeDifference) -> str:
+def _difference_text(difference: str | TypeDifference) -> str:
     if isinstance(difference, str):
         return difference
     try:
         target = spark_type(difference.target).simpleString()
-        text = difference.told(lambda kind: spark_type(kind).simpleString())
+        text = difference.describe(lambda kind: spark_type(kind).simpleString())
     except SchemaError:
         return str(difference)
     # Types that are one to Spark differ in what only the table's have, which a cast does not give.

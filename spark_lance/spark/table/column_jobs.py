@@ -202,7 +202,7 @@ class ColumnJob:
         files: _Files = {}
         missing: dict[int, table_pb2.DataFragment] = {}
         for fragment in version.fragments:
-            done = self._files.found(fragment, ids, sources, bases)
+            done = self._files.finished(fragment, ids, sources, bases)
             if done is None:
                 missing[fragment.id] = fragment
             else:

@@ -228,7 +228,7 @@ class MergeJoin:
             assert pairs.schema
         return pairs
 
-    def _seen(self, rows: str) -> DataFrame:
+    def _visible_rows(self, rows: str) -> DataFrame:
         """Return what expressions of a clause may name."""
         return {NEW: self._source, MISSING: self._target}[rows] if rows != MATCHED else self._pairs
 
@@ -245,7 +245,7 @@ class MergeJoin:
         for expression in expressions:
             with analysed(f"{clause.name}, {text_of(expression)!r}"):
                 columns.append(as_column(F, expression))
-        own = self._seen(clause.rows)
+        own = self._visible_rows(clause.rows)
         if not _resolves(own, columns):
             for column, expression in zip(columns, expressions, strict=True):
                 with analysed(f"{clause.name}, {text_of(expression)!r}"):

@@ -79,7 +79,7 @@ class MergeBuilder(OneSpelling):
         self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None
     ) -> MergeBuilder:
         """Set columns of rows that match: column or field inside one -> SQL or Column over both sides."""
-        return self._with(Clause(MATCHED, "update", condition, _given(set, "set")))
+        return self._with(Clause(MATCHED, "update", condition, _values_of(set, "set")))
 
     def whenMatchedUpdateAll(
         self, condition: Expression | None = None, exceptCols: Sequence[str] = ()
@@ -95,7 +95,7 @@ class MergeBuilder(OneSpelling):
         self, condition: Expression | None = None, values: Mapping[str, Expression] | None = None
     ) -> MergeBuilder:
         """Insert rows of the source that match none: column -> value; other columns become null."""
-        return self._with(Clause(NEW, "insert", condition, _given(values, "values")))
+        return self._with(Clause(NEW, "insert", condition, _values_of(values, "values")))
 
     def whenNotMatchedInsertAll(
         self, condition: Expression | None = None, exceptCols: Sequence[str] = ()
@@ -107,7 +107,7 @@ class MergeBuilder(OneSpelling):
         self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None
     ) -> MergeBuilder:
         """Set columns of rows of the table that no row of the source matches."""
-        return self._with(Clause(MISSING, "update", condition, _given(set, "set")))
+        return self._with(Clause(MISSING, "update", condition, _values_of(set, "set")))
 
     def whenNotMatchedBySourceDelete(self, condition: Expression | None = None) -> MergeBuilder:
         """Delete rows of the table that no row of the source matches."""
@@ -262,7 +262,7 @@ class MergeBuilder(OneSpelling):
         for left in range(_EVOLUTIONS, 0, -1):
             dataset = self._table.dataset()
             existing = {top.name.lower() for top in dataset.manifest.schema.fields}
-            needed = self._wanted()
+            needed = self._source_columns()
             fresh = [
                 new_field(one, {})
                 for one in self._source.schema.fields
@@ -278,7 +278,7 @@ class MergeBuilder(OneSpelling):
                 if left == 1:
                     raise
 
-    def _wanted(self) -> set[str]:
+    def _source_columns(self) -> set[str]:
         """Return the names of columns that clauses take from the source."""
         needed: set[str] = set()
         for clause in self._clauses:
@@ -295,7 +295,7 @@ def _declared_key(manifest: Manifest) -> tuple[str, ...]:
     return tuple(field.name for field in key) if all(field.id in tops for field in key) else ()
 
 
-def _given(values: Mapping[str, Expression] | None, name: str) -> Mapping[str, Expression]:
+def _values_of(values: Mapping[str, Expression] | None, name: str) -> Mapping[str, Expression]:
     if not values:
         raise OptionError(f'give {name} as a dict from columns to values, such as {{"a": "s.a"}}')
     return dict(values)

@@ -257,7 +257,7 @@ def _cast_fragments(
     reads = tuple(_named_as(old, new) for old, new in pairs)
     names = tuple(field.name for field in reads)
     bases = snapshot.bases
-    finished = {fragment.id: files.found(fragment, ids, reads, bases) for fragment in version.fragments}
+    finished = {fragment.id: files.finished(fragment, ids, reads, bases) for fragment in version.fragments}
     missing = [fragment for fragment in version.fragments if finished[fragment.id] is None]
     work = ColumnWork(
         files.table,

@@ -59,10 +59,10 @@ class ColumnFiles(OfTable):
         bases: Bases,
     ) -> table_pb2.DataFile | None:
         """Return the file written for a fragment if it still fits; arguments as for `found`."""
-        done = self.found(fragment, ids, sources, bases)
+        done = self.finished(fragment, ids, sources, bases)
         return None if done is None else done.data_file
 
-    def found(
+    def finished(
         self,
         fragment: table_pb2.DataFragment,
         ids: tuple[int, ...],

@@ -169,7 +169,9 @@ def _check_tables(
                 f"session of it here ({use}): use SQL or LanceTable after enable(spark)"
             )
         if violating.num_rows:
-            row = ", ".join(f"{name} = {_shown(value)}" for name, value in violating.to_pylist()[0].items())
+            row = ", ".join(
+                f"{name} = {_value_text(value)}" for name, value in violating.to_pylist()[0].items()
+            )
             raise ConstraintError(_violation(constraint, row, use))
 
 
@@ -192,6 +194,6 @@ def _violating(
     return _engines[0](expression, rows, fields) if _engines else None
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     text = "NULL" if value is None else repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -204,8 +204,9 @@ def open_place(store: Store, root: str, uri: str, what: str, base_id: int | None
     shares = location.is_in_store_of(home, str(store.options.get("account_name", "")))
     if not (shares and _is_near(location, home)) and not store.bases.allows(location):
         raise BaseNotAllowedError(
-            f"{what} of {store.uri(root)} is at {_shown(uri)}, which is not near the table: if you trust "
-            f"that place, list it in the option allowed_bases, such as allowed_bases={_shown(uri)}"
+            f"{what} of {store.uri(root)} is at {_without_secrets(uri)}, which is not near the "
+            "table: if you trust "
+            f"that place, list it in the option allowed_bases, such as allowed_bases={_without_secrets(uri)}"
         )
     options = store.bases.options_for(location, base_id)
     if options is None and shares:
@@ -223,7 +224,7 @@ def _is_near(location: Location, home: Location) -> bool:
     return location.is_below(home if folder == os.path.dirname(folder) else replace(home, path=folder))  # noqa: PTH120
 
 
-def _shown(uri: str) -> str:
+def _without_secrets(uri: str) -> str:
     """Return a URI without the parts that may be secret: user, password and query."""
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme.lower() in ("file", "local", "abfs", "abfss"):

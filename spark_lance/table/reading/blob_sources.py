@@ -259,7 +259,7 @@ class BlobSources:
             yield rows, self._data_file(source) if kind == _INLINE else self._sidecar(source, number)
 
     def _data_file(self, source: str) -> _Object:
-        return self._kept((source, 0), lambda: self._open_data_file(source))
+        return self._cached((source, 0), lambda: self._open_data_file(source))
 
     def _open_data_file(self, source: str) -> _Object:
         data_file = self._opened(self._for_data_files(source), self._root or "/", source, "the data file")
@@ -280,11 +280,11 @@ class BlobSources:
     def _sidecar(self, source: str, number: int) -> _Object:
         self._data_file(source)
         store, root, path = self._for_data_files(source), self._root or "/", sidecar_path(source, number)
-        return self._kept((source, number), lambda: self._opened(store, root, path, "the file of blobs"))
+        return self._cached((source, number), lambda: self._opened(store, root, path, "the file of blobs"))
 
     def _external(self, parts: _Parts, row: int) -> _Object:
         uri = _absolute(parts, row, is_trusted=self._root is not None)
-        return self._kept((uri, -1), lambda: self._open_external(uri, parts.source[row]))
+        return self._cached((uri, -1), lambda: self._open_external(uri, parts.source[row]))
 
     def _open_external(self, uri: str, source: str | None) -> _Object:
         what = "the external blob"
@@ -304,7 +304,7 @@ class BlobSources:
         root = path.rpartition("/")[0].rpartition("/")[0] or "/"
         return self._opened(replace(store, bases=self._store.bases), root, uri, what)
 
-    def _kept(self, key: tuple[str, int], make: Callable[[], _Object]) -> _Object:
+    def _cached(self, key: tuple[str, int], make: Callable[[], _Object]) -> _Object:
         if key not in self._objects:
             self._objects[key] = make()
             if len(self._objects) > _FILES_KEPT:

@@ -28,7 +28,7 @@ class TypeDifference:
     source: pa.DataType
     target: pa.DataType
 
-    def told(self, name_of: Callable[[pa.DataType], str] = str) -> str:
+    def describe(self, name_of: Callable[[pa.DataType], str] = str) -> str:
         """Return the sentence, with types by names of the reader's own language."""
         source, target = name_of(self.source), name_of(self.target)
         return f"column {self.path!r} is {source} in the data and {target} in the table"
@@ -37,7 +37,7 @@ class TypeDifference:
         remedy = (
             f"; cast it to {self.target}, or all by data.cast(dataset.schema)" if self.is_castable else ""
         )
-        return f"{self.told()}{remedy}"
+        return f"{self.describe()}{remedy}"
 
     @property
     def is_castable(self) -> bool:

@@ -55,7 +55,7 @@ def test_the_best_are_those_of_sorting_all(
         for asker, line in zip(askers.tolist(), scores, strict=True):
             seen[asker] += zip(addresses.tolist(), line.tolist(), strict=True)
         gathered.add(askers, addresses, scores)
-    for found, all_of_it in zip(gathered.found(), seen, strict=True):
+    for found, all_of_it in zip(gathered.nearest(), seen, strict=True):
         assert same(found, plain(all_of_it, k))
 
 
@@ -64,7 +64,7 @@ def test_a_row_that_is_there_twice_counts_once() -> None:
     numbers = np.arange(2)
     gathered.add(numbers, np.array([5, 6, 7], np.uint64), np.array([[1, 2, 3], [3, 2, 1]], np.float32))
     gathered.add(numbers, np.array([5, 8], np.uint64), np.array([[0.5, 9], [9, 0]], np.float32))
-    first, second = gathered.found()
+    first, second = gathered.nearest()
     assert same(first, [(5, 0.5), (6, 2.0), (7, 3.0)])
     assert same(second, [(8, 0.0), (7, 1.0), (6, 2.0)])
 
@@ -81,7 +81,7 @@ def test_candidates_beyond_the_bounds_are_dropped(monkeypatch) -> None:  # type:
         assert gathered._held <= 125
         for asker in range(3):
             seen[asker] += zip(addresses.tolist(), scores[asker].tolist(), strict=True)
-    for found, all_of_it in zip(gathered.found(), seen, strict=True):
+    for found, all_of_it in zip(gathered.nearest(), seen, strict=True):
         assert same(found, plain(all_of_it, 4))
 
 

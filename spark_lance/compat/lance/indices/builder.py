@@ -278,7 +278,9 @@ class IndicesBuilder:
     def _quantizer(self, ivf: IvfModel, pq: PqModel) -> ProductQuantizer:
         flat = pq.codebook.flatten().to_numpy(zero_copy_only=False)
         book = flat.reshape(pq.num_subvectors, 1 << pq.num_bits, -1).astype(self._dtype)
-        return ProductQuantizer.given(book, pq.num_bits, metric_named(ivf.distance_type), self.dimension)
+        return ProductQuantizer.from_codebook(
+            book, pq.num_bits, metric_named(ivf.distance_type), self.dimension
+        )
 
 
 def _writer(uri: str, schema: pa.Schema) -> IndexFileWriter:

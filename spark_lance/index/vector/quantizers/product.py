@@ -305,7 +305,7 @@ class ProductQuantizer(Quantizer):
         """Find codewords; by default for parts of 16 values, or of 8."""
         bits = training.num_bits or PQ_BITS
         if training.codebook is not None:
-            return cls.given(training.codebook.astype(dtype), bits, training.metric, sample.shape[1])
+            return cls.from_codebook(training.codebook.astype(dtype), bits, training.metric, sample.shape[1])
         sample = sample[: training.sample_rate << bits]
         if training.metric != "dot":
             sample = sample - ivf.centroids[ivf.assign(sample)]
@@ -316,8 +316,8 @@ class ProductQuantizer(Quantizer):
         )
 
     @classmethod
-    def given(cls, codebook: Vectors, bits: int, metric: Metric, dim: int) -> ProductQuantizer:
-        """Return the quantizer of codewords that somebody has found.
+    def from_codebook(cls, codebook: Vectors, bits: int, metric: Metric, dim: int) -> ProductQuantizer:
+        """Return the quantizer of a codebook that has been trained elsewhere.
 
         Raises:
             OptionError: they do not go with vectors of `dim` values and codes of `bits` bits.
