@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -264,6 +264,45 @@ def test_random_changes_keep_pruning_right(tmp_path: Path, monkeypatch: pytest.M
             assert rows == {key for key, p in model.items() if p is None or p > "b"}, (fields, kind)
             limit = chance.choice(list(model) or [1])
             assert {row[0] for row in content(path, f"id = {limit}")} == model.keys() & {limit}
+
+
+def test_bounds_follow_columns_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_files, "FEW_ROWS", 5)
+    path = tmp_path / "t"
+    rows = sorted(((n, "abc"[n // 10 % 3]) for n in range(60)), key=lambda row: (row[1], row[0]))
+    write(made(path, "p", "truncate(10, id)"), rows_of(*rows))
+    changes: list[Callable[[LanceDataset], object]] = [
+        lambda table: table.alter_columns({"path": "p", "name": "q"}),
+        lambda table: table.alter_columns({"path": "id", "data_type": pa.int32()}),
+        lambda table: table.drop_columns(["ts"]),
+        lambda table: table.update({"q": "'b'"}, where="id < 15"),
+        lambda table: table.compact_files(),
+    ]
+    for change in changes:
+        change(dataset(str(path)))
+        values = dataset(str(path)).to_table().to_pylist()
+        assert len(values) == 60
+        for value in "abc":
+            assert len(content(path, f"q = '{value}'")) == sum(row["q"] == value for row in values)
+        for limit in (3, 15, 77):
+            assert len(content(path, f"id > {limit}")) == sum(row["id"] > limit for row in values)
+
+
+def test_truncated_numbers_that_overflow_are_not_pruned(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    least, greatest = -(2**63), 2**63 - 1
+    table = made(path, "truncate(10, id)")
+    for number in (least, least + 9, 0, greatest):
+        write(table, rows_of((number, "a")))
+    results = {
+        "id < 0": [least, least + 9],
+        f"id < {least + 20}": [least, least + 9],
+        f"id > {least + 5}": [least + 9, 0, greatest],
+        f"id >= {greatest}": [greatest],
+        f"id = {least + 9}": [least + 9],
+    }
+    for condition, ids in results.items():
+        assert sorted(row[0] for row in content(path, condition)) == ids, condition
 
 
 @pytest.mark.reference
