@@ -331,7 +331,7 @@ public class LanceTable
 
   public void deleteWhere(Predicate[] predicates) {
     Map question = question(Protocol.DELETE_WHERE);
-    question.put(Protocol.PREDICATES, LancePushed.described(restricting(predicates)));
+    question.put(Protocol.PREDICATES, LancePushed.toJson(restricting(predicates)));
     Bridge.ask(question, null);
   }
 
@@ -466,7 +466,7 @@ public class LanceTable
       Predicate[] some = restricting(predicates);
       if (some.length > 0) {
         // A list of predicates as JSON in place of SQL: see spark/sink/write_schema.py.
-        more.put("replaceWhere", Bridge.json(LancePushed.described(some)));
+        more.put("replaceWhere", Bridge.json(LancePushed.toJson(some)));
       }
       return this;
     }

@@ -5,7 +5,6 @@ package org.lance.spark.load;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -25,8 +24,8 @@ import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -45,7 +44,7 @@ public final class Bridge {
 
   private static final ObjectMapper MAPPER = new ObjectMapper();
   // Path and options of the store of the write that a thread has begun.
-  private static final ThreadLocal WRITING = new ThreadLocal();
+  private static final ThreadLocal<Object> WRITING = new ThreadLocal<>();
 
   private static final String ZONE = "timeZone";
 
@@ -57,7 +56,7 @@ public final class Bridge {
   }
 
   // A path that is about to be written, and how its store is reached, until `written`.
-  public static void writesTo(String path, Map storage) {
+  public static void writesTo(String path, Map<String, String> storage) {
     WRITING.set(new Object[] {path, storage});
   }
 
@@ -68,7 +67,7 @@ public final class Bridge {
 
   // The options of a catalog, with those of the store of a write to a path that this thread is in. They are for the
   // call of save that told of them, in the catalog of such writes: for anybody else they are forgotten.
-  public static Map optionsFor(String catalog, String[] name, Map options) {
+  public static Map<String, Object> optionsFor(String catalog, String[] name, Map<String, Object> options) {
     Object[] writing = (Object[]) WRITING.get();
     if (writing == null) {
       return options;
@@ -78,13 +77,13 @@ public final class Bridge {
       written();
       return options;
     }
-    Map all = new HashMap(options);
-    all.putAll((Map) writing[1]);
+    Map<String, Object> all = new HashMap<>(options);
+    all.putAll((Map<String, Object>) writing[1]);
     return all;
   }
 
-  public static Map question(String verb) {
-    Map question = new LinkedHashMap();
+  public static Map<String, Object> question(String verb) {
+    Map<String, Object> question = new LinkedHashMap<>();
     question.put(Protocol.VERB, verb);
     return question;
   }
@@ -97,12 +96,12 @@ public final class Bridge {
     }
   }
 
-  public static List list(String[] texts) {
+  public static List<Object> list(String[] texts) {
     return Arrays.asList((Object[]) texts);
   }
 
   public static String[] texts(Object list) {
-    return (String[]) ((List) list).toArray(new String[0]);
+    return (String[]) ((List<?>) list).toArray(new String[0]);
   }
 
   // Whether the value of an option is true.
@@ -112,10 +111,10 @@ public final class Bridge {
 
   // Answers, or throws what Spark expects of a missing or present name; it is not declared, as the interfaces of
   // Spark declare different ones.
-  public static Object ask(Map question, Object subject) {
-    Map answer;
+  public static Object ask(Map<String, Object> question, Object subject) {
+    Map<String, Object> answer;
     try {
-      answer = (Map) MAPPER.readValue(LanceUnits.ask(MAPPER.writeValueAsString(question), subject), Map.class);
+      answer = (Map<String, Object>) MAPPER.readValue(LanceUnits.ask(MAPPER.writeValueAsString(question), subject), Map.class);
     } catch (java.io.IOException problem) {
       // Its own message quotes the text, which may hold credentials.
       throw new IllegalStateException("an answer of the driver's Python is not JSON: " + problem.getClass().getName());
@@ -137,7 +136,7 @@ public final class Bridge {
       // Spark's message has room for a reason only after the name.
       String displayName = "`" + String.join("`.`", Arrays.asList(name)) + "` (" + hint + ")";
       return new NoSuchNamespaceException(
-          "SCHEMA_NOT_FOUND", new scala.collection.immutable.Map.Map1("schemaName", displayName));
+          "SCHEMA_NOT_FOUND", new scala.collection.immutable.Map.Map1<>("schemaName", displayName));
     }
     if (kind.equals("NoSuchNamespace")) {
       return new NoSuchNamespaceException(name);
@@ -181,9 +180,9 @@ public final class Bridge {
       this.reason = reason;
     }
 
-    private static scala.collection.immutable.Map told(Identifier identifier, String reason) {
-      scala.collection.immutable.Map told = new NoSuchTableException(identifier).messageParameters();
-      return (scala.collection.immutable.Map)
+    private static scala.collection.immutable.Map<String, String> told(Identifier identifier, String reason) {
+      scala.collection.immutable.Map<String, String> told = new NoSuchTableException(identifier).messageParameters();
+      return (scala.collection.immutable.Map<String, String>)
           told.updated("relationName", told.apply("relationName") + " (" + reason + ")");
     }
   }
@@ -193,7 +192,7 @@ public final class Bridge {
     if (!LanceUnits.hasOption(options, "time") || options.containsKey(ZONE)) {
       return options;
     }
-    Map all = new HashMap(options.asCaseSensitiveMap());
+    Map<String, String> all = new HashMap<>(options.asCaseSensitiveMap());
     all.put(ZONE, ((SQLConf) SQLConf$.MODULE$.get()).sessionLocalTimeZone());
     return new CaseInsensitiveStringMap(all);
   }
@@ -206,7 +205,7 @@ public final class Bridge {
     CardinalityException(String message) {
       super(
           CONDITION,
-          (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty(),
+          scala.collection.immutable.Map$.MODULE$.empty(),
           null,
           new QueryContext[0],
           "");
@@ -220,18 +219,17 @@ public final class Bridge {
 
   // What an exception that Spark takes for "look elsewhere" says, with the whole name, as one that ends the statement.
   public static AnalysisException missing(NoSuchTableException problem, String catalog, Identifier identifier) {
-    scala.collection.immutable.Map told = problem.messageParameters();
+    scala.collection.immutable.Map<String, String> told = problem.messageParameters();
     String displayName = quoted(catalog, identifier);
     if (problem instanceof NoSuchBranchException) {
       displayName += " (" + ((NoSuchBranchException) problem).reason + ")";
     }
-    Map whole = new LinkedHashMap();
+    Map<String, String> whole = new LinkedHashMap<>();
     whole.put("relationName", displayName);
     whole.put("searchPath", "[`" + catalog + "`]");
-    for (Iterator names = whole.keySet().iterator(); names.hasNext(); ) {
-      Object name = names.next();
+    for (String name : whole.keySet()) {
       // Older releases have no search path.
-      told = told.contains(name) ? (scala.collection.immutable.Map) told.updated(name, whole.get(name)) : told;
+      told = told.contains(name) ? (scala.collection.immutable.Map<String, String>) told.updated(name, whole.get(name)) : told;
     }
     return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", told);
   }
@@ -239,19 +237,17 @@ public final class Bridge {
   /** A name as Spark's errors write it. */
   public static String quoted(String catalog, Identifier identifier) {
     String displayName = quoted(catalog);
-    for (int i = 0; i < identifier.namespace().length; i++) {
-      displayName += "." + quoted(identifier.namespace()[i]);
+    for (String part : identifier.namespace()) {
+      displayName += "." + quoted(part);
     }
     return displayName + "." + quoted(identifier.name());
   }
 
   /** The parameters of an error of Spark. */
-  public static scala.collection.immutable.Map scalaMap(Map parameters) {
-    scala.collection.immutable.Map result =
-        (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty();
-    for (Iterator entries = parameters.entrySet().iterator(); entries.hasNext(); ) {
-      Map.Entry entry = (Map.Entry) entries.next();
-      result = (scala.collection.immutable.Map) result.updated(entry.getKey(), entry.getValue());
+  public static scala.collection.immutable.Map<String, String> scalaMap(Map<String, String> parameters) {
+    scala.collection.immutable.Map<String, String> result = scala.collection.immutable.Map$.MODULE$.empty();
+    for (Map.Entry<String, String> entry : parameters.entrySet()) {
+      result = (scala.collection.immutable.Map<String, String>) result.updated(entry.getKey(), entry.getValue());
     }
     return result;
   }
@@ -286,7 +282,8 @@ public final class Bridge {
       WriteBuilder own) {
     OptionalUnit unit = OptionalUnit.find("org.lance.spark.write.LanceWrite", Bridge.class.getClassLoader());
     return unit == null
-        ? own : (WriteBuilder) unit.call("builder", new Object[] {byDefault, displayName, source, info, transforms, declaration, own});
+        ? own
+        : (WriteBuilder) unit.call("builder", byDefault, displayName, source, info, transforms, declaration, own);
   }
 
   // The columns to read: those that are required, and at least one in Spark 4.0, which loses rows without columns.

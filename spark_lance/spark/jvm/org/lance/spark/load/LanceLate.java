@@ -13,6 +13,7 @@ import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.analysis.FunctionRegistryBase;
 import org.apache.spark.sql.catalyst.analysis.ResolvedIdentifier;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
@@ -27,31 +28,34 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
+import scala.Function1;
+import scala.collection.immutable.Seq;
 
+@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceLate extends scala.runtime.AbstractFunction1 {
   private final String unit;
   private final String function;
   private final String catalog;
-  private scala.Function1 made = null;
+  private scala.Function1<Object, Object> made = null;
 
   /** Makes the functions known to a session, and the rule to all sessions of the driver. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
     public void accept(Object given, Object asked) {
       SparkSession session = (SparkSession) given;
-      Map wish = (Map) asked;
+      Map<String, Object> wish = (Map<String, Object>) asked;
       SparkSessionExtensions extensions = session.extensions();
-      boolean later = ((Boolean) wish.get("newSessions")).booleanValue();
-      scala.Option none = scala.Option.apply(null);
-      List functions = (List) wish.get("functions");
-      for (int i = 0; i < functions.size(); i++) {
-        Map one = (Map) functions.get(i);
+      boolean later = (Boolean) wish.get("newSessions");
+      scala.Option<String> none = scala.Option.apply(null);
+      List<Map<String, Object>> functions = (List<Map<String, Object>>) wish.get("functions");
+      for (Map<String, Object> one : functions) {
         String unit = (String) one.get("unit");
         String name = (String) one.get("name");
-        boolean rows = ((Boolean) one.get("rows")).booleanValue();
-        FunctionRegistryBase registry =
+        boolean rows = (Boolean) one.get("rows");
+        FunctionRegistryBase<?> registry =
             rows
-                ? (FunctionRegistryBase) session.sessionState().tableFunctionRegistry()
-                : (FunctionRegistryBase) session.sessionState().functionRegistry();
+                ? (FunctionRegistryBase<?>) session.sessionState().tableFunctionRegistry()
+                : (FunctionRegistryBase<?>) session.sessionState().functionRegistry();
         // Newer releases put a catalog and a namespace before the names of functions, others nothing.
         FunctionIdentifier known = (FunctionIdentifier) registry.listFunction().head();
         ExpressionInfo about =
@@ -80,21 +84,22 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
     return builder().apply(arguments);
   }
 
-  private synchronized scala.Function1 builder() {
+  private synchronized scala.Function1<Object, Object> builder() {
     if (made == null) {
       OptionalUnit found = OptionalUnit.find(unit, getClass().getClassLoader());
       if (found == null) {
         throw new UnsupportedOperationException(function + " is not there in this release of Spark");
       }
-      made = (scala.Function1) found.construct(new Object[] {function, catalog});
+      made = (scala.Function1<Object, Object>) found.construct(function, catalog);
     }
     return made;
   }
 
   // Gives every session of the driver the rule, from its next query on.
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class ForSessions extends scala.runtime.AbstractFunction1 {
     // Extensions that have it: all sessions of a context share them, and they are gone with it.
-    private static final Map GIVEN = new WeakHashMap();
+    private static final Map<SparkSessionExtensions, Boolean> GIVEN = new WeakHashMap<>();
 
     // Gives them the rule, if they have not got it before: it cannot be taken back.
     public void inject(SparkSessionExtensions extensions) {
@@ -112,6 +117,7 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
 
   // Refuses tables that nothing could read, lets views see what was written through them, and lets the index answer
   // ORDER BY distance LIMIT k where that is wanted.
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class LateRule extends Rule {
     private static final String APPROXIMATE = "spark.lance.approximateSearch";
 
@@ -124,12 +130,12 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
         return plan;
       }
       OptionalUnit nearest = OptionalUnit.find("org.lance.spark.search.LanceNearest", getClass().getClassLoader());
-      return nearest == null ? plan : ((Rule) nearest.construct(new Object[0])).apply(plan);
+      return nearest == null ? plan : ((Rule<TreeNode<?>>) nearest.construct()).apply(plan);
     }
 
     // Spark's own catalog hands neither options nor places of tables to formats of Python.
-    private static void refuse(TreeNode plan) {
-      scala.Option provider = Shim.tableProvider(plan);
+    private static void refuse(TreeNode<?> plan) {
+      scala.Option<String> provider = Shim.tableProvider(plan);
       Object name = provider == null ? null : Shim.tableName(plan);
       if (!(name instanceof ResolvedIdentifier)) {
         return;
@@ -162,7 +168,7 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
   // keep to what Spark does, but for DELETE, UPDATE and MERGE, which are ours in every session of the driver.
   public static final class Views {
     // Sources with versions that are not the newest any more.
-    private static final Map STALE = new WeakHashMap();
+    private static final Map<PythonDataSourceV2, Boolean> STALE = new WeakHashMap<>();
 
     static synchronized void see(LogicalPlan plan) {
       try {
@@ -219,6 +225,7 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   static final class Visiting extends scala.runtime.AbstractFunction1 {
     private final boolean marks;
 

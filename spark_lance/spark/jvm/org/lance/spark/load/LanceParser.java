@@ -25,12 +25,13 @@ import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.parser.ParseException;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SessionState;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
+@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceParser extends scala.runtime.AbstractFunction2 implements InvocationHandler {
   private static final String NAME = "(?:`(?:[^`]|``)+`|\\w+)";
   private static final String NAMES = "(" + NAME + "(?:\\." + NAME + ")*";
@@ -116,7 +117,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   // The catalog of sessions that are made from now on.
   private static String later = null;
   // Extensions that give it to them.
-  private static final Map INJECTED = new WeakHashMap();
+  private static final Map<SparkSessionExtensions, Boolean> INJECTED = new WeakHashMap<>();
 
   private final Object parser;
   private final String catalog;
@@ -127,16 +128,18 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   // Lets a session that is there say it, and those that are made from now on.
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
     public void accept(Object session, Object asked) {
-      String catalog = (String) ((Map) asked).get("catalog");
+      String catalog = (String) ((Map<String, Object>) asked).get("catalog");
       Shim.replaceParser((SparkSession) session, new Around(catalog));
-      if (((Boolean) ((Map) asked).get("newSessions")).booleanValue()) {
+      if ((Boolean) ((Map<String, Object>) asked).get("newSessions")) {
         inject(((SparkSession) session).extensions(), catalog);
       }
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class Around implements UnaryOperator {
     private final String catalog;
 
@@ -168,7 +171,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     if (Proxy.isProxyClass(parser.getClass()) && Proxy.getInvocationHandler(parser) instanceof LanceParser) {
       parser = ((LanceParser) Proxy.getInvocationHandler(parser)).parser;
     }
-    Class[] kinds = {ParserInterface.class};
+    Class<?>[] kinds = {ParserInterface.class};
     return Proxy.newProxyInstance(ParserInterface.class.getClassLoader(), kinds, new LanceParser(parser, catalog));
   }
 
@@ -222,13 +225,13 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
 
   // The CALL that does what a statement says, if its table is in a catalog of ours; null if not.
   private String call(String text) {
-    for (int i = 0; i < STATEMENTS.length; i++) {
-      Matcher found = matcher(STATEMENTS[i][0], text, "\\s*;?\\s*");
+    for (String[] statement : STATEMENTS) {
+      Matcher found = matcher(statement[0], text, "\\s*;?\\s*");
       if (found.matches()) {
-        String table = found.group(group(STATEMENTS[i]));
+        String table = found.group(group(statement));
         String owner = catalogOf(table);
-        boolean isOther = isOfSpark(STATEMENTS[i][0]) && "spark_catalog".equals(owner) && !isRegistered(table);
-        return owner == null || isOther ? null : call(owner, STATEMENTS[i], found);
+        boolean isOther = isOfSpark(statement[0]) && "spark_catalog".equals(owner) && !isRegistered(table);
+        return owner == null || isOther ? null : call(owner, statement, found);
       }
     }
     return null;
@@ -277,21 +280,21 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   private String help(String text) {
-    for (int i = 0; i < STATEMENTS.length; i++) {
-      Matcher found = matcher(STATEMENTS[i][0], text, "\\s*;?\\s*");
-      if (found.matches() && catalogOf(found.group(group(STATEMENTS[i]))) == null) {
-        return text.trim().split("\\s+")[0].toUpperCase() + " of " + found.group(group(STATEMENTS[i])) + " is not in Spark's grammar: for a "
-            + "Lance table write " + call(catalog, STATEMENTS[i], found);
+    for (String[] array : STATEMENTS) {
+      Matcher found = matcher(array[0], text, "\\s*;?\\s*");
+      if (found.matches() && catalogOf(found.group(group(array))) == null) {
+        return text.trim().split("\\s+")[0].toUpperCase() + " of " + found.group(group(array)) + " is not in Spark's grammar: for a "
+            + "Lance table write " + call(catalog, array, found);
       }
     }
-    for (int i = 0; i < FORMS.length; i++) {
-      Matcher found = matcher(FORMS[i][0], text, ".*");
+    for (String[] form : FORMS) {
+      Matcher found = matcher(form[0], text, ".*");
       if (found.matches()) {
         Object[] parts = new Object[found.groupCount()];
         for (int j = 0; j < parts.length; j++) {
           parts[j] = found.group(j + 1);
         }
-        return "this statement is not understood: for a Lance table write " + String.format(FORMS[i][1], parts);
+        return "this statement is not understood: for a Lance table write " + String.format(form[1], parts);
       }
     }
     return null;
@@ -347,7 +350,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   private static SparkSession active() {
-    scala.Option active = SparkSession.getActiveSession();
+    scala.Option<SparkSession> active = SparkSession.getActiveSession();
     return active.isEmpty() ? null : (SparkSession) active.get();
   }
 }

@@ -16,46 +16,46 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
-import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.classic.SparkSession$;
+import org.apache.spark.sql.classic.SparkSession;
 
 public final class LanceStart {
   public LanceStart() {}
 
   // Starts `parts`, classes in this order, none after one of `vital` that is missing. The answer has for each that is
   // `missing` why, and the `settings` of Spark's that are `asked`. `answers`: the driver's Python, see LanceUnits.
-  public String start(SparkSession session, BiFunction answers, String wishes) throws IOException {
+  public String start(SparkSession session, BiFunction<?, ?, ?> answers, String wishes) throws IOException {
     ObjectMapper mapper = new ObjectMapper();
-    Map wish = (Map) mapper.readValue(wishes, Map.class);
+    Map<String, Object> wish = (Map<String, Object>) mapper.readValue(wishes, Map.class);
     wish.put("answers", answers);
     SparkSession$.MODULE$.setActiveSession(session);
-    Map missing = new LinkedHashMap();
-    List parts = (List) wish.get("parts");
-    for (int i = 0; i < parts.size(); i++) {
-      String reason = started((String) parts.get(i), session, wish);
+    Map<Object, String> missing = new LinkedHashMap<>();
+    List<Object> parts = (List<Object>) wish.get("parts");
+    for (Object part : parts) {
+      String reason = started((String) part, session, wish);
       if (reason != null) {
-        missing.put(parts.get(i), reason);
-        if (((List) wish.get("vital")).contains(parts.get(i))) {
+        missing.put(part, reason);
+        if (((List<Object>) wish.get("vital")).contains(part)) {
           break;
         }
       }
     }
-    Map settings = new HashMap();
-    List asked = (List) wish.get("asked");
-    for (int i = 0; i < asked.size(); i++) {
-      settings.put(asked.get(i), session.sparkContext().getConf().get((String) asked.get(i), null));
+    Map<Object, String> settings = new HashMap<>();
+    List<Object> asked = (List<Object>) wish.get("asked");
+    for (Object function : asked) {
+      settings.put(function, session.sparkContext().getConf().get((String) function, null));
     }
-    Map answer = new HashMap();
+    Map<String, Map<Object, String>> answer = new HashMap<>();
     answer.put("missing", missing);
     answer.put("settings", settings);
     return mapper.writeValueAsString(answer);
   }
 
   // Why a part is missing; null if it is not.
-  private String started(String part, SparkSession session, Map wish) {
+  private String started(String part, SparkSession session, Map<String, Object> wish) {
     try {
-      Class found = Class.forName(part + "$Start", true, getClass().getClassLoader());
-      ((BiConsumer) found.getConstructor(new Class[0]).newInstance(new Object[0])).accept(session, wish);
+      Class<?> found = Class.forName(part + "$Start", true, getClass().getClassLoader());
+      ((BiConsumer<SparkSession, Map<String, Object>>) found.getConstructor().newInstance()).accept(session, wish);
       return null;
     } catch (Exception problem) {
       return problem.toString().split("\n")[0];

@@ -24,7 +24,6 @@ import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -49,71 +48,70 @@ import org.slf4j.LoggerFactory;
 public final class LanceUnits extends URLStreamHandler {
   private static final String ADDRESS = "lance-units:/";
   // The driver's Python: (text of a question, an object it is about or null) -> text of the answer.
-  private static volatile BiFunction python = null;
+  private static volatile BiFunction<String, Object, String> python = null;
   // The format as Spark knows it once it has asked a Python worker for all formats, and for which application (Spark's,
   // by its id).
   private static volatile Object format = null;
   private static volatile String application = null;
 
   // Kind -> lower-case names of options, from their declarations in Python (see option_fields.py).
-  private static volatile Map options = new HashMap();
+  private static volatile Map<String, Object> options = new HashMap<>();
 
   private final ClassLoader loader;
   // Where compiled units are kept.
   private final File folder;
   // The root of their sources, and the names of their top-level classes, with packages.
   private final File sources;
-  private final Set units;
+  private final Set<String> units;
   // Name of a class -> units that it may extend, best first, each with an interface of Spark that it needs.
-  private final Map choices;
+  private final Map<String, List<Object>> choices;
   // Path of a class file -> its bytes.
-  private final Map classes = new HashMap();
-  private final Set tried = new HashSet();
+  private final Map<String, Object> classes = new HashMap<>();
+  private final Set<String> tried = new HashSet<>();
   // The types that sources name; it parses units. Null until a unit is compiled.
   private JavaSourceIClassLoader types = null;
 
-  private LanceUnits(ClassLoader loader, Map wish) {
+  private LanceUnits(ClassLoader loader, Map<String, Object> wish) {
     this.loader = loader;
     this.folder = new File((String) wish.get("compiledUnits"));
     this.sources = new File((String) wish.get("sources"));
-    this.choices = (Map) wish.get("choices");
-    this.units = new HashSet((List) wish.get("units"));
+    this.choices = (Map<String, List<Object>>) wish.get("choices");
+    this.units = new HashSet<>((List<String>) wish.get("units"));
     this.units.addAll(choices.keySet());
   }
 
   /** Lets the classes be found and their questions be answered, and tells a session of the settings that lead there. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
     public void accept(Object given, Object asked) {
       SparkSession session = (SparkSession) given;
-      Map wish = (Map) asked;
+      Map<String, Object> wish = (Map<String, Object>) asked;
       try {
         publish(wish);
       } catch (IOException problem) {
         throw new IllegalStateException(problem);
       }
       if (wish.get("answers") != null) {
-        python = (BiFunction) wish.get("answers");
+        python = (BiFunction<String, Object, String>) wish.get("answers");
       }
-      options = (Map) wish.get("options");
-      Map settings = new HashMap((Map) wish.get("settings"));
-      Map defaults = (Map) wish.get("defaults");
-      for (Iterator names = defaults.keySet().iterator(); names.hasNext(); ) {
-        String name = (String) names.next();
+      options = (Map<String, Object>) wish.get("options");
+      Map<String, Object> settings = new HashMap<>((Map<String, Object>) wish.get("settings"));
+      Map<String, Object> defaults = (Map<String, Object>) wish.get("defaults");
+      for (String name : defaults.keySet()) {
         if (session.conf().get(name, null) == null) {
           settings.put(name, defaults.get(name));
         }
       }
-      for (Iterator names = settings.keySet().iterator(); names.hasNext(); ) {
-        String name = (String) names.next();
+      for (String name : settings.keySet()) {
         session.conf().set(name, (String) settings.get(name));
-        if (((Boolean) wish.get("newSessions")).booleanValue()) {
+        if ((Boolean) wish.get("newSessions")) {
           session.sharedState().conf().set(name, (String) settings.get(name));
         }
       }
     }
   }
 
-  private static void publish(Map wish) throws IOException {
+  private static void publish(Map<String, Object> wish) throws IOException {
     ClassLoader found = Thread.currentThread().getContextClassLoader();
     while (found != null && !(found instanceof MutableURLClassLoader)) {
       found = found.getParent();
@@ -123,8 +121,8 @@ public final class LanceUnits extends URLStreamHandler {
     }
     MutableURLClassLoader loader = (MutableURLClassLoader) found;
     URL[] known = loader.getURLs();
-    for (int i = 0; i < known.length; i++) {
-      if (known[i].toString().equals(ADDRESS)) {
+    for (URL url : known) {
+      if (url.toString().equals(ADDRESS)) {
         return;
       }
     }
@@ -134,8 +132,8 @@ public final class LanceUnits extends URLStreamHandler {
   // The format for an application, which Python makes when it is first needed; null if Spark has to look for it.
   public static Object format(String id) {
     if (!id.equals(application)) {
-      BiFunction function = python;
-      AtomicReference made = new AtomicReference();
+      BiFunction<String, Object, String> function = python;
+      AtomicReference<Object> made = new AtomicReference<>();
       if (function != null) {
         function.apply("{\"verb\": \"make_format\"}", made);
       }
@@ -147,20 +145,20 @@ public final class LanceUnits extends URLStreamHandler {
 
   // Whether a name is that of an option of a kind.
   public static boolean isOption(String name, String kind) {
-    return ((List) options.get(kind)).contains(name.toLowerCase(Locale.ROOT));
+    return ((List<?>) options.get(kind)).contains(name.toLowerCase(Locale.ROOT));
   }
 
   // Whether one of some options is of a kind.
-  public static boolean hasOption(Map options, String kind) {
+  public static boolean hasOption(Map<String, String> options, String kind) {
     boolean has = false;
-    for (Iterator names = options.keySet().iterator(); !has && names.hasNext(); ) {
-      has = isOption((String) names.next(), kind);
+    for (String option : options.keySet()) {
+      has = has || isOption(option, kind);
     }
     return has;
   }
 
   public static String ask(String question, Object subject) {
-    BiFunction function = python;
+    BiFunction<String, Object, String> function = python;
     if (function == null) {
       throw new IllegalStateException("the Python process that enabled Lance's SQL is gone");
     }
@@ -205,13 +203,13 @@ public final class LanceUnits extends URLStreamHandler {
     String path = unit.replace('.', '/');
     File[] files = kept.listFiles();
     if (files != null) {
-      for (int i = 0; i < files.length; i++) {
-        classes.put(path.substring(0, path.lastIndexOf('/') + 1) + files[i].getName(), Files.readAllBytes(files[i].toPath()));
+      for (File file : files) {
+        classes.put(path.substring(0, path.lastIndexOf('/') + 1) + file.getName(), Files.readAllBytes(file.toPath()));
       }
       return;
     }
     Map<String, byte[]> codes = compile(unit);
-    for (Map.Entry code : codes.entrySet()) {
+    for (Map.Entry<String, byte[]> code : codes.entrySet()) {
       classes.put(((String) code.getKey()).replace('.', '/') + ".class", code.getValue());
     }
     keep(codes, kept);
@@ -245,7 +243,7 @@ public final class LanceUnits extends URLStreamHandler {
   private Map<String, byte[]> compileChoice(String unit) throws CompileException {
     int end = unit.lastIndexOf('.');
     String text = "package " + unit.substring(0, end) + "; public final class " + unit.substring(end + 1) + " extends "
-        + choose((List) choices.get(unit)) + " {}";
+        + choose((List<Object>) choices.get(unit)) + " {}";
     try {
       Parser parser = new Parser(new Scanner(unit, new StringReader(text)));
       return codes(new UnitCompiler(parser.parseAbstractCompilationUnit(), types));
@@ -255,11 +253,11 @@ public final class LanceUnits extends URLStreamHandler {
   }
 
   // The first of some units whose interface Spark has, and that compiles. Pairs of a unit and an interface.
-  private String choose(List candidates) {
+  private String choose(List<Object> candidates) {
     String chosen = null;
     for (Object each : candidates) {
-      String unit = (String) ((List) each).get(0);
-      String needed = (String) ((List) each).get(1);
+      String unit = (String) ((List<String>) each).get(0);
+      String needed = (String) ((List<String>) each).get(1);
       if (chosen == null && loader.getResource(needed.replace('.', '/') + ".class") != null) {
         chosen = tryUnit(unit) ? unit : null;
       }
@@ -268,8 +266,8 @@ public final class LanceUnits extends URLStreamHandler {
   }
 
   private static Map<String, byte[]> codes(UnitCompiler compiler) throws CompileException {
-    Map<String, byte[]> codes = new HashMap();
-    List<ClassFile> files = new ArrayList();
+    Map<String, byte[]> codes = new HashMap<>();
+    List<ClassFile> files = new ArrayList<>();
     compiler.compileUnit(true, true, false, files);
     for (Object file : files) {
       codes.put(((ClassFile) file).getThisClassName(), ((ClassFile) file).toByteArray());
@@ -286,7 +284,7 @@ public final class LanceUnits extends URLStreamHandler {
       this.units = units;
     }
 
-    protected Class loadClass(String name, boolean resolve) throws ClassNotFoundException {
+    protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
       int inner = name.indexOf('$');
       if (units.contains(inner < 0 ? name : name.substring(0, inner))) {
         throw new ClassNotFoundException(name);
@@ -296,12 +294,11 @@ public final class LanceUnits extends URLStreamHandler {
   }
 
   // All classes of a unit appear at once: another session may look at the same time.
-  private void keep(Map codes, File kept) {
+  private void keep(Map<String, byte[]> codes, File kept) {
     try {
       Files.createDirectories(folder.toPath());
       Path fresh = Files.createTempDirectory(folder.toPath(), ".unit");
-      for (Iterator i = codes.entrySet().iterator(); i.hasNext(); ) {
-        Map.Entry code = (Map.Entry) i.next();
+      for (Map.Entry<String, byte[]> code : codes.entrySet()) {
         String name = (String) code.getKey();
         Files.write(fresh.resolve(name.substring(name.lastIndexOf('.') + 1) + ".class"), (byte[]) code.getValue());
       }

@@ -8,9 +8,9 @@ import java.lang.reflect.Method;
 import org.apache.spark.unsafe.Platform;
 
 public final class OptionalUnit {
-  private final Class type;
+  private final Class<?> type;
 
-  private OptionalUnit(Class type) {
+  private OptionalUnit(Class<?> type) {
     this.type = type;
   }
 
@@ -30,7 +30,7 @@ public final class OptionalUnit {
   }
 
   /** Calls a static method, which is the only one of its name. Throws what it throws. */
-  public Object call(String method, Object[] arguments) {
+  public Object call(String method, Object... arguments) {
     for (Method each : type.getMethods()) {
       if (each.getName().equals(method)) {
         try {
@@ -46,7 +46,7 @@ public final class OptionalUnit {
   }
 
   /** Calls the only constructor. Throws what it throws. */
-  public Object construct(Object[] arguments) {
+  public Object construct(Object... arguments) {
     try {
       return type.getConstructors()[0].newInstance(arguments);
     } catch (InvocationTargetException problem) {

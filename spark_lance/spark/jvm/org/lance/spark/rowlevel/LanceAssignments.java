@@ -39,8 +39,8 @@ import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
 import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
 import org.apache.spark.sql.errors.QueryCompilationErrors$;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.CharType;
@@ -50,14 +50,13 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.VarcharType;
 import org.apache.spark.unsafe.Platform;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import scala.Option;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 public final class LanceAssignments {
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
-
   private LanceAssignments() {}
 
   // A statement with its values resolved; the statement itself where that is not possible yet, or not ours to do.
@@ -69,7 +68,7 @@ public final class LanceAssignments {
     }
     LanceTarget target = new LanceTarget(merges ? "MERGE" : "UPDATE");
     try {
-      if (!target.walk(table)) {
+      if (!target.resolve(table)) {
         return plan;
       }
     } catch (UnsupportedOperationException refused) {
@@ -89,15 +88,14 @@ public final class LanceAssignments {
 
   // Whether Spark has resolved all values, but for casts that it cannot make.
   private static boolean isReady(LogicalPlan plan, LanceTarget target) {
-    List assignments = new ArrayList();
+    List<Assignment> assignments = new ArrayList<>();
     if (plan instanceof UpdateTable) {
       add(((UpdateTable) plan).assignments(), assignments);
     } else {
       MergeIntoTable merge = (MergeIntoTable) plan;
-      Seq[] kinds = {merge.matchedActions(), merge.notMatchedActions(), merge.notMatchedBySourceActions()};
-      for (int kind = 0; kind < kinds.length; kind++) {
-        for (int i = 0; i < kinds[kind].size(); i++) {
-          Object action = kinds[kind].apply(i);
+      Seq<?>[] actionLists = {merge.matchedActions(), merge.notMatchedActions(), merge.notMatchedBySourceActions()};
+      for (Seq<?> actions : actionLists) {
+        for (Object action : Seqs.view(actions)) {
           if (action instanceof UpdateAction) {
             add(((UpdateAction) action).assignments(), assignments);
           } else if (action instanceof InsertAction) {
@@ -106,12 +104,11 @@ public final class LanceAssignments {
         }
       }
     }
-    for (int i = 0; i < assignments.size(); i++) {
-      Assignment assignment = (Assignment) assignments.get(i);
+    for (Assignment assignment : assignments) {
       if (!assignment.key().resolved()) {
         return false; // it has no type yet
       }
-      Expression value = given(unchecked(assignment.value(), rawType(assignment.key(), target)));
+      Expression value = withoutCasts(unchecked(assignment.value(), rawType(assignment.key(), target)));
       if (!value.resolved()) {
         return false;
       }
@@ -123,19 +120,19 @@ public final class LanceAssignments {
     return true;
   }
 
-  private static void add(Seq some, List all) {
-    for (int i = 0; i < some.size(); i++) {
-      all.add(some.apply(i));
+  private static void add(Seq<Assignment> assignments, List<Assignment> result) {
+    for (Assignment assignment : Seqs.view(assignments)) {
+      result.add(assignment);
     }
   }
 
   // A value without the casts and checks that Spark has put around it.
-  public static Expression given(Expression value) {
+  public static Expression withoutCasts(Expression value) {
     if (value instanceof AssertNotNull) {
-      return given(((AssertNotNull) value).child());
+      return withoutCasts(((AssertNotNull) value).child());
     }
     if (value instanceof Cast && value.getTagValue(Cast.BY_TABLE_INSERTION()).isDefined()) {
-      return given(((Cast) value).child());
+      return withoutCasts(((Cast) value).child());
     }
     return value;
   }
@@ -210,10 +207,10 @@ public final class LanceAssignments {
     return Arrays.equals(Arrays.copyOf(names, count), ((StructType) built.dataType()).fieldNames()) ? struct : value;
   }
 
-  private static Expression stored(Assignment assignment, LanceTarget target) {
+  private static Expression resolveValue(Assignment assignment, LanceTarget target) {
     Expression key = assignment.key();
     DataType raw = rawType(key, target);
-    Expression value = given(unchecked(assignment.value(), raw));
+    Expression value = withoutCasts(unchecked(assignment.value(), raw));
     // Blobs are read as descriptions and written as bytes.
     boolean isBlob = key.dataType() instanceof StructType && value.dataType() instanceof BinaryType;
     if (value instanceof Value || isBlob) {
@@ -228,10 +225,10 @@ public final class LanceAssignments {
         new StructField(name(key), raw, key.nullable(), org.apache.spark.sql.types.Metadata.empty()));
     Problems problems = new Problems();
     Expression result = Shim.resolveUpdate(target.relation.table().name(), value, column, conf, problems, path(key));
-    if (!problems.all.isEmpty()) {
+    if (!problems.messages.isEmpty()) {
       Platform.throwException(
           (Throwable) QueryCompilationErrors$.MODULE$.invalidRowLevelOperationAssignments(
-              (Seq) NONE.appended(assignment), scala.jdk.javaapi.CollectionConverters.asScala(problems.all).toSeq()));
+              Seqs.of(assignment), Seqs.copy(problems.messages)));
     }
     while (result instanceof Alias) {
       result = ((Alias) result).child();
@@ -243,22 +240,24 @@ public final class LanceAssignments {
     return key instanceof Attribute ? ((Attribute) key).name() : LanceRenaming.field(key).toString();
   }
 
-  private static Seq path(Expression key) {
-    Seq above = key instanceof GetStructField ? path(((GetStructField) key).child()) : NONE;
-    return (Seq) above.appended(name(key));
+  private static Seq<String> path(Expression key) {
+    Seq<String> parents = key instanceof GetStructField ? path(((GetStructField) key).child()) : Seqs.<String>empty();
+    return (Seq<String>) parents.appended(name(key));
   }
 
   /** Collects what Spark says of a value. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Problems extends scala.runtime.AbstractFunction1 {
-    final List all = new ArrayList();
+    final List<String> messages = new ArrayList<>();
 
     public Object apply(Object problem) {
-      all.add(problem);
+      messages.add((String) problem);
       return scala.runtime.BoxedUnit.UNIT;
     }
   }
 
   /** Replaces the values of assignments by stored ones, or by those without Spark's casts. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class Resolving extends scala.runtime.AbstractPartialFunction {
     private final LanceTarget target;
     private final boolean strips;
@@ -278,7 +277,7 @@ public final class LanceAssignments {
       }
       Assignment assignment = (Assignment) node;
       Expression value = strips
-          ? given(unchecked(assignment.value(), rawType(assignment.key(), target))) : stored(assignment, target);
+          ? withoutCasts(unchecked(assignment.value(), rawType(assignment.key(), target))) : resolveValue(assignment, target);
       return value == assignment.value() ? assignment : new Assignment(assignment.key(), value);
     }
   }
@@ -327,7 +326,7 @@ public final class LanceAssignments {
     }
 
     public Seq<Expression> children() {
-      return (Seq) NONE.appended(child);
+      return Seqs.of(child);
     }
 
     public Expression withNewChildrenInternal(IndexedSeq<Expression> children) {

@@ -13,8 +13,8 @@ import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.LocalTableScanExec;
 import org.apache.spark.sql.execution.SparkPlan;
-import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.execution.arrow.ArrowWriter$;
+import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
 
@@ -22,22 +22,22 @@ public final class LanceAtHand {
   private LanceAtHand() {}
 
   // The rows of a frame as Python workers would get them; null if a job has to find them, or they are too many.
-  public static byte[] rows(Object given, int most) {
-    Dataset frame = (Dataset) given;
-    scala.Option before = SparkSession.getActiveSession();
-    SparkSession.setActiveSession(frame.sparkSession());
+  public static byte[] rows(Object frame, int most) {
+    Dataset<?> dataset = (Dataset<?>) frame;
+    scala.Option<SparkSession> previous = SparkSession.getActiveSession();
+    SparkSession.setActiveSession(dataset.sparkSession());
     try {
-      SparkPlan plan = frame.queryExecution().executedPlan();
+      SparkPlan plan = dataset.queryExecution().executedPlan();
       if (!(plan instanceof LocalTableScanExec)) {
         return null;
       }
-      InternalRow[] found = plan.executeCollect();
-      return found.length > most ? null : stream(found, frame.schema(), plan.conf());
+      InternalRow[] rows = plan.executeCollect();
+      return rows.length > most ? null : stream(rows, dataset.schema(), plan.conf());
     } finally {
-      if (before.isEmpty()) {
+      if (previous.isEmpty()) {
         SparkSession.clearActiveSession();
       } else {
-        SparkSession.setActiveSession((SparkSession) before.get());
+        SparkSession.setActiveSession((SparkSession) previous.get());
       }
     }
   }
@@ -50,8 +50,8 @@ public final class LanceAtHand {
     ArrowStreamWriter out = new ArrowStreamWriter(writer.root(), null, Channels.newChannel(bytes));
     try {
       out.start();
-      for (int i = 0; i < rows.length; i++) {
-        writer.write(rows[i]);
+      for (InternalRow row : rows) {
+        writer.write(row);
       }
       writer.finish();
       out.writeBatch();

@@ -14,6 +14,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.sql.Column;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.expressions.Alias;
@@ -22,9 +23,11 @@ import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.EqualTo;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
 import org.apache.spark.sql.catalyst.optimizer.PullupCorrelatedPredicates;
 import org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions;
@@ -55,6 +58,7 @@ import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceLate;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Seq;
@@ -63,21 +67,20 @@ import scala.collection.immutable.Seq;
 public final class LanceChange {
   private static final String TARGET = "__lance_target";
   private static final String SOURCE = "__lance_rows";
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
 
   public final LanceTarget target;
-  public final Map question;
-  final List columns = new ArrayList();
+  public final Map<String, Object> question;
+  final List<Column> columns = new ArrayList<>();
   private final LanceQueries queries;
   // Identity of a column of the source -> its name there.
-  private final Map others = new HashMap();
+  private final Map<ExprId, Object> sourceNames = new HashMap<>();
   LogicalPlan source = null;
   // What the statement's text names: the table, joined with the source of a MERGE.
-  private LogicalPlan tables = new OneRowRelation();
+  private LogicalPlan writtenTables = new OneRowRelation();
 
   public LanceChange(LanceTarget target) {
     this.target = target;
-    queries = new LanceQueries(target.names, TARGET, others, SOURCE);
+    queries = new LanceQueries(target.names, TARGET, sourceNames, SOURCE);
     question = Bridge.question(Protocol.CHANGE_ROWS);
     question.put(Protocol.KIND, target.kind.toLowerCase());
     question.put(Protocol.DISPLAY_NAME, target.relation.table().name());
@@ -96,51 +99,51 @@ public final class LanceChange {
               + "LanceTable.merge(...).withSchemaEvolution()");
     }
     source = merge.sourceTable();
-    List names = new ArrayList();
+    List<Object> names = new ArrayList<>();
     for (int i = 0; i < source.output().size(); i++) {
       names.add("c" + i);
-      others.put(((Attribute) source.output().apply(i)).exprId(), "c" + i);
+      sourceNames.put(((Attribute) source.output().apply(i)).exprId(), "c" + i);
     }
     question.put(Protocol.SOURCE, names);
-    queries.refusePaired(merge.mergeCondition());
+    queries.refuseSubqueryOfBoth(merge.mergeCondition());
     question.put(Protocol.CONDITION, expression(merge.mergeCondition()));
-    question.put(Protocol.EQUAL, equalities(merge.mergeCondition(), new ArrayList()));
-    List clauses = new ArrayList();
+    question.put(Protocol.EQUAL, equalities(merge.mergeCondition(), new ArrayList<>()));
+    List<Object> clauses = new ArrayList<>();
     question.put(Protocol.CLAUSES, clauses);
-    LogicalPlan parsed = written(merge);
-    MergeIntoTable written = parsed instanceof MergeIntoTable ? (MergeIntoTable) parsed : merge;
-    tables = new Join(
-        written.targetTable(), written.sourceTable(), Cross$.MODULE$, scala.Option.empty(), JoinHint.NONE());
-    clauses("matched", merge.matchedActions(), written.matchedActions(), clauses);
-    clauses("not matched", merge.notMatchedActions(), written.notMatchedActions(), clauses);
+    LogicalPlan parsed = parseText(merge);
+    MergeIntoTable writtenMerge = parsed instanceof MergeIntoTable ? (MergeIntoTable) parsed : merge;
+    writtenTables = new Join(
+        writtenMerge.targetTable(), writtenMerge.sourceTable(), Cross$.MODULE$, scala.Option.empty(), JoinHint.NONE());
+    clauses("matched", merge.matchedActions(), writtenMerge.matchedActions(), clauses);
+    clauses("not matched", merge.notMatchedActions(), writtenMerge.notMatchedActions(), clauses);
     clauses(
-        "not matched by source", merge.notMatchedBySourceActions(), written.notMatchedBySourceActions(), clauses);
+        "not matched by source", merge.notMatchedBySourceActions(), writtenMerge.notMatchedBySourceActions(), clauses);
   }
 
   public void update(UpdateTable update) {
-    LogicalPlan parsed = written(update);
-    UpdateTable written = parsed instanceof UpdateTable ? (UpdateTable) parsed : update;
-    tables = written.table();
-    scala.Option condition = update.condition();
+    LogicalPlan parsed = parseText(update);
+    UpdateTable writtenUpdate = parsed instanceof UpdateTable ? (UpdateTable) parsed : update;
+    writtenTables = writtenUpdate.table();
+    scala.Option<Expression> condition = update.condition();
     question.put(Protocol.CONDITION, condition.isEmpty() ? null : condition((Expression) condition.get()));
-    question.put(Protocol.VALUES, values(update.assignments(), written.assignments()));
+    question.put(Protocol.VALUES, values(update.assignments(), writtenUpdate.assignments()));
   }
 
-  private void clauses(String rows, Seq actions, Seq written, List clauses) {
+  private void clauses(String rows, Seq<MergeAction> actions, Seq<MergeAction> writtenActions, List<Object> clauses) {
     for (int i = 0; i < actions.size(); i++) {
       MergeAction action = (MergeAction) actions.apply(i);
-      Map clause = new LinkedHashMap();
+      Map<String, Object> clause = new LinkedHashMap<>();
       clause.put(Protocol.ROWS, rows);
-      scala.Option condition = action.condition();
+      scala.Option<Expression> condition = action.condition();
       clause.put(Protocol.CONDITION, condition.isEmpty() ? null : expression((Expression) condition.get()));
       if (action instanceof DeleteAction) {
         clause.put(Protocol.KIND, "delete");
       } else if (action instanceof UpdateAction) {
         clause.put(Protocol.KIND, "update");
-        clause.put(Protocol.VALUES, values(((UpdateAction) action).assignments(), assignments(written.apply(i))));
+        clause.put(Protocol.VALUES, values(((UpdateAction) action).assignments(), assignments(writtenActions.apply(i))));
       } else if (action instanceof InsertAction) {
         clause.put(Protocol.KIND, "insert");
-        clause.put(Protocol.VALUES, values(((InsertAction) action).assignments(), assignments(written.apply(i))));
+        clause.put(Protocol.VALUES, values(((InsertAction) action).assignments(), assignments(writtenActions.apply(i))));
       } else {
         throw new IllegalStateException("a clause of an unknown kind: " + action);
       }
@@ -149,42 +152,42 @@ public final class LanceChange {
   }
 
   // Null for one that is true for every row.
-  public Map condition(Expression condition) {
-    boolean all = condition instanceof Literal && Boolean.TRUE.equals(((Literal) condition).value());
-    return all ? null : expression(condition);
+  public Map<String, Object> condition(Expression condition) {
+    boolean isTrue = condition instanceof Literal && Boolean.TRUE.equals(((Literal) condition).value());
+    return isTrue ? null : expression(condition);
   }
 
-  private static Seq assignments(Object action) {
+  private static Seq<Assignment> assignments(Object action) {
     if (action instanceof UpdateAction) {
       return ((UpdateAction) action).assignments();
     }
-    return action instanceof InsertAction ? ((InsertAction) action).assignments() : NONE;
+    return action instanceof InsertAction ? ((InsertAction) action).assignments() : Seqs.<Assignment>empty();
   }
 
   // Pairs of the path of a column or field and its value; `written` are the assignments before Spark resolved them.
   //
   // Where LanceAssignments has resolved no values (sessions older than the rule, schema evolution), they come without
   // Spark's casts, and Python puts its own around them.
-  public List values(Seq assignments, Seq written) {
-    List found = new ArrayList();
+  public List<Object> values(Seq<Assignment> assignments, Seq<Assignment> writtenAssignments) {
+    List<Object> pairs = new ArrayList<>();
     for (int i = 0; i < assignments.size(); i++) {
       Assignment assignment = (Assignment) assignments.apply(i);
-      boolean stored = LanceAssignments.given(assignment.value()) instanceof LanceAssignments.Value;
-      Expression value = LanceAssignments.given(assignment.value());
-      if (stored) {
+      boolean isResolved = LanceAssignments.withoutCasts(assignment.value()) instanceof LanceAssignments.Value;
+      Expression value = LanceAssignments.withoutCasts(assignment.value());
+      if (isResolved) {
         value = ((LanceAssignments.Value) value).child();
       } else if (hasConstantStruct(value)) {
-        value = asWritten(assignment, i < written.size() ? ((Assignment) written.apply(i)).value() : null);
+        value = valueFromText(assignment, i < writtenAssignments.size() ? ((Assignment) writtenAssignments.apply(i)).value() : null);
       }
       Object[] pair = {path(assignment.key()), expression(value)};
-      found.add(Arrays.asList(pair));
+      pairs.add(Arrays.asList(pair));
     }
-    return found;
+    return pairs;
   }
 
-  private List path(Expression key) {
+  private List<Object> path(Expression key) {
     if (key instanceof GetStructField) {
-      List parts = path(((GetStructField) key).child());
+      List<Object> parts = path(((GetStructField) key).child());
       parts.add(LanceRenaming.field(key));
       return parts;
     }
@@ -193,7 +196,7 @@ public final class LanceChange {
       throw new UnsupportedOperationException(
           target.kind + " cannot set " + key.sql() + ": only columns of the table and fields of structs can be set");
     }
-    List parts = new ArrayList();
+    List<Object> parts = new ArrayList<>();
     parts.add(name);
     return parts;
   }
@@ -201,16 +204,16 @@ public final class LanceChange {
   // Spark has cast a constant to the column's type by now, and a struct by the places of its fields: one with its
   // fields in another order would be stored in the wrong ones. So the value is taken from the statement's text, and
   // the columns in it are those of the tables that the text names.
-  private Expression asWritten(Assignment assignment, Expression written) {
+  private Expression valueFromText(Assignment assignment, Expression writtenValue) {
     try {
-      if (written != null && !written.resolved()) {
-        Seq one = (Seq) NONE.appended(new UnresolvedAlias(written, scala.Option.empty()));
-        LogicalPlan row = new Project(one, tables);
-        LogicalPlan found = Dataset$.MODULE$.ofRows(SparkSession.active(), row).queryExecution().analyzed();
-        know((LogicalPlan) found.children().apply(0));
+      if (writtenValue != null && !writtenValue.resolved()) {
+        Seq<NamedExpression> projectList = Seqs.of((NamedExpression) new UnresolvedAlias(writtenValue, scala.Option.empty()));
+        LogicalPlan row = new Project(projectList, writtenTables);
+        LogicalPlan analyzed = Dataset$.MODULE$.ofRows(SparkSession.active(), row).queryExecution().analyzed();
+        addTables((LogicalPlan) analyzed.children().apply(0));
         // As far as the optimizer is by now.
-        found = PullupCorrelatedPredicates.apply(RewriteWithExpression.apply(ReplaceExpressions.apply(found)));
-        Project value = (Project) LanceSpelling.out(found, ((Project) found).child());
+        analyzed = PullupCorrelatedPredicates.apply(RewriteWithExpression.apply(ReplaceExpressions.apply(analyzed)));
+        Project value = (Project) LanceSpelling.inlineCommonExpressions(analyzed, ((Project) analyzed).child());
         return ((Alias) value.projectList().apply(0)).child();
       }
     } catch (Exception unresolved) {
@@ -222,16 +225,16 @@ public final class LanceChange {
   }
 
   // Takes the columns of these tables, which were looked up once more, for those of the table and of the source.
-  private void know(LogicalPlan read) {
-    LogicalPlan mine = read instanceof Join ? ((Join) read).left() : read;
-    LanceTarget again = new LanceTarget(target.kind);
-    if (again.walk(mine)) {
-      target.names.putAll(again.names);
-      target.all.addAll(again.all);
+  private void addTables(LogicalPlan analyzed) {
+    LogicalPlan targetPlan = analyzed instanceof Join ? ((Join) analyzed).left() : analyzed;
+    LanceTarget other = new LanceTarget(target.kind);
+    if (other.resolve(targetPlan)) {
+      target.names.putAll(other.names);
+      target.identities.addAll(other.identities);
     }
-    Seq theirs = read instanceof Join ? ((Join) read).right().output() : NONE;
-    for (int i = 0; i < theirs.size(); i++) {
-      others.put(((Attribute) theirs.apply(i)).exprId(), "c" + i);
+    Seq<Attribute> sourceOutput = analyzed instanceof Join ? ((Join) analyzed).right().output() : Seqs.<Attribute>empty();
+    for (int i = 0; i < sourceOutput.size(); i++) {
+      sourceNames.put(((Attribute) sourceOutput.apply(i)).exprId(), "c" + i);
     }
   }
 
@@ -239,49 +242,49 @@ public final class LanceChange {
     if (value instanceof Literal) {
       return ((Literal) value).value() != null && value.dataType().existsRecursively(new IsStruct());
     }
-    boolean found = false;
-    for (int i = 0; i < value.children().size() && !found; i++) {
-      found = hasConstantStruct((Expression) value.children().apply(i));
+    boolean result = false;
+    for (Expression child : Seqs.view(value.children())) {
+      result = result || hasConstantStruct(child);
     }
-    return found;
+    return result;
   }
 
   // An expression: its number in `columns`, the columns of the table that it needs, a text for people, and the
   // column of the source that it is, if it is nothing else.
-  private Map expression(Expression expression) {
-    LanceRenaming renaming = new LanceRenaming(target, TARGET, others, SOURCE, queries);
+  private Map<String, Object> expression(Expression expression) {
+    LanceRenaming renaming = new LanceRenaming(target, TARGET, sourceNames, SOURCE, queries);
     Expression renamed = (Expression) expression.transformDown(renaming);
-    Map told = new LinkedHashMap();
-    told.put(Protocol.COLUMN, Integer.valueOf(columns.size()));
-    told.put(Protocol.NEEDS, new ArrayList(renaming.needs));
-    told.put(Protocol.TEXT, text(expression));
-    told.put(Protocol.OF_SOURCE, columnOf(expression, others));
+    Map<String, Object> result = new LinkedHashMap<>();
+    result.put(Protocol.COLUMN, columns.size());
+    result.put(Protocol.NEEDS, new ArrayList<>(renaming.needs));
+    result.put(Protocol.TEXT, text(expression));
+    result.put(Protocol.OF_SOURCE, columnOf(expression, sourceNames));
     columns.add(ExpressionUtils$.MODULE$.column(renamed));
-    return told;
+    return result;
   }
 
-  private List equalities(Expression condition, List found) {
+  private List<Object> equalities(Expression condition, List<Object> pairs) {
     if (condition instanceof And) {
-      equalities(((And) condition).left(), found);
-      return equalities(((And) condition).right(), found);
+      equalities(((And) condition).left(), pairs);
+      return equalities(((And) condition).right(), pairs);
     }
     if (condition instanceof EqualTo) {
       EqualTo equal = (EqualTo) condition;
-      equality(equal.left(), equal.right(), found);
-      equality(equal.right(), equal.left(), found);
+      equality(equal.left(), equal.right(), pairs);
+      equality(equal.right(), equal.left(), pairs);
     }
-    return found;
+    return pairs;
   }
 
-  private void equality(Expression mine, Expression theirs, List found) {
-    Object[] pair = {columnOf(mine, target.names), columnOf(theirs, others)};
+  private void equality(Expression ofTarget, Expression ofSource, List<Object> pairs) {
+    Object[] pair = {columnOf(ofTarget, target.names), columnOf(ofSource, sourceNames)};
     if (pair[0] != null && pair[1] != null) {
-      found.add(Arrays.asList(pair));
+      pairs.add(Arrays.asList(pair));
     }
   }
 
   // The column that an expression is, but for casts between integers that lose nothing.
-  private static Object columnOf(Expression expression, Map names) {
+  private static Object columnOf(Expression expression, Map<ExprId, Object> names) {
     if (expression instanceof AssertNotNull) {
       return columnOf(((AssertNotNull) expression).child(), names);
     }
@@ -309,7 +312,7 @@ public final class LanceChange {
 
   // Runs the statement.
   public void run(SparkSession session) {
-    Map subject = new HashMap();
+    Map<String, Object> subject = new HashMap<>();
     subject.put(Protocol.SESSION, session);
     subject.put(Protocol.COLUMNS, columns);
     subject.put(Protocol.CHANGE, this);
@@ -326,13 +329,13 @@ public final class LanceChange {
     }
     LanceLate.Views.mark(target.relation);
     DataSourceV2Relation relation = target.relation;
-    boolean named = relation.catalog().isDefined() && relation.identifier().isDefined();
-    if (!named || relation.identifier().get() instanceof Bridge.Loads) {
+    boolean byName = relation.catalog().isDefined() && relation.identifier().isDefined();
+    if (!byName || relation.identifier().get() instanceof Bridge.Loads) {
       session.sharedState().cacheManager().recacheByPlan(session, relation);
       return;
     }
     Identifier name = (Identifier) relation.identifier().get();
-    List parts = new ArrayList();
+    List<Object> parts = new ArrayList<>();
     parts.add(((CatalogPlugin) relation.catalog().get()).name());
     parts.addAll(Arrays.asList((Object[]) name.namespace()));
     parts.add(name.name());
@@ -340,14 +343,14 @@ public final class LanceChange {
   }
 
   // A statement as it was parsed, from its text; null if there is none.
-  public static LogicalPlan written(LogicalPlan plan) {
+  public static LogicalPlan parseText(LogicalPlan plan) {
     Origin origin = plan.origin();
     if (origin.sqlText().isEmpty() || origin.startIndex().isEmpty() || origin.stopIndex().isEmpty()) {
       return null;
     }
     String text = (String) origin.sqlText().get();
-    int start = ((Integer) origin.startIndex().get()).intValue();
-    int stop = ((Integer) origin.stopIndex().get()).intValue();
+    int start = (Integer) origin.startIndex().get();
+    int stop = (Integer) origin.stopIndex().get();
     try {
       return SparkSession.active().sessionState().sqlParser().parsePlan(text.substring(start, stop + 1));
     } catch (Exception noStatement) {
@@ -356,13 +359,15 @@ public final class LanceChange {
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class IsStruct extends scala.runtime.AbstractFunction1 {
     public Object apply(Object type) {
-      return Boolean.valueOf(type instanceof StructType);
+      return type instanceof StructType;
     }
   }
 
   /** Replaces columns by their names, for a text. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class Naming extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       return node instanceof AttributeReference;
@@ -372,7 +377,7 @@ public final class LanceChange {
       if (!(node instanceof AttributeReference)) {
         return otherwise.apply(node);
       }
-      return new UnresolvedAttribute((Seq) NONE.appended(((AttributeReference) node).name()));
+      return new UnresolvedAttribute(Seqs.of(((AttributeReference) node).name()));
     }
   }
 }

@@ -6,7 +6,6 @@ package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -15,6 +14,7 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSubquery;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
@@ -22,23 +22,23 @@ import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.optimizer.RewriteCorrelatedScalarSubquery;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
-import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
+import org.apache.spark.sql.classic.Dataset;
+import org.lance.spark.load.Seqs;
 import scala.collection.immutable.Seq;
 
 /** The subqueries that are computed as columns of the rows whose columns they name. */
 public final class LanceQueries {
   private static final String QUERY = "__lance_query_";
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
   // Identity of a column -> its name, and the alias of these rows where both are joined.
-  private final Map ofTable;
+  private final Map<ExprId, Object> ofTable;
   private final String table;
-  private final Map ofSource;
+  private final Map<ExprId, Object> ofSource;
   private final String source;
   // The rows whose columns a subquery names, the name of its column, and the subquery.
-  private final List queries = new ArrayList();
+  private final List<Object[]> queries = new ArrayList<>();
 
-  public LanceQueries(Map ofTable, String table, Map ofSource, String source) {
+  public LanceQueries(Map<ExprId, Object> ofTable, String table, Map<ExprId, Object> ofSource, String source) {
     this.ofTable = ofTable;
     this.table = table;
     this.ofSource = ofSource;
@@ -49,92 +49,90 @@ public final class LanceQueries {
   // subquery that gives a value and names columns of just these. Spark's analyzer does not take what its optimizer has
   // made of such a subquery, but the optimizer's next step makes joins of it, which the analyzer takes.
   public Object attach(Object frame, String rows) {
-    Dataset given = (Dataset) frame;
-    LogicalPlan plan = given.queryExecution().analyzed();
-    Seq columns = NONE;
-    Map byId = new HashMap();
-    for (int i = 0; i < plan.output().size(); i++) {
-      columns = (Seq) columns.appended(plan.output().apply(i));
+    Dataset<?> dataset = (Dataset<?>) frame;
+    LogicalPlan plan = dataset.queryExecution().analyzed();
+    Seq<NamedExpression> columns = Seqs.empty();
+    Map<ExprId, Object> byId = new HashMap<>();
+    for (Attribute column : Seqs.view(plan.output())) {
+      columns = (Seq<NamedExpression>) columns.appended(column);
     }
-    boolean some = false;
-    for (int i = 0; i < queries.size(); i++) {
-      Object[] query = (Object[]) queries.get(i);
+    boolean any = false;
+    for (Object[] query : queries) {
       if (!query[0].equals(rows)) {
         continue;
       }
-      if (!some) {
+      if (!any) {
         boolean both = rows.equals("pairs");
         if (!rows.equals("source")) {
-          place(plan, ofTable, both ? table : null, byId);
+          mapColumns(plan, ofTable, both ? table : null, byId);
         }
         if (!rows.equals("target")) {
-          place(plan, ofSource, both ? source : null, byId);
+          mapColumns(plan, ofSource, both ? source : null, byId);
         }
-        some = true;
+        any = true;
       }
-      Expression placed = (Expression) ((Expression) query[2]).transformDown(new Placing(byId));
-      columns = (Seq) columns.appended(
-          new Alias(placed, (String) query[1], NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
+      Expression value = (Expression) ((Expression) query[2]).transformDown(new Placing(byId));
+      columns = (Seq<NamedExpression>) columns.appended(
+          new Alias(value, (String) query[1], NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty()));
     }
-    if (!some) {
+    if (!any) {
       return frame;
     }
     LogicalPlan joined = RewriteCorrelatedScalarSubquery.apply(new Project(columns, plan));
-    return Dataset$.MODULE$.ofRows(given.sparkSession(), joined);
+    return Dataset$.MODULE$.ofRows(dataset.sparkSession(), joined);
   }
 
   // Maps identities to the columns of a plan that have these names, behind an alias if there is one.
-  private static void place(LogicalPlan plan, Map names, String alias, Map byId) {
-    Map byName = new HashMap();
-    for (int i = 0; i < plan.output().size(); i++) {
-      Attribute column = (Attribute) plan.output().apply(i);
+  private static void mapColumns(LogicalPlan plan, Map<ExprId, Object> names, String alias, Map<ExprId, Object> byId) {
+    Map<String, Object> byName = new HashMap<>();
+    for (Attribute column : Seqs.view(plan.output())) {
       if (alias == null || (column.qualifier().size() == 1 && column.qualifier().apply(0).equals(alias))) {
         byName.put(column.name(), column);
       }
     }
-    for (Iterator i = names.entrySet().iterator(); i.hasNext(); ) {
-      Map.Entry named = (Map.Entry) i.next();
-      byId.put(named.getKey(), byName.get(named.getValue()));
+    for (Map.Entry<ExprId, Object> entry : names.entrySet()) {
+      byId.put(entry.getKey(), byName.get(entry.getValue()));
     }
   }
 
   // Adds such a subquery, and returns the name of its column.
   public UnresolvedAttribute add(Expression subquery) {
-    boolean ofOne = needed(subquery, ofSource).isEmpty();
-    String rows = ofOne ? "target" : needed(subquery, ofTable).isEmpty() ? "source" : "pairs";
+    boolean ofTargetOnly = neededNames(subquery, ofSource).isEmpty();
+    String rows = ofTargetOnly ? "target" : neededNames(subquery, ofTable).isEmpty() ? "source" : "pairs";
     Object[] query = {rows, QUERY + queries.size(), subquery};
     queries.add(query);
-    return new UnresolvedAttribute((Seq) NONE.appended(query[1]));
+    return new UnresolvedAttribute(Seqs.of((String) query[1]));
   }
 
   // Refuses what only joined rows could tell where it is to say which rows are joined.
-  public void refusePaired(Expression condition) {
+  public void refuseSubqueryOfBoth(Expression condition) {
     if (condition instanceof SubqueryExpression || condition instanceof InSubquery) {
-      if (!needed(condition, ofTable).isEmpty() && !needed(condition, ofSource).isEmpty()) {
+      if (!neededNames(condition, ofTable).isEmpty() && !neededNames(condition, ofSource).isEmpty()) {
         throw new UnsupportedOperationException(
             "the condition of MERGE takes no subquery that names columns of both the table and the source: write it "
                 + "into WHEN MATCHED AND ..., or let the source compute its part, as in USING (SELECT s.*, (SELECT "
                 + "max(x) FROM r WHERE r.k = s.k) AS m FROM s) AS s");
       }
     }
-    for (int i = 0; i < condition.children().size(); i++) {
-      refusePaired((Expression) condition.children().apply(i));
+    for (Expression child : Seqs.view(condition.children())) {
+      refuseSubqueryOfBoth(child);
     }
   }
 
   // The names of those columns among some that an expression needs.
-  public static Set needed(Expression expression, Map names) {
+  public static Set<Object> neededNames(Expression expression, Map<ExprId, Object> names) {
     Needing needing = new Needing(names);
     expression.transformDown(needing);
     return needing.needs;
   }
 
   /** Notes the columns in an expression that are among some, and changes nothing. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class Needing extends scala.runtime.AbstractPartialFunction {
-    private final Map names;
-    final Set needs = new LinkedHashSet();
+    private final Map<ExprId, Object> names;
+    final Set<Object> needs = new LinkedHashSet<>();
 
-    Needing(Map names) {
+    Needing(Map<ExprId, Object> names) {
       this.names = names;
     }
 
@@ -152,10 +150,11 @@ public final class LanceQueries {
   }
 
   /** Replaces columns by those of a frame. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class Placing extends scala.runtime.AbstractPartialFunction {
-    private final Map byId;
+    private final Map<ExprId, Object> byId;
 
-    Placing(Map byId) {
+    Placing(Map<ExprId, Object> byId) {
       this.byId = byId;
     }
 

@@ -10,29 +10,31 @@ import java.util.Set;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedExtractValue;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GetArrayStructFields;
 import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.ScalarSubquery;
 import org.apache.spark.sql.types.StructType;
+import org.lance.spark.load.Seqs;
 import scala.collection.immutable.Seq;
 
 /** Replaces columns behind the aliases of table and source. */
+@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
   private final LanceTarget target;
   private final String ofTarget;
-  private final Map others;
+  private final Map<ExprId, Object> sourceNames;
   private final String ofSource;
   private final LanceQueries queries;
   // The columns of the table among those that were replaced.
-  public final Set needs = new LinkedHashSet();
+  public final Set<Object> needs = new LinkedHashSet<>();
 
-  public LanceRenaming(LanceTarget target, String ofTarget, Map others, String ofSource, LanceQueries queries) {
+  public LanceRenaming(LanceTarget target, String ofTarget, Map<ExprId, Object> sourceNames, String ofSource, LanceQueries queries) {
     this.target = target;
     this.ofTarget = ofTarget;
-    this.others = others;
+    this.sourceNames = sourceNames;
     this.ofSource = ofSource;
     this.queries = queries;
   }
@@ -45,21 +47,21 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
   public Object applyOrElse(Object node, scala.Function1 otherwise) {
     if (node instanceof ScalarSubquery && isDefinedAt(node)) {
       // What it names is read; it stays as it is, as it is put into a plan and not into a Column.
-      needs.addAll(LanceQueries.needed((Expression) node, target.names));
+      needs.addAll(LanceQueries.neededNames((Expression) node, target.names));
       return queries.add((Expression) node);
     }
     if (node instanceof AttributeReference) {
       Object id = ((AttributeReference) node).exprId();
-      Object mine = target.names.get(id);
-      Object theirs = others.get(id);
-      if (mine != null) {
-        needs.add(mine);
-        return named(ofTarget, mine);
+      Object targetName = target.names.get(id);
+      Object sourceName = sourceNames.get(id);
+      if (targetName != null) {
+        needs.add(targetName);
+        return qualified(ofTarget, targetName);
       }
-      if (theirs != null) {
-        return named(ofSource, theirs);
+      if (sourceName != null) {
+        return qualified(ofSource, sourceName);
       }
-      if (target.all.contains(id)) {
+      if (target.identities.contains(id)) {
         throw new UnsupportedOperationException(
             target.kind + " cannot use " + ((AttributeReference) node).name()
                 + ", which the view computes: name the table itself");
@@ -77,17 +79,17 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
   private boolean isRenamed(Expression expression) {
     if (expression instanceof AttributeReference) {
       Object id = ((AttributeReference) expression).exprId();
-      return target.names.containsKey(id) || others.containsKey(id);
+      return target.names.containsKey(id) || sourceNames.containsKey(id);
     }
-    boolean found = false;
-    for (int i = 0; i < expression.children().size() && !found; i++) {
-      found = isRenamed((Expression) expression.children().apply(i));
+    boolean result = false;
+    for (Expression child : Seqs.view(expression.children())) {
+      result = result || isRenamed(child);
     }
-    return found;
+    return result;
   }
 
-  private static UnresolvedAttribute named(String alias, Object name) {
-    return new UnresolvedAttribute((Seq) ((Seq) NONE.appended(alias)).appended(name));
+  private static UnresolvedAttribute qualified(String alias, Object name) {
+    return new UnresolvedAttribute((Seq<String>) Seqs.of(alias).appended(name));
   }
 
   // The name of the field that an expression takes out of a struct, or out of the structs of a list.
@@ -95,7 +97,7 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
     if (get instanceof GetArrayStructFields) {
       return ((GetArrayStructFields) get).field().name();
     }
-    GetStructField one = (GetStructField) get;
-    return ((StructType) one.child().dataType()).fields()[one.ordinal()].name();
+    GetStructField field = (GetStructField) get;
+    return ((StructType) field.child().dataType()).fields()[field.ordinal()].name();
   }
 }

@@ -5,6 +5,8 @@
 
 package org.lance.spark.rowlevel;
 
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.plans.logical.DeleteFromTable;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
@@ -13,23 +15,23 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.V2CommandExec;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 public final class LanceRowLevel {
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
 
   private LanceRowLevel() {}
 
   // The node that stands for a statement; null if it is not about a Lance table.
-  public static LogicalPlan take(LogicalPlan plan) {
+  public static LogicalPlan rewrite(LogicalPlan plan) {
     LogicalPlan table = table(plan);
     LanceTarget target = table == null ? null : new LanceTarget(kind(plan));
-    if (target == null || !target.walk(table)) {
+    if (target == null || !target.resolve(table)) {
       return null;
     }
     LanceChange change = new LanceChange(target);
-    LogicalPlan statement = LanceSpelling.out(plan, table);
+    LogicalPlan statement = LanceSpelling.inlineCommonExpressions(plan, table);
     if (statement instanceof DeleteFromTable) {
       change.question.put(Protocol.CONDITION, change.condition(((DeleteFromTable) statement).condition()));
     } else if (statement instanceof UpdateTable) {
@@ -56,7 +58,7 @@ public final class LanceRowLevel {
   }
 
   /** Stands in a plan for a statement on a Lance table. */
-  public static final class Pending extends LogicalPlan implements LanceStatements.Taken {
+  public static final class Pending extends LogicalPlan implements LanceStatements.RewrittenStatement {
     private final LanceChange change;
 
     public Pending(LanceChange change) {
@@ -67,12 +69,12 @@ public final class LanceRowLevel {
       return new Command(change);
     }
 
-    public Seq output() {
-      return NONE;
+    public Seq<Attribute> output() {
+      return Seqs.empty();
     }
 
-    public Seq children() {
-      return NONE;
+    public Seq<LogicalPlan> children() {
+      return Seqs.empty();
     }
 
     public LogicalPlan withNewChildrenInternal(IndexedSeq<LogicalPlan> children) {
@@ -100,21 +102,21 @@ public final class LanceRowLevel {
       this.change = change;
     }
 
-    public Seq run() {
+    public Seq<InternalRow> run() {
       change.run((SparkSession) session());
-      return NONE;
+      return Seqs.empty();
     }
 
     public String nodeName() {
       return "LanceRowLevel";
     }
 
-    public Seq output() {
-      return NONE;
+    public Seq<Attribute> output() {
+      return Seqs.empty();
     }
 
-    public Seq children() {
-      return NONE;
+    public Seq<SparkPlan> children() {
+      return Seqs.empty();
     }
 
     public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {

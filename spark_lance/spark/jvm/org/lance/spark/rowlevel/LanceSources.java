@@ -10,7 +10,6 @@ package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
@@ -42,11 +41,11 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
 public final class LanceSources {
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
 
   private LanceSources() {}
 
@@ -61,24 +60,23 @@ public final class LanceSources {
     if (!source.resolved()) {
       return plan;
     }
-    Map question = table.question(Protocol.FITTING_TYPES);
+    Map<String, Object> question = table.question(Protocol.FITTING_TYPES);
     question.put(Protocol.ROWS, source.schema().json());
-    Map casts = casts((Map) Bridge.ask(question, null), source, merge);
+    Map<String, DataType> casts = casts((Map<String, String>) Bridge.ask(question, null), source, merge);
     if (casts.isEmpty()) {
       return plan;
     }
-    boolean named = source instanceof SubqueryAlias;
-    Seq columns = NONE;
-    for (int i = 0; i < source.output().size(); i++) {
-      Attribute column = (Attribute) source.output().apply(i);
+    boolean isAliased = source instanceof SubqueryAlias;
+    Seq<NamedExpression> columns = Seqs.empty();
+    for (Attribute column : Seqs.view(source.output())) {
       DataType type = (DataType) casts.get(column.name().toLowerCase());
-      columns = (Seq) columns.appended(type == null
+      columns = (Seq<NamedExpression>) columns.appended(type == null
           ? (Object) column
           : new Alias(
-              Cast$.MODULE$.apply(column, type, true), column.name(), NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
+              Cast$.MODULE$.apply(column, type, true), column.name(), NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty()));
     }
     LogicalPlan cast = new Project(columns, source);
-    LogicalPlan fitted = named ? new SubqueryAlias(((SubqueryAlias) source).identifier(), cast) : cast;
+    LogicalPlan fitted = isAliased ? new SubqueryAlias(((SubqueryAlias) source).identifier(), cast) : cast;
     Object[] parts = new Object[plan.productArity()];
     for (int i = 0; i < parts.length; i++) {
       Object part = plan.productElement(i);
@@ -88,11 +86,10 @@ public final class LanceSources {
   }
 
   // The types, by the names of columns in lower case, to which columns can be cast and may be.
-  private static Map casts(Map types, LogicalPlan source, MergeIntoTable merge) {
-    Map casts = new HashMap();
+  private static Map<String, DataType> casts(Map<String, String> types, LogicalPlan source, MergeIntoTable merge) {
+    Map<String, DataType> casts = new HashMap<>();
     String target = name(merge.targetTable());
-    for (int i = 0; i < source.output().size(); i++) {
-      Attribute column = (Attribute) source.output().apply(i);
+    for (Attribute column : Seqs.view(source.output())) {
       if (types.containsKey(column.name())) {
         DataType type = DataType.fromJson((String) types.get(column.name()));
         String name = column.name().toLowerCase();
@@ -115,9 +112,9 @@ public final class LanceSources {
       plan = ((SubqueryAlias) plan).child();
     }
     if (plan instanceof UnresolvedRelation) {
-      UnresolvedRelation named = (UnresolvedRelation) plan;
+      UnresolvedRelation relation = (UnresolvedRelation) plan;
       plan = SparkSession.active().sessionState().analyzer().execute(
-          named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap()), false));
+          relation.copy(relation.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap<>()), false));
     }
     while (plan instanceof SubqueryAlias) {
       plan = ((SubqueryAlias) plan).child();
@@ -132,7 +129,7 @@ public final class LanceSources {
       return ((SubqueryAlias) target).identifier().name();
     }
     if (target instanceof UnresolvedRelation) {
-      Seq parts = ((UnresolvedRelation) target).multipartIdentifier();
+      Seq<String> parts = ((UnresolvedRelation) target).multipartIdentifier();
       return (String) parts.apply(parts.size() - 1);
     }
     return "";
@@ -154,19 +151,16 @@ public final class LanceSources {
 
     // Whether it means the same with the cast wherever it is used.
     boolean fit(MergeIntoTable merge) {
-      Seq[] kinds = {merge.matchedActions(), merge.notMatchedActions(), merge.notMatchedBySourceActions()};
-      List expressions = new ArrayList();
+      Seq<?>[] actionLists = {merge.matchedActions(), merge.notMatchedActions(), merge.notMatchedBySourceActions()};
+      List<Expression> expressions = new ArrayList<>();
       expressions.add(merge.mergeCondition());
-      for (int kind = 0; kind < kinds.length; kind++) {
-        for (int i = 0; i < kinds[kind].size(); i++) {
-          Seq children = ((MergeAction) kinds[kind].apply(i)).children();
-          for (int child = 0; child < children.size(); child++) {
-            expressions.add(children.apply(child));
-          }
+      for (Seq<?> actions : actionLists) {
+        for (Object action : Seqs.view(actions)) {
+          expressions.addAll(Seqs.view(((MergeAction) action).children()));
         }
       }
-      for (Iterator i = expressions.iterator(); i.hasNext(); ) {
-        if (!fits((Expression) i.next())) {
+      for (Expression expression : expressions) {
+        if (!fits(expression)) {
           return false;
         }
       }
@@ -178,7 +172,7 @@ public final class LanceSources {
         return false;
       }
       if (expression instanceof UnresolvedAttribute) {
-        Seq parts = ((UnresolvedAttribute) expression).nameParts();
+        Seq<String> parts = ((UnresolvedAttribute) expression).nameParts();
         boolean ofTarget = parts.size() > 1 && target.equalsIgnoreCase((String) parts.apply(parts.size() - 2));
         return ofTarget || !isColumn(expression);
       }
@@ -188,14 +182,14 @@ public final class LanceSources {
         return copies || fits(assignment.value());
       }
       if (expression instanceof EqualTo || expression instanceof EqualNullSafe) {
-        Seq sides = expression.children();
+        Seq<Expression> sides = expression.children();
         if (isColumn((Expression) sides.apply(0)) && isColumn((Expression) sides.apply(1))) {
           return comparesEqually();
         }
       }
       boolean fit = expression.children().size() > 0 || expression instanceof org.apache.spark.sql.catalyst.expressions.LeafExpression;
-      for (int i = 0; i < expression.children().size(); i++) {
-        fit = fit && fits((Expression) expression.children().apply(i));
+      for (Expression child : Seqs.view(expression.children())) {
+        fit = fit && fits(child);
       }
       return fit;
     }
@@ -204,7 +198,7 @@ public final class LanceSources {
       if (!(expression instanceof UnresolvedAttribute)) {
         return false;
       }
-      Seq parts = ((UnresolvedAttribute) expression).nameParts();
+      Seq<String> parts = ((UnresolvedAttribute) expression).nameParts();
       return name.equalsIgnoreCase((String) parts.apply(parts.size() - 1));
     }
 

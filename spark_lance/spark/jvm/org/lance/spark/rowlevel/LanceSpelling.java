@@ -8,33 +8,35 @@ import java.util.HashMap;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.lance.spark.load.Seqs;
 
 /**
  * Puts expressions in the place of the columns that Spark has made of them: the values in BETWEEN, NULLIF and the like
  * are computed by a projection below the operator that uses them. Random values are computed once for each row, by
  * the job that writes it.
  */
+@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceSpelling extends scala.runtime.AbstractPartialFunction {
   private static final String SHARED = "_common_expr_";
   // Identity of such a column -> its expression.
-  private final Map shared = new HashMap();
+  private final Map<ExprId, Expression> shared = new HashMap<>();
 
   // An operator, without what it uses of the projections in `below`.
-  public static LogicalPlan out(LogicalPlan operator, LogicalPlan below) {
-    LanceSpelling spelling = new LanceSpelling();
+  public static LogicalPlan inlineCommonExpressions(LogicalPlan operator, LogicalPlan below) {
+    LanceSpelling rule = new LanceSpelling();
     for (LogicalPlan plan = below; plan instanceof Project; plan = ((Project) plan).child()) {
-      spelling.note((Project) plan);
+      rule.collect((Project) plan);
     }
-    return spelling.shared.isEmpty() ? operator : (LogicalPlan) operator.transformExpressions(spelling);
+    return rule.shared.isEmpty() ? operator : (LogicalPlan) operator.transformExpressions(rule);
   }
 
-  private void note(Project plan) {
-    for (int i = 0; i < plan.projectList().size(); i++) {
-      NamedExpression column = (NamedExpression) plan.projectList().apply(i);
+  private void collect(Project plan) {
+    for (NamedExpression column : Seqs.view(plan.projectList())) {
       if (column instanceof Alias && column.name().startsWith(SHARED)) {
         shared.put(column.exprId(), ((Alias) column).child());
       }

@@ -16,7 +16,6 @@
 package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.WeakHashMap;
@@ -46,6 +45,7 @@ import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.OptionalUnit;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 
@@ -67,27 +67,28 @@ public final class LanceStatements {
   private static final String ROWS = "org.lance.spark.scan.LanceRows";
   private static final String LOCAL = "org.lance.spark.scan.LanceLocal";
   // Extensions that have them; those of a context that was stopped are gone with its sessions.
-  private static final Map ENTERED = new WeakHashMap();
+  private static final Map<SparkSessionExtensions, Boolean> ENTERED = new WeakHashMap<>();
 
   // Lower-case names of the option for the changes of a table, from its declaration in Python.
-  private static volatile List changeFeed = new ArrayList();
+  private static volatile List<String> changeFeed = new ArrayList<>();
 
   private LanceStatements() {}
 
   /** A statement that was taken. */
-  public interface Taken {
+  public interface RewrittenStatement {
     SparkPlan planned();
   }
 
   /** Lets the statements of all sessions be taken. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
-    public void accept(Object session, Object asked) {
-      changeFeed = (List) ((Map) ((Map) asked).get("options")).get("changeFeed");
+    public void accept(Object session, Object arguments) {
+      changeFeed = (List<String>) ((Map<?, ?>) ((Map<?, ?>) arguments).get("options")).get("changeFeed");
       enter(((SparkSession) session).extensions());
       // The analyzer of this session is older than the extensions, and keeps the rules that it was made with.
-      Shim.addHintResolutionRule((SparkSession) session, new Naming());
+      Shim.addHintResolutionRule((SparkSession) session, new NameRule());
       try {
-        Shim.addResolutionRule((SparkSession) session, new Assigning());
+        Shim.addResolutionRule((SparkSession) session, new AssignmentRule());
       } catch (IllegalStateException problem) {
         LoggerFactory.getLogger("spark_lance").warn("UPDATE and MERGE cast their values themselves: " + problem.getMessage());
       }
@@ -105,21 +106,24 @@ public final class LanceStatements {
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Rules extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
-      return new Taking();
+      return new RewriteRule();
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Resolutions extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
-      return new Assigning();
+      return new AssignmentRule();
     }
   }
 
   // Resolves the values that UPDATE and MERGE assign to columns of Lance tables, and the columns of views that follow
   // their queries. Sessions whose analyzer was made before have no such rule, but for the one that was enabled.
-  public static final class Assigning extends Rule {
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  public static final class AssignmentRule extends Rule {
     public TreeNode apply(TreeNode plan) {
       return statement(Shim.keepsViews() ? ((LogicalPlan) plan).transformDownWithSubqueries(new Evolving()) : plan);
     }
@@ -140,11 +144,11 @@ public final class LanceStatements {
       Object resolved = null;
       try {
         OptionalUnit unit = OptionalUnit.ofThread(ASSIGNMENTS);
-        resolved = unit == null ? null : unit.call("resolved", new Object[] {plan});
+        resolved = unit == null ? null : unit.call("resolved", plan);
       } catch (Throwable problem) {
         refuse(problem);
       }
-      return resolved == null ? plan : (TreeNode) resolved;
+      return resolved == null ? plan : (TreeNode<?>) resolved;
     }
 
     // What Spark says of a value ends the statement; anything else leaves it as Spark has resolved it.
@@ -152,10 +156,11 @@ public final class LanceStatements {
       if (problem instanceof SparkThrowable) {
         Platform.throwException(problem);
       }
-      Taking.tell(problem);
+      RewriteRule.warn(problem);
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class Evolving extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       if (!(node instanceof View)) {
@@ -170,29 +175,33 @@ public final class LanceStatements {
         return otherwise.apply(node);
       }
       OptionalUnit unit = OptionalUnit.ofThread(RELATIONS);
-      return unit == null ? node : unit.call("evolved", new Object[] {node});
+      return unit == null ? node : unit.call("evolved", node);
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Strategies extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
-      return new Planning();
+      return new Planner();
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class NameRules extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
-      return new Naming();
+      return new NameRule();
     }
   }
 
   /** Resolves names of tables whose options say that something else than rows is read: see LanceRelations. */
-  public static final class Naming extends Rule {
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  public static final class NameRule extends Rule {
     public TreeNode apply(TreeNode plan) {
       return ((LogicalPlan) plan).transformDownWithSubqueries(new Names());
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class Names extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       if (node instanceof InsertIntoStatement) {
@@ -212,10 +221,8 @@ public final class LanceStatements {
       }
       CaseInsensitiveStringMap options = ((UnresolvedRelation) node).options();
       boolean reads = false;
-      for (Iterator names = changeFeed.iterator(); names.hasNext(); ) {
-        // Every name is taken: a condition that skips next() would never end.
-        boolean isSet = isTrue(options.get(names.next()));
-        reads = reads || isSet;
+      for (String option : changeFeed) {
+        reads = reads || isTrue(options.get(option));
       }
       return reads;
     }
@@ -243,7 +250,7 @@ public final class LanceStatements {
       for (int i = 0; i < write.productArity(); i++) {
         if (write.productElementName(i).equals("writeOptions")) {
           CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(
-              scala.jdk.javaapi.CollectionConverters.asJava((scala.collection.Map) write.productElement(i)));
+              scala.jdk.javaapi.CollectionConverters.asJava((scala.collection.Map<String, String>) write.productElement(i)));
           return isTrue(options.get("mergeSchema")) || isTrue(options.get("overwriteSchema"));
         }
       }
@@ -262,51 +269,52 @@ public final class LanceStatements {
       boolean writes = node instanceof V2WriteCommand;
       if (writes && !changesColumns((LogicalPlan) node)) {
         OptionalUnit unit = OptionalUnit.ofThread(MISSING_COLUMNS);
-        return unit == null ? node : unit.call("write", new Object[] {node});
+        return unit == null ? node : unit.call("write", node);
       }
       OptionalUnit unit = OptionalUnit.ofThread(merges ? SOURCES : writes ? NEW_COLUMNS : RELATIONS);
       String reads = node instanceof UnresolvedRelation ? "changes" : "replacing";
       if (isRefusedView(node)) {
-        return unit == null ? node : unit.call("refuseView", new Object[] {node});
+        return unit == null ? node : unit.call("refuseView", node);
       }
-      return unit == null ? node : unit.call(isLike(node) ? "alike" : merges ? "fitted" : writes ? "widened" : reads, new Object[] {node});
+      return unit == null ? node : unit.call(isLike(node) ? "alike" : merges ? "fitted" : writes ? "widened" : reads, node);
     }
   }
 
-  public static final class Taking extends Rule {
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  public static final class RewriteRule extends Rule {
     public TreeNode apply(TreeNode plan) {
       String kind = plan.getClass().getSimpleName();
       if (!kind.equals("DeleteFromTable") && !kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
         return plan;
       }
-      Object taken = null;
+      Object rewritten = null;
       try {
         OptionalUnit unit = OptionalUnit.ofThread(UNIT);
-        taken = unit == null ? null : unit.call("take", new Object[] {plan});
+        rewritten = unit == null ? null : unit.call("rewrite", plan);
       } catch (UnsupportedOperationException refusal) {
         throw refusal;
       } catch (Throwable problem) {
-        tell(problem);
+        warn(problem);
       }
-      return taken == null ? plan : (TreeNode) taken;
+      return rewritten == null ? plan : (TreeNode<?>) rewritten;
     }
 
-    static void tell(Throwable problem) {
+    static void warn(Throwable problem) {
       LoggerFactory.getLogger("spark_lance").warn("A statement was left to Spark: " + problem);
     }
   }
 
-  public static final class Planning extends SparkStrategy {
-    public scala.collection.immutable.Seq apply(LogicalPlan plan) {
-      scala.collection.immutable.Seq none = (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$;
-      SparkPlan planned = plan instanceof Taken ? ((Taken) plan).planned() : own(plan);
-      planned = planned == null ? searched(plan) : planned;
-      planned = planned == null ? computed(plan) : planned;
-      return planned == null ? none : (scala.collection.immutable.Seq) none.appended(planned);
+  public static final class Planner extends SparkStrategy {
+    public scala.collection.immutable.Seq<SparkPlan> apply(LogicalPlan plan) {
+      scala.collection.immutable.Seq<SparkPlan> none = Seqs.empty();
+      SparkPlan planned = plan instanceof RewrittenStatement ? ((RewrittenStatement) plan).planned() : planWrite(plan);
+      planned = planned == null ? planSearch(plan) : planned;
+      planned = planned == null ? planProjection(plan) : planned;
+      return planned == null ? none : (scala.collection.immutable.Seq<SparkPlan>) none.appended(planned);
     }
 
     // The plan of a search for each row of a relation; null if a plan is none.
-    private static SparkPlan searched(LogicalPlan plan) {
+    private static SparkPlan planSearch(LogicalPlan plan) {
       LogicalPlan below = plan instanceof Project ? ((Project) plan).child() : plan;
       if (!(below instanceof Generate) || !(((Generate) below).generator() instanceof UserDefinedGenerator)) {
         return null;
@@ -316,11 +324,11 @@ public final class LanceStatements {
         return null;
       }
       OptionalUnit unit = OptionalUnit.find(SEARCHES, function.getClass().getClassLoader());
-      return unit == null ? null : (SparkPlan) unit.call("planned", new Object[] {plan});
+      return unit == null ? null : (SparkPlan) unit.call("planned", plan);
     }
 
     // The plan of columns that are computed of rows which the driver has read; null if a plan is none.
-    private static SparkPlan computed(LogicalPlan plan) {
+    private static SparkPlan planProjection(LogicalPlan plan) {
       if (!(plan instanceof Project) || !(((Project) plan).child() instanceof DataSourceV2ScanRelation)) {
         return null;
       }
@@ -334,8 +342,8 @@ public final class LanceStatements {
 
     // Our own plan of a write: of few rows, of what may be columns already, or of a micro-batch whose rows are sent to
     // certain tasks; null for others.
-    private static SparkPlan own(LogicalPlan plan) {
-      scala.Option write = null;
+    private static SparkPlan planWrite(LogicalPlan plan) {
+      scala.Option<?> write = null;
       String kind = WRITE;
       String planner = FEW_ROWS;
       if (plan instanceof AppendData) {
@@ -345,7 +353,7 @@ public final class LanceStatements {
       } else if (plan instanceof OverwritePartitionsDynamic) {
         write = ((OverwritePartitionsDynamic) plan).write();
       } else if (isMicroBatch(plan)) {
-        write = new scala.Some(((MicroBatchWrite) ((WriteToDataSourceV2) plan).batchWrite()).writeSupport());
+        write = scala.Option.apply((Object) ((MicroBatchWrite) ((WriteToDataSourceV2) plan).batchWrite()).writeSupport());
         kind = STREAM;
         planner = ROUTES;
       }
@@ -361,7 +369,7 @@ public final class LanceStatements {
     private static SparkPlan planned(String planner, Object part, LogicalPlan plan, String what) {
       try {
         OptionalUnit unit = OptionalUnit.find(planner, part.getClass().getClassLoader());
-        return unit == null ? null : (SparkPlan) unit.call("planned", new Object[] {plan});
+        return unit == null ? null : (SparkPlan) unit.call("planned", plan);
       } catch (Throwable problem) {
         LoggerFactory.getLogger("spark_lance").warn(what + " was left to Spark's own plan: " + problem);
         return null;

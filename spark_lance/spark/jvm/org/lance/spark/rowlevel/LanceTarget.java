@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
@@ -26,37 +27,36 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.lance.spark.catalog.LanceTable;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 
 /** The table of a statement, behind names, views and caches. */
 public final class LanceTarget {
   private static final String PADDING = "readSidePadding";
-  private static final Set PADDING_PARTS =
-      new LinkedHashSet(
+  private static final Set<String> PADDING_PARTS =
+      new LinkedHashSet<>(
           Arrays.asList(
-              new String[] {
-                "AttributeReference", "Literal", "GetStructField", "CreateNamedStruct", "If", "IsNull", "ArrayTransform",
-                "LambdaFunction", "NamedLambdaVariable", "MapFromArrays", "MapKeys", "MapValues", "KnownNotNull"
-              }));
+              "AttributeReference", "Literal", "GetStructField", "CreateNamedStruct", "If", "IsNull", "ArrayTransform",
+              "LambdaFunction", "NamedLambdaVariable", "MapFromArrays", "MapKeys", "MapValues", "KnownNotNull"));
   public final String kind;
   // Identity of a column -> its name in the table.
-  public final Map names = new HashMap();
-  public Set all;
+  public final Map<ExprId, Object> names = new HashMap<>();
+  public Set<ExprId> identities;
   public DataSourceV2Relation relation;
-  public Map options;
+  public Map<String, Object> options;
 
   public LanceTarget(String kind) {
     this.kind = kind;
   }
 
   // Whether there is a Lance table, and it can be changed through what leads to it.
-  public boolean walk(LogicalPlan plan) {
+  public boolean resolve(LogicalPlan plan) {
     if (!find(plan)) {
       return false;
     }
-    all = new LinkedHashSet();
-    for (int i = 0; i < plan.output().size(); i++) {
-      all.add(((Attribute) plan.output().apply(i)).exprId());
+    identities = new LinkedHashSet<>();
+    for (Attribute column : Seqs.view(plan.output())) {
+      identities.add(column.exprId());
     }
     return true;
   }
@@ -70,11 +70,11 @@ public final class LanceTarget {
     }
     if (plan instanceof InMemoryRelation) {
       LogicalPlan cached = ((InMemoryRelation) plan).cacheBuilder().logicalPlan();
-      boolean found = find(cached);
-      for (int i = 0; found && i < cached.output().size(); i++) {
+      boolean isFound = find(cached);
+      for (int i = 0; isFound && i < cached.output().size(); i++) {
         alias((Attribute) plan.output().apply(i), (Attribute) cached.output().apply(i));
       }
-      return found;
+      return isFound;
     }
     if (plan.children().size() != 1 || !find((LogicalPlan) plan.children().apply(0))) {
       return false;
@@ -90,39 +90,38 @@ public final class LanceTarget {
   }
 
   private void project(Project plan) {
-    for (int i = 0; i < plan.projectList().size(); i++) {
-      NamedExpression column = (NamedExpression) plan.projectList().apply(i);
-      Expression of = column instanceof Alias ? ((Alias) column).child() : null;
-      if (of instanceof Cast && of.dataType().equals(((Cast) of).child().dataType())) {
-        of = ((Cast) of).child();
+    for (NamedExpression column : Seqs.view(plan.projectList())) {
+      Expression source = column instanceof Alias ? ((Alias) column).child() : null;
+      if (source instanceof Cast && source.dataType().equals(((Cast) source).child().dataType())) {
+        source = ((Cast) source).child();
       }
-      if (of instanceof AttributeReference) {
-        alias(column.toAttribute(), (Attribute) of);
-      } else if (of != null && isPadding(of) && of.references().size() == 1) {
-        alias(column.toAttribute(), (Attribute) of.references().iterator().next());
+      if (source instanceof AttributeReference) {
+        alias(column.toAttribute(), (Attribute) source);
+      } else if (source != null && isPadding(source) && source.references().size() == 1) {
+        alias(column.toAttribute(), (Attribute) source.references().iterator().next());
       }
     }
   }
 
   // Whether an expression is what Spark reads in place of a column with CHAR: padding, at any depth of it.
   private static boolean isPadding(Expression expression) {
-    return ofPadding(expression) && expression.toString().contains(PADDING);
+    return hasPaddingPartsOnly(expression) && expression.toString().contains(PADDING);
   }
 
-  private static boolean ofPadding(Expression expression) {
-    boolean known = PADDING_PARTS.contains(expression.getClass().getSimpleName());
+  private static boolean hasPaddingPartsOnly(Expression expression) {
+    boolean result = PADDING_PARTS.contains(expression.getClass().getSimpleName());
     if (expression instanceof StaticInvoke) {
-      known = ((StaticInvoke) expression).functionName().equals(PADDING);
+      result = ((StaticInvoke) expression).functionName().equals(PADDING);
     }
-    for (int i = 0; known && i < expression.children().size(); i++) {
-      known = ofPadding((Expression) expression.children().apply(i));
+    for (Expression child : Seqs.view(expression.children())) {
+      result = result && hasPaddingPartsOnly(child);
     }
-    return known;
+    return result;
   }
 
-  private void alias(Attribute column, Attribute of) {
-    if (names.containsKey(of.exprId())) {
-      names.put(column.exprId(), names.get(of.exprId()));
+  private void alias(Attribute column, Attribute source) {
+    if (names.containsKey(source.exprId())) {
+      names.put(column.exprId(), names.get(source.exprId()));
     }
   }
 
@@ -131,24 +130,23 @@ public final class LanceTarget {
     return relation.table().capabilities().contains(Shim.schemaEvolution());
   }
 
-  private boolean isLance(DataSourceV2Relation found) {
-    Table table = found.table();
+  private boolean isLance(DataSourceV2Relation relation) {
+    Table table = relation.table();
     if (table instanceof LanceTable) {
       if (!((LanceTable) table).writable()) {
         throw new UnsupportedOperationException(
             table.name() + " cannot be changed: " + kind + " needs the table itself, not an older version or what "
                 + "tells of it");
       }
-      options = new HashMap(found.options().asCaseSensitiveMap());
+      options = new HashMap<>(relation.options().asCaseSensitiveMap());
       options.putAll(((LanceTable) table).options());
     } else if (table instanceof PythonTable && "lance".equalsIgnoreCase(table.name())) {
-      options = found.options().asCaseSensitiveMap();
+      options = new HashMap<>(relation.options().asCaseSensitiveMap());
     } else {
       return false;
     }
-    relation = found;
-    for (int i = 0; i < found.output().size(); i++) {
-      Attribute column = (Attribute) found.output().apply(i);
+    this.relation = relation;
+    for (Attribute column : Seqs.view(relation.output())) {
       names.put(column.exprId(), column.name());
     }
     return true;

@@ -4,6 +4,7 @@
 
 package org.lance.spark.scan;
 
+import java.io.Serializable;
 import java.util.List;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -25,13 +26,13 @@ public final class LanceAmount implements CustomMetric, CustomTaskMetric {
   }
 
   // The amounts of a plan: a list of name, what people read, and number for each.
-  static LanceAmount[] of(List told) {
-    LanceAmount[] amounts = new LanceAmount[told.size()];
-    for (int i = 0; i < amounts.length; i++) {
-      List one = (List) told.get(i);
-      amounts[i] = new LanceAmount((String) one.get(0), (String) one.get(1), ((Number) one.get(2)).longValue());
+  static LanceAmount[] of(List<Object> rows) {
+    LanceAmount[] metrics = new LanceAmount[rows.size()];
+    for (int i = 0; i < metrics.length; i++) {
+      List<Serializable> row = (List<Serializable>) rows.get(i);
+      metrics[i] = new LanceAmount((String) row.get(0), (String) row.get(1), ((Number) row.get(2)).longValue());
     }
-    return amounts;
+    return metrics;
   }
 
   public String name() {
@@ -48,9 +49,9 @@ public final class LanceAmount implements CustomMetric, CustomTaskMetric {
 
   public String aggregateTaskMetrics(long[] values) {
     long sum = 0;
-    for (int i = 0; i < values.length; i++) {
-      sum += values[i];
+    for (long value : values) {
+      sum += value;
     }
-    return String.format("%,d", new Object[] {Long.valueOf(sum)});
+    return String.format("%,d", sum);
   }
 }

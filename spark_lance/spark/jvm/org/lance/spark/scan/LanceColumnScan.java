@@ -26,45 +26,45 @@ import org.lance.spark.transport.LanceTransport;
 
 public final class LanceColumnScan implements Scan, Batch, SupportsReportStatistics {
   private final String displayName;
-  private final Map question;
-  private final Map answer;
+  private final Map<String, Object> question;
+  private final Map<String, Object> answer;
   private final StructType schema;
-  private final InputPartition[] parts;
+  private final InputPartition[] partitions;
 
-  private LanceColumnScan(String displayName, Map question, Map answer, StructType schema, InputPartition[] parts) {
+  private LanceColumnScan(String displayName, Map<String, Object> question, Map<String, Object> answer, StructType schema, InputPartition[] partitions) {
     this.displayName = displayName;
     this.question = question;
     this.answer = answer;
     this.schema = schema;
-    this.parts = parts;
+    this.partitions = partitions;
   }
 
   // The scan of an answer; null if it has no columns, or they cannot be read.
-  static Scan of(String displayName, Map question, Map answer, StructType schema) {
-    InputPartition[] parts = parts(answer, schema);
-    return parts == null ? null : new LanceColumnScan(displayName, question, answer, schema, parts);
+  static Scan of(String displayName, Map<String, Object> question, Map<String, Object> answer, StructType schema) {
+    InputPartition[] partitions = readPartitions(answer, schema);
+    return partitions == null ? null : new LanceColumnScan(displayName, question, answer, schema, partitions);
   }
 
   // The parts of rows that Python has left in a file, which is deleted; null if it has not, or they cannot be read.
-  private static InputPartition[] parts(Map answer, StructType schema) {
+  private static InputPartition[] readPartitions(Map<String, Object> answer, StructType schema) {
     if (!answer.get(Protocol.KIND).equals("columns")) {
       return null;
     }
     Path file = Paths.get((String) answer.get(Protocol.FILE), new String[0]);
     try {
-      byte[] all = Files.readAllBytes(file);
+      byte[] bytes = Files.readAllBytes(file);
       if (LanceTransport.kind(schema).equals("rows")) {
         return null;
       }
-      List lengths = (List) answer.get(Protocol.PARTS);
-      InputPartition[] parts = new InputPartition[lengths.size()];
+      List<Object> lengths = (List<Object>) answer.get(Protocol.PARTS);
+      InputPartition[] partitions = new InputPartition[lengths.size()];
       int end = 0;
-      for (int i = 0; i < parts.length; i++) {
+      for (int i = 0; i < partitions.length; i++) {
         int start = end;
         end += ((Number) lengths.get(i)).intValue();
-        parts[i] = LanceTransport.part(Arrays.copyOfRange(all, start, end));
+        partitions[i] = LanceTransport.inMemoryPartition(Arrays.copyOfRange(bytes, start, end));
       }
-      return parts;
+      return partitions;
     } catch (IOException apart) {
       // Python has another file system.
       return null;
@@ -91,11 +91,11 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
   }
 
   public CustomMetric[] supportedCustomMetrics() {
-    return (CustomMetric[]) LanceAmount.of((List) answer.get(Protocol.AMOUNTS));
+    return (CustomMetric[]) LanceAmount.of((List<Object>) answer.get(Protocol.AMOUNTS));
   }
 
   public CustomTaskMetric[] reportDriverMetrics() {
-    return LanceAmount.of((List) answer.get(Protocol.AMOUNTS));
+    return LanceAmount.of((List<Object>) answer.get(Protocol.AMOUNTS));
   }
 
   public Batch toBatch() {
@@ -107,11 +107,11 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
   }
 
   public InputPartition[] planInputPartitions() {
-    return parts;
+    return partitions;
   }
 
   public PartitionReaderFactory createReaderFactory() {
-    return LanceTransport.held(schema);
+    return LanceTransport.inMemoryFactory(schema);
   }
 
   // Both sides of a self-join may be read once.

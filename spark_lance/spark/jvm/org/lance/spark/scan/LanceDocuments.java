@@ -43,38 +43,38 @@ public final class LanceDocuments {
   private LanceDocuments() {}
 
   // A condition with a part about documents; null if it has none.
-  public static Map candidate(Expression condition) {
-    Map told = described(condition);
-    if (told == null || !hasDocuments(told)) {
+  public static Map<String, Object> candidate(Expression condition) {
+    Map<String, Object> predicate = toJson(condition);
+    if (predicate == null || !hasDocuments(predicate)) {
       return null;
     }
-    List args = new ArrayList();
-    args.add(told);
-    Map candidate = new HashMap();
+    List<Object> args = new ArrayList<>();
+    args.add(predicate);
+    Map<String, Object> candidate = new HashMap<>();
     candidate.put(Protocol.OP, "CANDIDATE");
     candidate.put(Protocol.ARGS, args);
     return candidate;
   }
 
-  private static boolean hasDocuments(Map told) {
-    if ("DOCUMENT".equals(told.get(Protocol.OP))) {
+  private static boolean hasDocuments(Map<String, Object> predicate) {
+    if ("DOCUMENT".equals(predicate.get(Protocol.OP))) {
       return true;
     }
-    boolean found = false;
-    if ("AND".equals(told.get(Protocol.OP)) || "OR".equals(told.get(Protocol.OP))) {
-      List args = (List) told.get(Protocol.ARGS);
-      for (int i = 0; i < args.size(); i++) {
-        found = found || hasDocuments((Map) args.get(i));
+    boolean result = false;
+    if ("AND".equals(predicate.get(Protocol.OP)) || "OR".equals(predicate.get(Protocol.OP))) {
+      List<Object> args = (List<Object>) predicate.get(Protocol.ARGS);
+      for (Object argument : args) {
+        result = result || hasDocuments((Map<String, Object>) argument);
       }
     }
-    return found;
+    return result;
   }
 
-  private static Map described(Expression condition) {
+  private static Map<String, Object> toJson(Expression condition) {
     if (condition instanceof And || condition instanceof Or) {
-      List args = new ArrayList();
+      List<Object> args = new ArrayList<>();
       for (int i = 0; i < 2; i++) {
-        Map part = described((Expression) condition.children().apply(i));
+        Map<String, Object> part = toJson((Expression) condition.children().apply(i));
         if (part != null) {
           args.add(part);
         } else if (condition instanceof Or) {
@@ -84,30 +84,30 @@ public final class LanceDocuments {
       if (args.isEmpty()) {
         return null;
       }
-      Map told = new HashMap();
-      told.put(Protocol.OP, condition instanceof And ? "AND" : "OR");
-      told.put(Protocol.ARGS, args);
-      return told;
+      Map<String, Object> conjunction = new HashMap<>();
+      conjunction.put(Protocol.OP, condition instanceof And ? "AND" : "OR");
+      conjunction.put(Protocol.ARGS, args);
+      return conjunction;
     }
-    Map document = document(condition);
+    Map<String, Object> document = documentTest(condition);
     if (document != null) {
       return document;
     }
-    scala.Option plain = DataSourceV2Strategy$.MODULE$.translateFilterV2(condition);
+    scala.Option<Predicate> plain = DataSourceV2Strategy$.MODULE$.translateFilterV2(condition);
     if (plain.isEmpty()) {
       return null;
     }
-    return (Map) LancePushed.described(new Predicate[] {(Predicate) plain.get()}).get(0);
+    return (Map<String, Object>) LancePushed.toJson(new Predicate[] {(Predicate) plain.get()}).get(0);
   }
 
   // A test of what stands in a document; null if it is none.
-  private static Map document(Expression condition) {
-    List values = new ArrayList();
+  private static Map<String, Object> documentTest(Expression condition) {
+    List<Object> values = new ArrayList<>();
     Expression tested = null;
-    String test = null;
+    String operator = null;
     if (condition instanceof IsNotNull) {
       tested = (Expression) condition.children().apply(0);
-      test = "IS_NOT_NULL";
+      operator = "IS_NOT_NULL";
     } else if (condition instanceof BinaryComparison) {
       Expression left = (Expression) condition.children().apply(0);
       Expression right = (Expression) condition.children().apply(1);
@@ -116,12 +116,12 @@ public final class LanceDocuments {
         return null;
       }
       tested = mirrored ? right : left;
-      test = comparison(condition, mirrored);
+      operator = comparison(condition, mirrored);
       values.add(literal((Literal) (mirrored ? left : right)));
     } else if (condition instanceof In) {
-      Seq list = ((In) condition).list();
+      Seq<Expression> list = ((In) condition).list();
       tested = ((In) condition).value();
-      test = "IN";
+      operator = "IN";
       for (int i = 0; i < list.size(); i++) {
         if (!(list.apply(i) instanceof Literal) || i >= MOST_VALUES) {
           return null;
@@ -130,22 +130,22 @@ public final class LanceDocuments {
       }
     } else if (condition instanceof InSet) {
       tested = ((InSet) condition).child();
-      test = "IN";
+      operator = "IN";
       if (((InSet) condition).hset().size() > MOST_VALUES) {
         return null;
       }
-      scala.collection.Iterator each = ((InSet) condition).hset().iterator();
+      scala.collection.Iterator<Object> each = ((InSet) condition).hset().iterator();
       while (each.hasNext()) {
         values.add(literal(new Literal(each.next(), tested.dataType())));
       }
     }
-    Map told = test == null ? null : access(tested);
-    if (told != null) {
-      told.put(Protocol.OP, "DOCUMENT");
-      told.put(Protocol.TEST, test);
-      told.put(Protocol.VALUES, values);
+    Map<String, Object> test = operator == null ? null : access(tested);
+    if (test != null) {
+      test.put(Protocol.OP, "DOCUMENT");
+      test.put(Protocol.TEST, operator);
+      test.put(Protocol.VALUES, values);
     }
-    return told;
+    return test;
   }
 
   private static String comparison(Expression condition, boolean mirrored) {
@@ -167,37 +167,37 @@ public final class LanceDocuments {
     return condition instanceof GreaterThanOrEqual ? (mirrored ? "<=" : ">=") : null;
   }
 
-  private static Map literal(Literal literal) {
-    Map told = new HashMap();
-    told.put(Protocol.TYPE, literal.dataType().json());
-    told.put(Protocol.VALUE, LancePushed.text(literal.value()));
-    return told;
+  private static Map<String, Object> literal(Literal literal) {
+    Map<String, Object> result = new HashMap<>();
+    result.put(Protocol.TYPE, literal.dataType().json());
+    result.put(Protocol.VALUE, LancePushed.text(literal.value()));
+    return result;
   }
 
   // What a function finds in a column, in a type perhaps; null if it is something else.
-  private static Map access(Expression found) {
-    List types = new ArrayList();
-    while (found instanceof Cast) {
-      types.add(0, found.dataType().json());
-      found = ((Cast) found).child();
+  private static Map<String, Object> access(Expression expression) {
+    List<Object> types = new ArrayList<>();
+    while (expression instanceof Cast) {
+      types.add(0, expression.dataType().json());
+      expression = ((Cast) expression).child();
     }
-    boolean plain = found instanceof GetJsonObject;
-    if (!plain && !(found instanceof VariantGet)) {
+    boolean plain = expression instanceof GetJsonObject;
+    if (!plain && !(expression instanceof VariantGet)) {
       return null;
     }
     if (!plain) {
-      types.add(0, ((DataType) ((VariantGet) found).targetType()).json());
+      types.add(0, ((DataType) ((VariantGet) expression).targetType()).json());
     }
-    Expression column = (Expression) found.children().apply(0);
-    Expression path = (Expression) found.children().apply(1);
+    Expression column = (Expression) expression.children().apply(0);
+    Expression path = (Expression) expression.children().apply(1);
     if (!(column instanceof AttributeReference) || !(path instanceof Literal) || ((Literal) path).value() == null) {
       return null;
     }
-    Map told = new HashMap();
-    told.put(Protocol.FUNCTION, plain ? "get_json_object" : "variant_get");
-    told.put(Protocol.COLUMN, ((AttributeReference) column).name());
-    told.put(Protocol.PATH, ((Literal) path).value().toString());
-    told.put(Protocol.TYPES, types);
-    return told;
+    Map<String, Object> result = new HashMap<>();
+    result.put(Protocol.FUNCTION, plain ? "get_json_object" : "variant_get");
+    result.put(Protocol.COLUMN, ((AttributeReference) column).name());
+    result.put(Protocol.PATH, ((Literal) path).value().toString());
+    result.put(Protocol.TYPES, types);
+    return result;
   }
 }

@@ -12,6 +12,7 @@ import java.util.Arrays;
 import java.util.List;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InterpretedMutableProjection;
@@ -26,6 +27,7 @@ import org.apache.spark.sql.classic.SparkSession$;
 import org.apache.spark.sql.execution.LocalTableScanExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.lance.spark.load.Seqs;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Seq;
 
@@ -43,24 +45,24 @@ public final class LanceLocal {
       return null;
     }
     InternalRow[] rows = ((LanceRows) relation.scan()).rows();
-    Seq wanted = project.projectList();
-    if (rows.length > MOST_ROWS || !wanted.forall(new Plain())) {
+    Seq<NamedExpression> columns = project.projectList();
+    if (rows.length > MOST_ROWS || !columns.forall(new Plain())) {
       return null;
     }
     try {
-      List computed = new ArrayList(Arrays.asList((Object[]) rows));
-      if (!isSame(wanted, relation.output())) {
-        InterpretedMutableProjection compute = new InterpretedMutableProjection(wanted, (Seq) relation.output());
+      List<InternalRow> computed = new ArrayList<>(Arrays.asList(rows));
+      if (!isSame(columns, relation.output())) {
+        InterpretedMutableProjection compute = new InterpretedMutableProjection(Seqs.<Expression>cast(columns), Seqs.<Attribute>cast(relation.output()));
         compute.initialize(0);
         for (int i = 0; i < rows.length; i++) {
           computed.set(i, compute.apply(rows[i]).copy());
         }
       }
-      Seq attributes = (Seq) scala.collection.immutable.Nil$.MODULE$;
-      for (int i = 0; i < wanted.length(); i++) {
-        attributes = (Seq) attributes.appended(((NamedExpression) wanted.apply(i)).toAttribute());
+      Seq<Attribute> attributes = Seqs.empty();
+      for (NamedExpression column : Seqs.view(columns)) {
+        attributes = (Seq<Attribute>) attributes.appended(column.toAttribute());
       }
-      return made(relation, attributes, scala.jdk.javaapi.CollectionConverters.asScala(computed).toSeq());
+      return withRows(relation, attributes, Seqs.copy(computed));
     } catch (Exception problem) {
       LoggerFactory.getLogger("spark_lance").debug("Spark computes what the driver could not: " + problem);
       return null;
@@ -68,48 +70,49 @@ public final class LanceLocal {
   }
 
   // Whether columns are those that are there, in their order, if by other names.
-  private static boolean isSame(Seq wanted, Seq there) {
-    boolean same = wanted.length() == there.length();
-    for (int i = 0; same && i < wanted.length(); i++) {
-      Expression column = (Expression) wanted.apply(i);
+  private static boolean isSame(Seq<NamedExpression> columns, Seq<AttributeReference> output) {
+    boolean same = columns.length() == output.length();
+    for (int i = 0; same && i < columns.length(); i++) {
+      Expression column = (Expression) columns.apply(i);
       while (column instanceof Alias) {
         column = ((Alias) column).child();
       }
-      same = column.semanticEquals((Expression) there.apply(i));
+      same = column.semanticEquals((Expression) output.apply(i));
     }
     return same;
   }
 
   // Spark's own plan of the scan, with other columns and rows.
-  private static SparkPlan made(LogicalPlan relation, Seq attributes, Object rows) {
-    SparkPlan own = (SparkPlan) SparkSession$.MODULE$.active().sessionState().planner().plan(relation).next();
-    if (!(own instanceof LocalTableScanExec)) {
+  private static SparkPlan withRows(LogicalPlan relation, Seq<?> attributes, Object rows) {
+    SparkPlan scan = (SparkPlan) SparkSession$.MODULE$.active().sessionState().planner().plan(relation).next();
+    if (!(scan instanceof LocalTableScanExec)) {
       return null;
     }
-    Object[] parts = new Object[own.productArity()];
+    Object[] parts = new Object[scan.productArity()];
     for (int i = 2; i < parts.length; i++) {
-      parts[i] = own.productElement(i);
+      parts[i] = scan.productElement(i);
     }
     parts[0] = attributes;
     parts[1] = rows;
-    return (SparkPlan) own.makeCopy(parts);
+    return (SparkPlan) scan.makeCopy(parts);
   }
 
   /** Tells whether an expression gives the same whenever it is computed, and nobody notices that it is. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Plain extends scala.runtime.AbstractFunction1 {
     public Object apply(Object expression) {
       boolean plain = ((Expression) expression).deterministic();
-      return Boolean.valueOf(plain && !((Expression) expression).exists(new Special()));
+      return plain && !((Expression) expression).exists(new Special());
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   static final class Special extends scala.runtime.AbstractFunction1 {
     public Object apply(Object part) {
-      return Boolean.valueOf(
-          part instanceof UserDefinedExpression
+      return part instanceof UserDefinedExpression
               || (part instanceof Unevaluable && !(part instanceof AttributeReference))
               || part instanceof Nondeterministic
-              || part instanceof SubqueryExpression);
+              || part instanceof SubqueryExpression;
     }
   }
 }

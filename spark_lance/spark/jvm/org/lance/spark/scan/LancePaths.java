@@ -28,14 +28,14 @@ public final class LancePaths {
   private LancePaths() {}
 
   // What a read sees: its columns as JSON (`schema`) and its version (`ref`); null if Spark's workers are to find out.
-  public static Map describe(CaseInsensitiveStringMap given) {
-    CaseInsensitiveStringMap options = Bridge.zoned(given);
+  public static Map<String, Object> describe(CaseInsensitiveStringMap options) {
+    CaseInsensitiveStringMap zonedOptions = Bridge.zoned(options);
     if (!LanceScan.plans(false)) {
       return null;
     }
-    Map question = Bridge.question(Protocol.DESCRIBE_READ);
-    question.put(Protocol.READ, LanceScan.read(options, new StructType(), UUID.randomUUID().toString(), null));
-    return (Map) Bridge.ask(question, null);
+    Map<String, Object> question = Bridge.question(Protocol.DESCRIBE_READ);
+    question.put(Protocol.READ, LanceScan.read(zonedOptions, new StructType(), UUID.randomUUID().toString(), null));
+    return (Map<String, Object>) Bridge.ask(question, null);
   }
 
   // For Spark's own way, too: see Bridge.
@@ -43,13 +43,13 @@ public final class LancePaths {
     return Bridge.zoned(options);
   }
 
-  public static StructType schema(Map described) {
+  public static StructType schema(Map<String, String> described) {
     return (StructType) DataType.fromJson((String) described.get(Protocol.SCHEMA));
   }
 
   // The table of a read; null if Spark's workers are to plan it. `described` is null where the user gave the schema:
   // the version is fixed by the first plan then.
-  public static Table table(PythonDataSourceV2 source, StructType schema, Map described) {
+  public static Table table(PythonDataSourceV2 source, StructType schema, Map<String, Object> described) {
     return LanceScan.plans(false) ? new PathTable(source, schema, described) : null;
   }
 
@@ -57,7 +57,7 @@ public final class LancePaths {
   public static final class PathTable extends PythonTable {
     private final StructType schema;
     // Whether the schema is the user's, who may have any table in mind.
-    private final boolean given;
+    private final boolean hasUserSchema;
     private String cacheKey = UUID.randomUUID().toString();
     private Object ref;
     // What Spark may push down; null if only options and the version of a read tell.
@@ -65,71 +65,71 @@ public final class LancePaths {
     // Spark's source, to which the version belongs.
     private Object source;
 
-    PathTable(PythonDataSourceV2 source, StructType schema, Map described) {
+    PathTable(PythonDataSourceV2 source, StructType schema, Map<String, Object> described) {
       super(source, "lance", schema);
       this.schema = schema;
-      this.given = described == null;
+      this.hasUserSchema = described == null;
       this.ref = described == null ? null : described.get(Protocol.REF);
       this.pushdown = described == null ? null : described.get(Protocol.PUSHDOWN);
       this.source = source;
     }
 
-    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-      CaseInsensitiveStringMap options = Bridge.zoned(given);
-      ScanBuilder own = super.newScanBuilder(known(options));
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+      CaseInsensitiveStringMap zonedOptions = Bridge.zoned(options);
+      ScanBuilder sparkBuilder = super.newScanBuilder(withVersion(zonedOptions));
       if (!LanceScan.plans(false)) {
-        return own;
+        return sparkBuilder;
       }
       try {
-        Map read = read(options);
-        return LanceScan.ofPath(String.valueOf(options.get("path")), read, schema, pushdown(), own);
+        Map<String, Object> read = read(zonedOptions);
+        return LanceScan.ofPath(String.valueOf(zonedOptions.get("path")), read, schema, pushdown(), sparkBuilder);
       } catch (IllegalArgumentException refused) {
         // Spark's own way says what is wrong, as it does for every format of Python.
-        return own;
+        return sparkBuilder;
       }
     }
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-      WriteBuilder own = super.newWriteBuilder(info);
+      WriteBuilder sparkBuilder = super.newWriteBuilder(info);
       String displayName = String.valueOf(info.options().get("path"));
-      return Bridge.writing(false, displayName, Shim.sourceOf(this), info, new Transform[0], null, own);
+      return Bridge.writing(false, displayName, Shim.sourceOf(this), info, new Transform[0], null, sparkBuilder);
     }
 
-    private synchronized Map pushdown() {
-      return (Map) pushdown;
+    private synchronized Map<String, Object> pushdown() {
+      return (Map<String, Object>) pushdown;
     }
 
-    private synchronized Map read(CaseInsensitiveStringMap options) {
-      Object version = pinned(options);
+    private synchronized Map<String, Object> read(CaseInsensitiveStringMap options) {
+      Object version = pinVersion(options);
       return LanceScan.read(options, schema, cacheKey, version);
     }
 
     // Options that make Spark's own way read the known version, too. Streams take none. Nor does a read of the changes
     // between several versions, or of rows that are not in a version yet.
-    private synchronized CaseInsensitiveStringMap known(CaseInsensitiveStringMap options) {
-      boolean named = LanceUnits.hasOption(options, "versions");
-      if (ref == null || named || Shim.sourceOf(this) != source || Callers.isMicroBatch()) {
+    private synchronized CaseInsensitiveStringMap withVersion(CaseInsensitiveStringMap options) {
+      boolean hasVersion = LanceUnits.hasOption(options, "versions");
+      if (ref == null || hasVersion || Shim.sourceOf(this) != source || Callers.isMicroBatch()) {
         return options;
       }
-      Map all = new HashMap(options.asCaseSensitiveMap());
-      all.put("version", String.valueOf(((List) ref).get(2)));
-      return new CaseInsensitiveStringMap(all);
+      Map<String, String> result = new HashMap<>(options.asCaseSensitiveMap());
+      result.put("version", String.valueOf(((List<Object>) ref).get(2)));
+      return new CaseInsensitiveStringMap(result);
     }
 
     // The version that all reads of this table see.
-    private synchronized Object pinned(CaseInsensitiveStringMap options) {
-      Object now = Shim.sourceOf(this);
-      if (now != source) {
+    private synchronized Object pinVersion(CaseInsensitiveStringMap options) {
+      Object current = Shim.sourceOf(this);
+      if (current != source) {
         // A view that shall see what was written gets another source.
-        source = now;
+        source = current;
         ref = null;
         pushdown = null;
         cacheKey = UUID.randomUUID().toString();
       }
       if (ref == null) {
-        Map question = Bridge.question(Protocol.PIN_READ);
+        Map<String, Object> question = Bridge.question(Protocol.PIN_READ);
         question.put(Protocol.READ, LanceScan.read(options, schema, cacheKey, null));
-        question.put(Protocol.HAS_USER_SCHEMA, Boolean.valueOf(given));
+        question.put(Protocol.HAS_USER_SCHEMA, hasUserSchema);
         ref = Bridge.ask(question, null);
       }
       return ref;

@@ -26,21 +26,19 @@ import org.lance.spark.load.Protocol;
 
 public final class LancePushed {
   // The type of the literals that were last described, and its JSON: lists have thousands of one type.
-  private static volatile Object[] known = {null, null};
+  private static volatile Object[] lastType = {null, null};
 
-  private static final List TESTS =
+  private static final List<String> TESTS =
       Arrays.asList(
-          new Object[] {"=", "<=>", "<>", "<", "<=", ">", ">=", "IN", "STARTS_WITH", "ENDS_WITH", "CONTAINS"});
+          "=", "<=>", "<>", "<", "<=", ">", ">=", "IN", "STARTS_WITH", "ENDS_WITH", "CONTAINS");
   // Tests whose literal may come first.
-  private static final List MIRRORED = Arrays.asList(new Object[] {"=", "<=>", "<>", "<", "<=", ">", ">="});
-  private static final List NULL_TESTS = Arrays.asList(new Object[] {"IS_NULL", "IS_NOT_NULL"});
+  private static final List<String> MIRRORED = Arrays.asList("=", "<=>", "<>", "<", "<=", ">", ">=");
+  private static final List<String> NULL_TESTS = Arrays.asList("IS_NULL", "IS_NOT_NULL");
   // Types of literals with the same values in Python, as JSON; decimals are further ones (see spark/scan/predicates.py).
-  private static final List LITERALS =
+  private static final List<String> LITERALS =
       Arrays.asList(
-          new Object[] {
-            "\"boolean\"", "\"byte\"", "\"short\"", "\"integer\"", "\"long\"", "\"float\"", "\"double\"",
-            "\"string\"", "\"binary\"", "\"date\"", "\"timestamp\"", "\"timestamp_ntz\""
-          });
+          "\"boolean\"", "\"byte\"", "\"short\"", "\"integer\"", "\"long\"", "\"float\"", "\"double\"",
+          "\"string\"", "\"binary\"", "\"date\"", "\"timestamp\"", "\"timestamp_ntz\"");
   // The years 1 to 9999, which Python's times have: in days, and in microseconds.
   private static final long FIRST_DAY = -719162L;
   private static final long LAST_DAY = 2932896L;
@@ -50,7 +48,7 @@ public final class LancePushed {
 
   // Whether Python makes an expression of a predicate that keeps the same rows as in Spark. `pushdown` is the table's
   // description; the rules are those of `expression_of` (spark/scan/predicates.py), which has to make one then.
-  public static boolean isExact(Expression predicate, Map pushdown) {
+  public static boolean isExact(Expression predicate, Map<String, Object> pushdown) {
     if (!(predicate instanceof Predicate)) {
       return false;
     }
@@ -58,30 +56,30 @@ public final class LancePushed {
     Expression[] args = predicate.children();
     if (name.equals("AND") || name.equals("OR") || name.equals("NOT")) {
       boolean all = true;
-      for (int i = 0; all && i < args.length; i++) {
-        all = isExact(args[i], pushdown);
+      for (Expression argument : args) {
+        all = all && isExact(argument, pushdown);
       }
       return all;
     }
     boolean mirrored = args.length == 2 && !(args[0] instanceof NamedReference) && MIRRORED.contains(name);
-    int place = mirrored ? 1 : 0;
-    if (args.length == 0 || !(args[place] instanceof NamedReference)) {
+    int ordinal = mirrored ? 1 : 0;
+    if (args.length == 0 || !(args[ordinal] instanceof NamedReference)) {
       return false;
     }
-    List path = Bridge.list(((NamedReference) args[place]).fieldNames());
-    boolean isCompared = ((List) pushdown.get(Protocol.VALUES)).contains(path);
+    List<Object> path = Bridge.list(((NamedReference) args[ordinal]).fieldNames());
+    boolean isCompared = ((List<Object>) pushdown.get(Protocol.VALUES)).contains(path);
     if (NULL_TESTS.contains(name)) {
-      return isCompared || ((List) pushdown.get(Protocol.NULLS)).contains(path);
+      return isCompared || ((List<Object>) pushdown.get(Protocol.NULLS)).contains(path);
     }
     boolean all = isCompared && TESTS.contains(name) && (args.length == 2 || (name.equals("IN") && args.length > 2));
     for (int i = 0; all && i < args.length; i++) {
-      all = i == place || (args[i] instanceof Literal && isSame((Literal) args[i]));
+      all = i == ordinal || (args[i] instanceof Literal && isSame((Literal<Number>) args[i]));
     }
     return all;
   }
 
   // Whether a literal has the same value in Python.
-  private static boolean isSame(Literal literal) {
+  private static boolean isSame(Literal<Number> literal) {
     String type = json(literal.dataType());
     if (literal.value() == null || !(literal.value() instanceof Number) || !LITERALS.contains(type)) {
       return LITERALS.contains(type) || type.startsWith("\"decimal");
@@ -95,47 +93,47 @@ public final class LancePushed {
   }
 
   // Predicates as JSON; see spark/scan/predicates.py.
-  public static List described(Predicate[] predicates) {
-    List found = new ArrayList();
-    for (int i = 0; i < predicates.length; i++) {
-      found.add(described(predicates[i]));
+  public static List<Object> toJson(Predicate[] predicates) {
+    List<Object> result = new ArrayList<>();
+    for (Predicate predicate : predicates) {
+      result.add(toJson(predicate));
     }
-    return found;
+    return result;
   }
 
-  private static Map described(Expression expression) {
-    Map told = new HashMap();
+  private static Map<String, Object> toJson(Expression expression) {
+    Map<String, Object> result = new HashMap<>();
     if (expression instanceof NamedReference) {
-      told.put(Protocol.PATH, Bridge.list(((NamedReference) expression).fieldNames()));
+      result.put(Protocol.PATH, Bridge.list(((NamedReference) expression).fieldNames()));
     } else if (expression instanceof Literal) {
-      Literal literal = (Literal) expression;
-      told.put(Protocol.TYPE, json(literal.dataType()));
-      told.put(Protocol.VALUE, text(literal.value()));
+      Literal<Object> literal = (Literal<Object>) expression;
+      result.put(Protocol.TYPE, json(literal.dataType()));
+      result.put(Protocol.VALUE, text(literal.value()));
     } else if (expression instanceof Predicate) {
-      told.put(Protocol.OP, ((Predicate) expression).name());
-      List args = new ArrayList();
+      result.put(Protocol.OP, ((Predicate) expression).name());
+      List<Object> args = new ArrayList<>();
       Expression[] children = expression.children();
-      Map list = told.get(Protocol.OP).equals("IN") ? list(children) : null;
+      Map<String, Object> list = result.get(Protocol.OP).equals("IN") ? list(children) : null;
       for (int i = 0; i < (list == null ? children.length : 1); i++) {
-        args.add(described(children[i]));
+        args.add(toJson(children[i]));
       }
       if (list != null) {
         args.add(list);
       }
-      told.put(Protocol.ARGS, args);
+      result.put(Protocol.ARGS, args);
     }
-    return told;
+    return result;
   }
 
   // All but the first of some expressions together, if they are literals of one type; null if not.
-  private static Map list(Expression[] children) {
-    List values = new ArrayList(children.length);
+  private static Map<String, Object> list(Expression[] children) {
+    List<Object> values = new ArrayList<>(children.length);
     DataType type = null;
     for (int i = 1; i < children.length; i++) {
       if (!(children[i] instanceof Literal)) {
         return null;
       }
-      Literal literal = (Literal) children[i];
+      Literal<Object> literal = (Literal<Object>) children[i];
       if (type != null && !type.equals(literal.dataType())) {
         return null;
       }
@@ -145,19 +143,19 @@ public final class LancePushed {
     if (type == null) {
       return null;
     }
-    Map told = new HashMap();
-    told.put(Protocol.TYPE, json(type));
-    told.put(Protocol.VALUES, values);
-    return told;
+    Map<String, Object> result = new HashMap<>();
+    result.put(Protocol.TYPE, json(type));
+    result.put(Protocol.VALUES, values);
+    return result;
   }
 
   private static String json(DataType type) {
-    Object[] last = known;
-    if (last[0] != type) {
-      last = new Object[] {type, type.json()};
-      known = last;
+    Object[] pair = lastType;
+    if (pair[0] != type) {
+      pair = new Object[] {type, type.json()};
+      lastType = pair;
     }
-    return (String) last[1];
+    return (String) pair[1];
   }
 
   // A value of Spark's as text.
@@ -165,8 +163,8 @@ public final class LancePushed {
     if (value instanceof byte[]) {
       byte[] bytes = (byte[]) value;
       StringBuilder digits = new StringBuilder();
-      for (int i = 0; i < bytes.length; i++) {
-        digits.append(Character.forDigit((bytes[i] >> 4) & 15, 16)).append(Character.forDigit(bytes[i] & 15, 16));
+      for (byte octet : bytes) {
+        digits.append(Character.forDigit((octet >> 4) & 15, 16)).append(Character.forDigit(octet & 15, 16));
       }
       return digits.toString();
     }
@@ -180,48 +178,48 @@ public final class LancePushed {
   }
 
   // Aggregates as JSON; null if there is one that is never answered without tasks.
-  public static List functions(AggregateFunc[] asked) {
-    List found = new ArrayList();
-    for (int i = 0; i < asked.length; i++) {
-      Map one = new HashMap();
-      String name = name(asked[i]);
+  public static List<Object> functions(AggregateFunc[] functions) {
+    List<Object> result = new ArrayList<>();
+    for (AggregateFunc function : functions) {
+      Map<String, Object> aggregate = new HashMap<>();
+      String name = name(function);
       if (name == null) {
         return null;
       }
-      one.put(Protocol.FUNCTION, name);
-      boolean counts = asked[i] instanceof Count && ((Count) asked[i]).isDistinct();
-      boolean sums = asked[i] instanceof Sum && ((Sum) asked[i]).isDistinct();
-      one.put(Protocol.DISTINCT, Boolean.valueOf(counts || sums));
-      List paths = asked[i] instanceof CountStar ? new ArrayList() : paths(asked[i].children());
+      aggregate.put(Protocol.FUNCTION, name);
+      boolean counts = function instanceof Count && ((Count) function).isDistinct();
+      boolean sums = function instanceof Sum && ((Sum) function).isDistinct();
+      aggregate.put(Protocol.DISTINCT, counts || sums);
+      List<Object> paths = function instanceof CountStar ? new ArrayList<>() : paths(function.children());
       if (paths == null || paths.size() > 1) {
         return null;
       }
-      one.put(Protocol.PATH, paths.isEmpty() ? null : paths.get(0));
-      found.add(one);
+      aggregate.put(Protocol.PATH, paths.isEmpty() ? null : paths.get(0));
+      result.add(aggregate);
     }
-    return found;
+    return result;
   }
 
   // An average has no name here; then Spark asks again, for the sum and the count.
-  private static String name(AggregateFunc asked) {
-    if (asked instanceof CountStar || asked instanceof Count) {
+  private static String name(AggregateFunc function) {
+    if (function instanceof CountStar || function instanceof Count) {
       return "count";
     }
-    if (asked instanceof Sum) {
+    if (function instanceof Sum) {
       return "sum";
     }
-    return asked instanceof Min ? "min" : asked instanceof Max ? "max" : null;
+    return function instanceof Min ? "min" : function instanceof Max ? "max" : null;
   }
 
   // Columns as lists of names; null if there is one that is computed.
-  public static List paths(Expression[] expressions) {
-    List found = new ArrayList();
-    for (int i = 0; i < expressions.length; i++) {
-      if (!(expressions[i] instanceof NamedReference)) {
+  public static List<Object> paths(Expression[] expressions) {
+    List<Object> paths = new ArrayList<>();
+    for (Expression expression : expressions) {
+      if (!(expression instanceof NamedReference)) {
         return null;
       }
-      found.add(Bridge.list(((NamedReference) expressions[i]).fieldNames()));
+      paths.add(Bridge.list(((NamedReference) expression).fieldNames()));
     }
-    return found;
+    return paths;
   }
 }

@@ -24,17 +24,19 @@ import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
-import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.connector.expressions.FieldReference;
+import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.colstats.ColumnStatistics;
+import org.apache.spark.sql.connector.read.colstats.Histogram;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.BooleanType;
 import org.apache.spark.sql.types.DataType;
@@ -62,12 +64,12 @@ import org.lance.spark.load.Protocol;
 /** Rows that the driver has read. */
 public final class LanceRows implements LocalScan, SupportsReportStatistics {
   private final String displayName;
-  private final Map question;
-  private final Map answer;
+  private final Map<String, Object> question;
+  private final Map<String, Object> answer;
   private final StructType schema;
   private InternalRow[] rows = null;
 
-  public LanceRows(String displayName, Map question, Map answer, StructType schema) {
+  public LanceRows(String displayName, Map<String, Object> question, Map<String, Object> answer, StructType schema) {
     this.displayName = displayName;
     this.question = question;
     this.answer = answer;
@@ -92,69 +94,69 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
 
   public synchronized InternalRow[] rows() {
     if (rows == null) {
-      rows = decoded(answer, schema);
+      rows = decode(answer, schema);
     }
     return rows;
   }
 
   // A stream of the columns of a scan, in Spark's own way: to start a stream, Spark asks for a scan, too. It has no
   // version but one that the user names, which is refused then.
-  public static MicroBatchStream stream(Map question, StructType schema, String checkpoint) {
-    Map all = new HashMap(options(question).asCaseSensitiveMap());
-    if (Boolean.TRUE.equals(((Map) question.get(Protocol.READ)).get(Protocol.PINNED))) {
-      all.remove("version");
+  public static MicroBatchStream stream(Map<String, Object> question, StructType schema, String checkpoint) {
+    Map<String, String> options = new HashMap<>(options(question).asCaseSensitiveMap());
+    if (Boolean.TRUE.equals(((Map<String, Object>) question.get(Protocol.READ)).get(Protocol.PINNED))) {
+      options.remove("version");
     }
-    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
-    return new PythonTable(Bridge.source(), "lance", schema).newScanBuilder(options).build().toMicroBatchStream(checkpoint);
+    CaseInsensitiveStringMap readOptions = new CaseInsensitiveStringMap(options);
+    return new PythonTable(Bridge.source(), "lance", schema).newScanBuilder(readOptions).build().toMicroBatchStream(checkpoint);
   }
 
-  public static CaseInsensitiveStringMap options(Map question) {
-    return new CaseInsensitiveStringMap((Map) ((Map) question.get(Protocol.READ)).get(Protocol.OPTIONS));
+  public static CaseInsensitiveStringMap options(Map<String, Object> question) {
+    return new CaseInsensitiveStringMap((Map<String, String>) ((Map<?, ?>) question.get(Protocol.READ)).get(Protocol.OPTIONS));
   }
 
-  public static Statistics statistics(Map question, Map answer) {
+  public static Statistics statistics(Map<String, Object> question, Map<String, Object> answer) {
     Number rows = (Number) answer.get(Protocol.ROWS);
     Number bytes = (Number) answer.get(Protocol.BYTES);
     return new Size(
         bytes == null ? OptionalLong.empty() : OptionalLong.of(bytes.longValue()),
         rows == null ? OptionalLong.empty() : OptionalLong.of(rows.longValue()),
-        columns(question, rows));
+        columnStatistics(question, rows));
   }
 
   // Statistics of columns from indices, by reference; asked for only where Spark makes use of them.
-  private static Map columns(Map question, Number rows) {
-    boolean used = ((SQLConf) SQLConf$.MODULE$.get()).cboEnabled() || ((SQLConf) SQLConf$.MODULE$.get()).planStatsEnabled();
-    if (question == null || rows == null || !used) {
-      return new HashMap();
+  private static Map<NamedReference, ColumnStatistics> columnStatistics(Map<String, Object> question, Number rows) {
+    boolean isUsed = ((SQLConf) SQLConf$.MODULE$.get()).cboEnabled() || ((SQLConf) SQLConf$.MODULE$.get()).planStatsEnabled();
+    if (question == null || rows == null || !isUsed) {
+      return new HashMap<>();
     }
-    Map asked = new LinkedHashMap(question);
-    asked.put(Protocol.VERB, Protocol.COLUMN_STATISTICS);
-    Map answer = (Map) Bridge.ask(asked, null);
+    Map<String, Object> request = new LinkedHashMap<>(question);
+    request.put(Protocol.VERB, Protocol.COLUMN_STATISTICS);
+    Map<String, Object> answer = (Map<String, Object>) Bridge.ask(request, null);
     StructType schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
-    Map found = new HashMap();
-    InternalRow[] ends = decoded(answer, schema);
+    Map<NamedReference, ColumnStatistics> statistics = new HashMap<>();
+    InternalRow[] ends = decode(answer, schema);
     for (int i = 0; i < schema.length(); i++) {
       StructField field = schema.fields()[i];
-      Map about = (Map) ((Map) answer.get(Protocol.COLUMNS)).get(field.name());
+      Map<String, Number> counts = (Map<String, Number>) ((Map<String, Map<String, Number>>) answer.get(Protocol.COLUMNS)).get(field.name());
       boolean bounded = !ends[0].isNullAt(i);
-      found.put(
+      statistics.put(
           FieldReference.column(field.name()),
           new Column(
-              (Number) about.get(Protocol.NULLS),
-              (Number) about.get(Protocol.DISTINCT),
+              (Number) counts.get(Protocol.NULLS),
+              (Number) counts.get(Protocol.DISTINCT),
               bounded ? ends[0].get(i, field.dataType()) : null,
               bounded ? ends[1].get(i, field.dataType()) : null,
               rows.longValue()));
     }
-    return found;
+    return statistics;
   }
 
   public static final class Size implements Statistics {
     private final OptionalLong bytes;
     private final OptionalLong rows;
-    private final Map columns;
+    private final Map<NamedReference, ColumnStatistics> columns;
 
-    Size(OptionalLong bytes, OptionalLong rows, Map columns) {
+    Size(OptionalLong bytes, OptionalLong rows, Map<NamedReference, ColumnStatistics> columns) {
       this.bytes = bytes;
       this.rows = rows;
       this.columns = columns;
@@ -168,7 +170,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
       return rows;
     }
 
-    public Map columnStats() {
+    public Map<NamedReference, ColumnStatistics> columnStats() {
       return columns;
     }
   }
@@ -195,11 +197,11 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
       return distinct;
     }
 
-    public Optional min() {
+    public Optional<Object> min() {
       return Optional.ofNullable(low);
     }
 
-    public Optional max() {
+    public Optional<Object> max() {
       return Optional.ofNullable(high);
     }
 
@@ -211,13 +213,13 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
       return OptionalLong.empty();
     }
 
-    public Optional histogram() {
+    public Optional<Histogram> histogram() {
       return Optional.empty();
     }
   }
 
   // Takes rows that Python has left in a file, which is deleted; false if that cannot be read.
-  static boolean isAtHand(Map answer) {
+  static boolean readFile(Map<String, Object> answer) {
     if (!answer.get(Protocol.KIND).equals("rows") || answer.get(Protocol.FILE) == null) {
       return true;
     }
@@ -233,50 +235,50 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     }
   }
 
-  private static InternalRow[] decoded(Map answer, StructType schema) {
+  private static InternalRow[] decode(Map<String, Object> answer, StructType schema) {
     byte[] stream = (byte[]) answer.get("stream");
     try {
-      return decoded(stream == null ? Base64.getDecoder().decode((String) answer.get(Protocol.ARROW)) : stream, schema);
+      return decode(stream == null ? Base64.getDecoder().decode((String) answer.get(Protocol.ARROW)) : stream, schema);
     } catch (java.io.IOException problem) {
       throw new IllegalStateException(problem);
     }
   }
 
-  private static InternalRow[] decoded(byte[] stream, StructType schema) throws java.io.IOException {
-    List found = new ArrayList();
+  private static InternalRow[] decode(byte[] stream, StructType schema) throws java.io.IOException {
+    List<InternalRow> rows = new ArrayList<>();
     // Spark's local scan makes its own rows of what it is given: a projection is left out where none is needed.
     UnsafeProjection projection = isFlat(schema) ? null : (UnsafeProjection) UnsafeProjection$.MODULE$.create(schema);
     BufferAllocator allocator = ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0, Long.MAX_VALUE);
     ArrowStreamReader reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
     try {
       VectorSchemaRoot root = reader.getVectorSchemaRoot();
-      List vectors = root.getFieldVectors();
+      List<FieldVector> vectors = root.getFieldVectors();
       ColumnVector[] columns = new ColumnVector[vectors.size()];
       for (int i = 0; i < columns.length; i++) {
         columns[i] = new ArrowColumnVector((FieldVector) vectors.get(i));
       }
       while (reader.loadNextBatch()) {
         if (projection == null) {
-          copy(columns, schema, root.getRowCount(), found);
+          copy(columns, schema, root.getRowCount(), rows);
           continue;
         }
         ColumnarBatch batch = new ColumnarBatch(columns, root.getRowCount());
-        for (Iterator rows = batch.rowIterator(); rows.hasNext(); ) {
-          found.add(projection.apply((InternalRow) rows.next()).copy());
+        for (Iterator<InternalRow> iterator = batch.rowIterator(); iterator.hasNext(); ) {
+          rows.add(projection.apply((InternalRow) iterator.next()).copy());
         }
       }
     } finally {
       reader.close();
       allocator.close();
     }
-    return (InternalRow[]) found.toArray(new InternalRow[0]);
+    return (InternalRow[]) rows.toArray(new InternalRow[0]);
   }
 
   // Whether all values are numbers, times, texts or bytes.
   private static boolean isFlat(StructType schema) {
-    for (int i = 0; i < schema.length(); i++) {
-      DataType type = schema.fields()[i].dataType();
-      boolean known =
+    for (StructField field : schema.fields()) {
+      DataType type = field.dataType();
+      boolean isPlain =
           type instanceof NumericType
               || type instanceof StringType
               || type instanceof BooleanType
@@ -284,7 +286,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
               || type instanceof DateType
               || type instanceof TimestampType
               || type instanceof TimestampNTZType;
-      if (!known) {
+      if (!isPlain) {
         return false;
       }
     }
@@ -292,37 +294,37 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
   }
 
   // Adds the rows of a batch; their values do not lie in its memory.
-  private static void copy(ColumnVector[] columns, StructType schema, int count, List found) {
-    Object[][] rows = new Object[count][columns.length];
+  private static void copy(ColumnVector[] columns, StructType schema, int count, List<InternalRow> rows) {
+    Object[][] values = new Object[count][columns.length];
     for (int c = 0; c < columns.length; c++) {
       DataType type = schema.fields()[c].dataType();
       for (int r = 0; r < count; r++) {
-        rows[r][c] = columns[c].isNullAt(r) ? null : value(columns[c], type, r);
+        values[r][c] = columns[c].isNullAt(r) ? null : value(columns[c], type, r);
       }
     }
     for (int r = 0; r < count; r++) {
-      found.add(new GenericInternalRow(rows[r]));
+      rows.add(new GenericInternalRow(values[r]));
     }
   }
 
   private static Object value(ColumnVector column, DataType type, int row) {
     if (type instanceof LongType || type instanceof TimestampType || type instanceof TimestampNTZType) {
-      return Long.valueOf(column.getLong(row));
+      return column.getLong(row);
     }
     if (type instanceof StringType) {
       return column.getUTF8String(row).copy();
     }
     if (type instanceof IntegerType || type instanceof DateType) {
-      return Integer.valueOf(column.getInt(row));
+      return column.getInt(row);
     }
     if (type instanceof DoubleType) {
-      return Double.valueOf(column.getDouble(row));
+      return column.getDouble(row);
     }
     if (type instanceof FloatType) {
-      return Float.valueOf(column.getFloat(row));
+      return column.getFloat(row);
     }
     if (type instanceof BooleanType) {
-      return Boolean.valueOf(column.getBoolean(row));
+      return column.getBoolean(row);
     }
     if (type instanceof DecimalType) {
       return column.getDecimal(row, ((DecimalType) type).precision(), ((DecimalType) type).scale());

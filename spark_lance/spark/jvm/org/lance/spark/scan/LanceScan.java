@@ -33,8 +33,8 @@ import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy$;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.connector.SupportsPushDownCatalystFilters;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructField;
@@ -42,6 +42,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 import scala.collection.immutable.Seq;
@@ -70,26 +71,26 @@ public final class LanceScan {
       StructType schema,
       String cacheKey,
       StructType hidden,
-      Map pushdown,
-      ScanBuilder own) {
+      Map<String, Object> pushdown,
+      ScanBuilder sparkBuilder) {
     if (!plans(byDefault.booleanValue())) {
-      return own;
+      return sparkBuilder;
     }
-    Map read = read(options, schema, cacheKey, null);
+    Map<String, Object> read = read(options, schema, cacheKey, null);
     read.put(Protocol.PINNED, pinned);
-    return made(displayName, read, schema, hidden, pushdown, own);
+    return create(displayName, read, schema, hidden, pushdown, sparkBuilder);
   }
 
   // The same for a table by path, without hidden columns.
-  public static ScanBuilder ofPath(String displayName, Map read, StructType schema, Map pushdown, ScanBuilder own) {
-    return made(displayName, read, schema, new StructType(), pushdown, own);
+  public static ScanBuilder ofPath(String displayName, Map<String, Object> read, StructType schema, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
+    return create(displayName, read, schema, new StructType(), pushdown, sparkBuilder);
   }
 
-  private static ScanBuilder made(
-      String displayName, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
+  private static ScanBuilder create(
+      String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
     return Shim.takesCatalystFilters()
-        ? (ScanBuilder) new OfExpressions(displayName, read, schema, hidden, pushdown, own)
-        : new OfPredicates(displayName, read, schema, hidden, pushdown, own);
+        ? (ScanBuilder) new OfExpressions(displayName, read, schema, hidden, pushdown, sparkBuilder)
+        : new OfPredicates(displayName, read, schema, hidden, pushdown, sparkBuilder);
   }
 
   // Whether a session's reads are planned here.
@@ -102,9 +103,9 @@ public final class LanceScan {
   }
 
   // A table in a question: options of the read, columns, a token, and the version if it is known.
-  public static Map read(CaseInsensitiveStringMap options, StructType schema, String cacheKey, Object ref) {
-    Map read = new LinkedHashMap();
-    read.put(Protocol.OPTIONS, new HashMap(options.asCaseSensitiveMap()));
+  public static Map<String, Object> read(CaseInsensitiveStringMap options, StructType schema, String cacheKey, Object ref) {
+    Map<String, Object> read = new LinkedHashMap<>();
+    read.put(Protocol.OPTIONS, new HashMap<>(options.asCaseSensitiveMap()));
     read.put(Protocol.SCHEMA, schema.json());
     read.put(Protocol.TOKEN, cacheKey);
     read.put(Protocol.REF, ref);
@@ -120,58 +121,58 @@ public final class LanceScan {
           SupportsPushDownTopN,
           SupportsPushDownOffset {
     private final String displayName;
-    private final Map read;
+    private final Map<String, Object> read;
     // Hidden columns, with the option that reads each.
     private final StructType hidden;
     // Spark's own way, which streams go.
-    private final ScanBuilder own;
-    private final StructType all;
-    private StructType wanted;
-    private boolean batch = false;
-    private Map pushdown;
+    private final ScanBuilder sparkBuilder;
+    private final StructType tableSchema;
+    private StructType readSchema;
+    private boolean isBatch = false;
+    private Map<String, Object> pushdown;
     private Predicate[] pushed = new Predicate[0];
     // Conditions that leave out rows which cannot meet filters of Spark's.
-    private List candidates = new ArrayList();
+    private List<Object> candidates = new ArrayList<>();
     private int limit = -1;
-    private boolean alone = false;
+    private boolean byOneTask = false;
     private int offset = 0;
     // The order of a top-n query, which needs only the first rows in it; null for none.
-    private Map top = null;
+    private Map<String, Object> order = null;
     // What was last asked of aggregates, and their rows, which are all that is left to read then.
-    private Map asked = null;
-    private Map known = null;
+    private Map<String, Object> aggregateRequest = null;
+    private Map<String, Object> aggregateAnswer = null;
 
-    Builder(String displayName, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
+    Builder(String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
       this.displayName = displayName;
       this.read = read;
-      this.all = schema;
-      this.wanted = schema;
+      this.tableSchema = schema;
+      this.readSchema = schema;
       this.hidden = hidden;
       this.pushdown = pushdown;
-      this.own = own;
+      this.sparkBuilder = sparkBuilder;
     }
 
     // Takes over the predicates that Python applies exactly as Spark would, and returns those. Candidates only leave out
     // rows.
-    List take(List predicates, List candidates) {
-      batch = true;
-      List taken = new ArrayList();
-      for (int i = 0; i < predicates.size(); i++) {
-        if (LancePushed.isExact((Predicate) predicates.get(i), pushdown())) {
-          taken.add(predicates.get(i));
+    List<Object> push(List<Object> predicates, List<Object> candidates) {
+      isBatch = true;
+      List<Object> exact = new ArrayList<>();
+      for (Object predicate : predicates) {
+        if (LancePushed.isExact((Predicate) predicate, pushdown())) {
+          exact.add(predicate);
         }
       }
       this.candidates = candidates;
-      pushed = (Predicate[]) taken.toArray(new Predicate[0]);
-      return taken;
+      pushed = (Predicate[]) exact.toArray(new Predicate[0]);
+      return exact;
     }
 
     // What the description of the table says. A read by name with options of its own is described here.
-    private Map pushdown() {
+    private Map<String, Object> pushdown() {
       if (pushdown == null) {
-        Map question = Bridge.question(Protocol.DESCRIBE_PUSHDOWN);
+        Map<String, Object> question = Bridge.question(Protocol.DESCRIBE_PUSHDOWN);
         question.put(Protocol.READ, read);
-        pushdown = (Map) Bridge.ask(question, null);
+        pushdown = (Map<String, Object>) Bridge.ask(question, null);
       }
       return pushdown;
     }
@@ -181,66 +182,66 @@ public final class LanceScan {
     }
 
     public boolean supportCompletePushDown(Aggregation aggregation) {
-      return counted(aggregation);
+      return pushAggregates(aggregation);
     }
 
     public boolean pushAggregation(Aggregation aggregation) {
-      return counted(aggregation);
+      return pushAggregates(aggregation);
     }
 
-    private boolean counted(Aggregation aggregation) {
-      batch = true;
-      List functions = LancePushed.functions(aggregation.aggregateExpressions());
-      List groups = LancePushed.paths(aggregation.groupByExpressions());
+    private boolean pushAggregates(Aggregation aggregation) {
+      isBatch = true;
+      List<Object> functions = LancePushed.functions(aggregation.aggregateExpressions());
+      List<Object> groups = LancePushed.paths(aggregation.groupByExpressions());
       if (functions == null || groups == null || (functions.isEmpty() && groups.isEmpty())) {
-        asked = null;
-        known = null;
+        aggregateRequest = null;
+        aggregateAnswer = null;
         return false;
       }
-      Map question = question(Protocol.PUSH_AGGREGATES);
+      Map<String, Object> question = question(Protocol.PUSH_AGGREGATES);
       question.put(Protocol.AGGREGATES, functions);
       question.put(Protocol.GROUPS, groups);
       // Spark asks first whether it may hand them over, and then does.
-      if (!question.equals(asked)) {
-        asked = question;
-        known = (Map) Bridge.ask(question, null);
+      if (!question.equals(aggregateRequest)) {
+        aggregateRequest = question;
+        aggregateAnswer = (Map<String, Object>) Bridge.ask(question, null);
       }
-      return known != null;
+      return aggregateAnswer != null;
     }
 
     // Where an index tells the first rows, only they are read. Spark puts in order what is read.
     public boolean pushTopN(SortOrder[] orders, int limit) {
-      batch = true;
-      if (known != null || orders.length != 1 || !(orders[0].expression() instanceof NamedReference)) {
+      isBatch = true;
+      if (aggregateAnswer != null || orders.length != 1 || !(orders[0].expression() instanceof NamedReference)) {
         return false;
       }
-      Map wanted = new LinkedHashMap();
-      wanted.put(Protocol.PATH, Bridge.list(((NamedReference) orders[0].expression()).fieldNames()));
-      wanted.put(Protocol.DESCENDING, Boolean.valueOf(orders[0].direction() == SortDirection.DESCENDING));
-      wanted.put(Protocol.NULLS, orders[0].nullOrdering() == NullOrdering.NULLS_FIRST ? "first" : "last");
-      wanted.put(Protocol.ROWS, Integer.valueOf(limit));
-      top = wanted;
+      Map<String, Object> firstRows = new LinkedHashMap<>();
+      firstRows.put(Protocol.PATH, Bridge.list(((NamedReference) orders[0].expression()).fieldNames()));
+      firstRows.put(Protocol.DESCENDING, orders[0].direction() == SortDirection.DESCENDING);
+      firstRows.put(Protocol.NULLS, orders[0].nullOrdering() == NullOrdering.NULLS_FIRST ? "first" : "last");
+      firstRows.put(Protocol.ROWS, limit);
+      order = firstRows;
       return true;
     }
 
     public boolean pushLimit(int limit) {
-      batch = true;
-      if (known != null) {
+      isBatch = true;
+      if (aggregateAnswer != null) {
         return false;
       }
       this.limit = limit;
       // With a condition one task might have to look through the whole table.
-      boolean whole = pushed.length == 0 && candidates.isEmpty() && ((Boolean) pushdown().get(Protocol.WHOLE)).booleanValue();
-      alone = whole && limit <= MOST_ALONE;
+      boolean readsAll = pushed.length == 0 && candidates.isEmpty() && (Boolean) pushdown().get(Protocol.WHOLE);
+      byOneTask = readsAll && limit <= MOST_ALONE;
       return true;
     }
 
     public boolean isPartiallyPushed() {
-      return top != null || !alone;
+      return order != null || !byOneTask;
     }
 
     public boolean pushOffset(int offset) {
-      if (!alone || offset > limit) {
+      if (!byOneTask || offset > limit) {
         return false;
       }
       this.offset = offset;
@@ -249,94 +250,93 @@ public final class LanceScan {
     }
 
     public void pruneColumns(StructType required) {
-      batch = true;
-      wanted = Bridge.readable(required, all);
+      isBatch = true;
+      readSchema = Bridge.readable(required, tableSchema);
     }
 
-    private Map question(String verb) {
-      Map question = Bridge.question(verb);
-      Map table = new LinkedHashMap(read);
-      Map options = new HashMap((Map) read.get(Protocol.OPTIONS));
+    private Map<String, Object> question(String verb) {
+      Map<String, Object> question = Bridge.question(verb);
+      Map<String, Object> table = new LinkedHashMap<>(read);
+      Map<String, Object> options = new HashMap<>((Map<String, Object>) read.get(Protocol.OPTIONS));
       table.put(Protocol.OPTIONS, options);
-      for (int i = 0; i < hidden.length(); i++) {
-        StructField column = hidden.fields()[i];
-        if (Arrays.asList((Object[]) wanted.fieldNames()).contains(column.name())) {
+      for (StructField column : hidden.fields()) {
+        if (Arrays.asList((Object[]) readSchema.fieldNames()).contains(column.name())) {
           options.put(column.metadata().getString("lance.option"), "true");
         }
       }
       question.put(Protocol.READ, table);
-      question.put(Protocol.COLUMNS, wanted.equals(all) ? read.get(Protocol.SCHEMA) : wanted.json());
-      question.put(Protocol.PREDICATES, LancePushed.described(pushed));
+      question.put(Protocol.COLUMNS, readSchema.equals(tableSchema) ? read.get(Protocol.SCHEMA) : readSchema.json());
+      question.put(Protocol.PREDICATES, LancePushed.toJson(pushed));
       question.put(Protocol.CANDIDATES, candidates);
       question.put(Protocol.LIMIT, limit < 0 ? null : Integer.valueOf(limit));
-      question.put(Protocol.ALONE, Boolean.valueOf(alone));
-      question.put(Protocol.OFFSET, Integer.valueOf(offset));
-      question.put(Protocol.TOP, top);
-      question.put(Protocol.CORES, Integer.valueOf(SparkContext.getOrCreate().defaultParallelism()));
+      question.put(Protocol.ALONE, byOneTask);
+      question.put(Protocol.OFFSET, offset);
+      question.put(Protocol.TOP, order);
+      question.put(Protocol.CORES, SparkContext.getOrCreate().defaultParallelism());
       question.put(Protocol.LOCAL_ROWS, setting("spark.lance.localRows", "10000"));
       question.put(Protocol.LOCAL_BYTES, setting("spark.lance.localBytes", "8388608"));
       return question;
     }
 
     public Scan build() {
-      if (!batch) {
-        return own.build();
+      if (!isBatch) {
+        return sparkBuilder.build();
       }
-      if (known != null) {
-        return new LanceRows(displayName, null, known, (StructType) DataType.fromJson((String) known.get(Protocol.SCHEMA)));
+      if (aggregateAnswer != null) {
+        return new LanceRows(displayName, null, aggregateAnswer, (StructType) DataType.fromJson((String) aggregateAnswer.get(Protocol.SCHEMA)));
       }
-      Map question = question(Protocol.PLAN_SCAN);
-      question.put(Protocol.FILES, Boolean.valueOf(!isApart));
-      question.put(Protocol.COLUMNAR, Boolean.valueOf(!isApart && LanceTransport.mayUse(wanted)));
-      Map answer;
+      Map<String, Object> question = question(Protocol.PLAN_SCAN);
+      question.put(Protocol.FILES, !isApart);
+      question.put(Protocol.COLUMNAR, !isApart && LanceTransport.mayUse(readSchema));
+      Map<String, Object> answer;
       try {
-        answer = (Map) Bridge.ask(question, null);
-        Scan columns = LanceColumnScan.of(displayName, question, answer, wanted);
+        answer = (Map<String, Object>) Bridge.ask(question, null);
+        Scan columns = LanceColumnScan.of(displayName, question, answer, readSchema);
         if (columns != null) {
           return columns;
         }
         boolean isColumns = answer.get(Protocol.KIND).equals("columns");
-        if (isColumns || !LanceRows.isAtHand(answer)) {
+        if (isColumns || !LanceRows.readFile(answer)) {
           // Python's files are not found here, or executors take no columns: the next scan asks for none.
-          isApart = isApart || !isColumns || LanceTransport.mayUse(wanted);
+          isApart = isApart || !isColumns || LanceTransport.mayUse(readSchema);
           question.put(Protocol.FILES, Boolean.FALSE);
           question.put(Protocol.COLUMNAR, Boolean.FALSE);
-          answer = (Map) Bridge.ask(question, null);
+          answer = (Map<String, Object>) Bridge.ask(question, null);
         }
       } catch (IllegalArgumentException problem) {
         if (pushed.length > 0 || limit >= 0) {
           throw problem;
         }
         // A stream has options that no other read takes; and what is really wrong Spark's own way says, too.
-        return own();
+        return buildBySpark();
       }
       if (answer.get(Protocol.KIND).equals("rows")) {
-        return new LanceRows(displayName, question, answer, wanted);
+        return new LanceRows(displayName, question, answer, readSchema);
       }
-      return new LanceTaskScan(displayName, question, answer, wanted);
+      return new LanceTaskScan(displayName, question, answer, readSchema);
     }
 
-    private Scan own() {
-      if (own instanceof SupportsPushDownRequiredColumns) {
-        ((SupportsPushDownRequiredColumns) own).pruneColumns(wanted);
+    private Scan buildBySpark() {
+      if (sparkBuilder instanceof SupportsPushDownRequiredColumns) {
+        ((SupportsPushDownRequiredColumns) sparkBuilder).pruneColumns(readSchema);
       }
-      return own.build();
+      return sparkBuilder.build();
     }
   }
 
   /** Takes Spark's own expressions: some of them exclude documents, and so rows. */
   public static final class OfExpressions extends Builder implements SupportsPushDownCatalystFilters {
-    OfExpressions(String displayName, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
-      super(displayName, read, schema, hidden, pushdown, own);
+    OfExpressions(String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
+      super(displayName, read, schema, hidden, pushdown, sparkBuilder);
     }
 
-    public Seq pushFilters(Seq filters) {
-      List predicates = new ArrayList();
+    public Seq<Expression> pushFilters(Seq<Expression> filters) {
+      List<Object> predicates = new ArrayList<>();
       Object[] translated = new Object[filters.size()];
-      List candidates = new ArrayList();
+      List<Object> candidates = new ArrayList<>();
       for (int i = 0; i < translated.length; i++) {
-        scala.Option predicate = DataSourceV2Strategy$.MODULE$.translateFilterV2((Expression) filters.apply(i));
-        Map candidate = predicate.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
+        scala.Option<Predicate> predicate = DataSourceV2Strategy$.MODULE$.translateFilterV2((Expression) filters.apply(i));
+        Map<String, Object> candidate = predicate.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
         if (!predicate.isEmpty()) {
           translated[i] = predicate.get();
           predicates.add(translated[i]);
@@ -344,14 +344,14 @@ public final class LanceScan {
           candidates.add(candidate);
         }
       }
-      List taken = take(predicates, candidates);
-      Seq left = (Seq) scala.collection.immutable.Nil$.MODULE$;
+      List<Object> exact = push(predicates, candidates);
+      Seq<Expression> remaining = Seqs.empty();
       for (int i = 0; i < translated.length; i++) {
-        if (translated[i] == null || !taken.contains(translated[i])) {
-          left = (Seq) left.appended(filters.apply(i));
+        if (translated[i] == null || !exact.contains(translated[i])) {
+          remaining = (Seq<Expression>) remaining.appended(filters.apply(i));
         }
       }
-      return left;
+      return remaining;
     }
 
     public Predicate[] pushedFilters() {
@@ -361,14 +361,14 @@ public final class LanceScan {
 
   /** Takes predicates of connectors, where a release of Spark gives no other. */
   public static final class OfPredicates extends Builder implements SupportsPushDownV2Filters {
-    OfPredicates(String displayName, Map read, StructType schema, StructType hidden, Map pushdown, ScanBuilder own) {
-      super(displayName, read, schema, hidden, pushdown, own);
+    OfPredicates(String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
+      super(displayName, read, schema, hidden, pushdown, sparkBuilder);
     }
 
     public Predicate[] pushPredicates(Predicate[] predicates) {
-      List left = new ArrayList(Arrays.asList((Object[]) predicates));
-      left.removeAll(take(Arrays.asList((Object[]) predicates), new ArrayList()));
-      return (Predicate[]) left.toArray(new Predicate[0]);
+      List<Object> remaining = new ArrayList<>(Arrays.asList((Object[]) predicates));
+      remaining.removeAll(push(Arrays.asList((Object[]) predicates), new ArrayList<>()));
+      return (Predicate[]) remaining.toArray(new Predicate[0]);
     }
 
     public Predicate[] pushedPredicates() {

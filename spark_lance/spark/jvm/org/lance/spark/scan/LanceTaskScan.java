@@ -25,6 +25,7 @@ import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
@@ -36,21 +37,21 @@ public final class LanceTaskScan
   // Keys of a join beyond which they do not narrow a scan.
   private static final int MOST_KEYS = 10000;
   private final String displayName;
-  private final Map question;
-  private final Map first;
+  private final Map<String, Object> question;
+  private final Map<String, Object> initialPlan;
   private final StructType schema;
   private final PythonDataSourceV2 source = Bridge.source();
   // What joins have found, and the plan with it.
-  private List found = new ArrayList();
-  private Map planned;
+  private List<Object> runtimeFilters = new ArrayList<>();
+  private Map<String, Object> plan;
   // How rows come from the workers, once somebody has asked: see LanceTransport.
   private String transport = null;
 
-  LanceTaskScan(String displayName, Map question, Map answer, StructType schema) {
+  LanceTaskScan(String displayName, Map<String, Object> question, Map<String, Object> answer, StructType schema) {
     this.displayName = displayName;
     this.question = question;
-    this.first = answer;
-    this.planned = answer;
+    this.initialPlan = answer;
+    this.plan = answer;
     this.schema = schema;
   }
 
@@ -60,7 +61,7 @@ public final class LanceTaskScan
 
   public synchronized String description() {
     String order = isOrdered() ? "; order: " + question.get(Protocol.TOP) : "";
-    return "LanceScan " + displayName + " [" + planned.get(Protocol.ABOUT) + order + "]";
+    return "LanceScan " + displayName + " [" + plan.get(Protocol.ABOUT) + order + "]";
   }
 
   // Spark would plan all partitions to find out by itself.
@@ -77,21 +78,21 @@ public final class LanceTaskScan
   }
 
   public Statistics estimateStatistics() {
-    return LanceRows.statistics(question, first);
+    return LanceRows.statistics(question, initialPlan);
   }
 
   public CustomMetric[] supportedCustomMetrics() {
-    List metrics = new ArrayList(Arrays.asList(source.source().createPythonMetrics()));
-    metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get(Protocol.AMOUNTS))));
+    List<CustomMetric> metrics = new ArrayList<>(Arrays.asList(source.source().createPythonMetrics()));
+    metrics.addAll(Arrays.asList(LanceAmount.of((List<Object>) initialPlan.get(Protocol.AMOUNTS))));
     if (!transport().equals("rows")) {
-      metrics.addAll(Arrays.asList(LanceAmount.of((List) first.get(Protocol.TASK_AMOUNTS))));
+      metrics.addAll(Arrays.asList(LanceAmount.of((List<Object>) initialPlan.get(Protocol.TASK_AMOUNTS))));
     }
     return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
   }
 
   // What the plan says. Tasks tell what they read where LanceColumns runs in executors, which have no other class.
   public synchronized CustomTaskMetric[] reportDriverMetrics() {
-    return LanceAmount.of((List) planned.get(Protocol.AMOUNTS));
+    return LanceAmount.of((List<Object>) plan.get(Protocol.AMOUNTS));
   }
 
   public Batch toBatch() {
@@ -106,14 +107,14 @@ public final class LanceTaskScan
 
   // Whether only the first rows of an order are read.
   private boolean isOrdered() {
-    return Boolean.TRUE.equals(first.get(Protocol.ORDERED));
+    return Boolean.TRUE.equals(initialPlan.get(Protocol.ORDERED));
   }
 
   public NamedReference[] filterAttributes() {
-    List names = new ArrayList();
+    List<NamedReference> names = new ArrayList<>();
     // What a limit leaves must not depend on a join.
-    boolean all = question.get(Protocol.LIMIT) == null && !isOrdered();
-    for (int i = 0; all && i < schema.length(); i++) {
+    boolean isFilterable = question.get(Protocol.LIMIT) == null && !isOrdered();
+    for (int i = 0; isFilterable && i < schema.length(); i++) {
       names.add(FieldReference.column(schema.fields()[i].name()));
     }
     return (NamedReference[]) names.toArray(new NamedReference[0]);
@@ -121,20 +122,20 @@ public final class LanceTaskScan
 
   // Keys of a join. Keys that cannot be compared here are left to the join, and so are too many keys.
   public synchronized void filter(Predicate[] predicates) {
-    List few = new ArrayList();
-    for (int i = 0; i < predicates.length; i++) {
-      if (predicates[i].children().length <= MOST_KEYS) {
-        few.add(predicates[i]);
+    List<Predicate> few = new ArrayList<>();
+    for (Predicate predicate : predicates) {
+      if (predicate.children().length <= MOST_KEYS) {
+        few.add(predicate);
       }
     }
-    List keys = LancePushed.described((Predicate[]) few.toArray(new Predicate[0]));
-    if (question.get(Protocol.LIMIT) != null || isOrdered() || found.containsAll(keys)) {
+    List<Object> keys = LancePushed.toJson((Predicate[]) few.toArray(new Predicate[0]));
+    if (question.get(Protocol.LIMIT) != null || isOrdered() || runtimeFilters.containsAll(keys)) {
       return;
     }
-    Map asked = new LinkedHashMap(question);
-    found.addAll(keys);
-    asked.put(Protocol.RUNTIME, found);
-    planned = (Map) Bridge.ask(asked, null);
+    Map<String, Object> request = new LinkedHashMap<>(question);
+    runtimeFilters.addAll(keys);
+    request.put(Protocol.RUNTIME, runtimeFilters);
+    plan = (Map<String, Object>) Bridge.ask(request, null);
   }
 
   public Predicate[] pushedPredicates() {
@@ -146,7 +147,7 @@ public final class LanceTaskScan
   }
 
   public synchronized InputPartition[] planInputPartitions() {
-    List pickled = (List) planned.get(Protocol.PARTITIONS);
+    List<Object> pickled = (List<Object>) plan.get(Protocol.PARTITIONS);
     InputPartition[] partitions = new InputPartition[pickled.size()];
     for (int i = 0; i < partitions.length; i++) {
       partitions[i] = new PythonInputPartition(i, bytes(pickled.get(i)));
@@ -159,7 +160,7 @@ public final class LanceTaskScan
   }
 
   private synchronized PartitionReaderFactory rows() {
-    return Shim.readerFactory(source, bytes(planned.get(Protocol.FUNCTION)), schema, LanceRows.options(question));
+    return Shim.readerFactory(source, bytes(plan.get(Protocol.FUNCTION)), schema, LanceRows.options(question));
   }
 
   private static byte[] bytes(Object text) {
@@ -168,7 +169,7 @@ public final class LanceTaskScan
 
   // Both sides of a self-join may be read once.
   public boolean equals(Object other) {
-    return other instanceof LanceTaskScan && question.equals(((LanceTaskScan) other).question) && found.equals(((LanceTaskScan) other).found);
+    return other instanceof LanceTaskScan && question.equals(((LanceTaskScan) other).question) && runtimeFilters.equals(((LanceTaskScan) other).runtimeFilters);
   }
 
   public int hashCode() {

@@ -29,13 +29,16 @@ import org.apache.spark.sql.catalyst.expressions.Subtract;
 import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
 import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
 import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.types.AbstractDataType;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.NullType;
 import org.apache.spark.sql.types.NumericType;
 import org.apache.spark.sql.types.ObjectType;
+import org.lance.spark.load.Seqs;
 
+@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceDistance extends scala.runtime.AbstractFunction1 {
   private static final DataType VECTOR = new ObjectType(Vector.class);
   private static final DataType DOUBLES = DataTypes.createArrayType(DataTypes.DoubleType);
@@ -47,8 +50,8 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
   }
 
   // Expressions of the two arguments -> expression.
-  public Object apply(Object given) {
-    scala.collection.immutable.Seq arguments = (scala.collection.immutable.Seq) given;
+  public Object apply(Object expressions) {
+    scala.collection.immutable.Seq<Expression> arguments = (scala.collection.immutable.Seq<Expression>) expressions;
     if (arguments.size() != 2) {
       throw new IllegalArgumentException(function + " takes two arrays of numbers, not " + arguments.size() + " values");
     }
@@ -87,8 +90,8 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
       throw new IllegalArgumentException(function + " takes two arrays of numbers, not " + type.sql());
     }
     boolean nulls = ((ArrayType) type).containsNull();
-    DataType wanted = DataTypes.createArrayType(DataTypes.DoubleType, nulls);
-    return element == DataTypes.DoubleType ? array : new Cast(array, wanted, scala.Option.empty());
+    DataType doublesType = DataTypes.createArrayType(DataTypes.DoubleType, nulls);
+    return element == DataTypes.DoubleType ? array : new Cast(array, doublesType, scala.Option.empty());
   }
 
   private static Expression vector(Expression doubles) {
@@ -108,24 +111,23 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
     if (!((ArrayType) array.dataType()).containsNull()) {
       return distance;
     }
-    Expression found = new ArrayContains(array, number(Double.NaN));
-    return new If(new IsNull(found), new Literal(null, DataTypes.FloatType), distance);
+    Expression containsNaN = new ArrayContains(array, number(Double.NaN));
+    return new If(new IsNull(containsNaN), new Literal(null, DataTypes.FloatType), distance);
   }
 
   private static Expression number(double value) {
     return new Literal(Double.valueOf(value), DataTypes.DoubleType);
   }
 
-  private static Expression call(Class where, String name, DataType type, Expression[] arguments) {
+  private static Expression call(Class<?> where, String name, DataType type, Expression[] arguments) {
     return new StaticInvoke(where, type, name, seq(arguments), none(), true, false, true, scala.Option.empty());
   }
 
-  private static scala.collection.immutable.Seq none() {
-    return seq(new Expression[0]);
+  private static scala.collection.immutable.Seq<AbstractDataType> none() {
+    return Seqs.empty();
   }
 
-  private static scala.collection.immutable.Seq seq(Expression[] expressions) {
-    List list = new ArrayList(Arrays.asList((Object[]) expressions));
-    return scala.jdk.javaapi.CollectionConverters.asScala(list).toSeq();
+  private static scala.collection.immutable.Seq<Expression> seq(Expression[] expressions) {
+    return Seqs.copy(Arrays.asList(expressions));
   }
 }

@@ -13,11 +13,12 @@ package org.lance.spark.search;
 import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.regex.Pattern;
 import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
@@ -44,11 +45,11 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 public final class LanceLateral {
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
 
   private static final Pattern LEFT = Pattern.compile("\\bLEFT\\b", Pattern.CASE_INSENSITIVE);
 
@@ -56,11 +57,11 @@ public final class LanceLateral {
 
   // Whether an argument is a value of the row that a function is called for, or of a query.
   public static boolean isOfRow(Expression argument) {
-    boolean found = argument instanceof OuterReference || argument instanceof ScalarSubquery;
-    for (int i = 0; i < argument.children().size() && !found; i++) {
-      found = isOfRow((Expression) argument.children().apply(i));
+    boolean result = argument instanceof OuterReference || argument instanceof ScalarSubquery;
+    for (Expression child : Seqs.view(argument.children())) {
+      result = result || isOfRow(child);
     }
-    return found;
+    return result;
   }
 
   // Whether a value can be a vector, or a list of vectors.
@@ -72,36 +73,37 @@ public final class LanceLateral {
   // The relation of the rows that a search finds for a row.
   //
   // answer: Python's description of the search; ofRow: name of an argument -> its value; output: the columns found.
-  public static LogicalPlan relation(Map answer, Map ofRow, Seq output) {
+  public static LogicalPlan relation(Map<String, Object> answer, Map<String, Expression> ofRow, Seq<Attribute> output) {
     StructType schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
-    Seq values = NONE;
-    for (Iterator i = ofRow.values().iterator(); i.hasNext(); ) {
-      values = (Seq) values.appended(i.next());
+    Seq<Expression> values = Seqs.empty();
+    for (Expression value : ofRow.values()) {
+      values = (Seq<Expression>) values.appended(value);
     }
-    Search search = new Search(answer, new ArrayList(ofRow.keySet()));
+    Search search = new Search(answer, new ArrayList<>(ofRow.keySet()));
     UserDefinedGenerator generator = new UserDefinedGenerator(schema, search, values);
-    LogicalPlan one = new OneRowRelation();
+    LogicalPlan row = new OneRowRelation();
     if (mayBeOuter()) {
-      one = new Project(NONE, Range$.MODULE$.apply(0L, 1L, 1L, 1));
+      row = new Project(Seqs.empty(), Range$.MODULE$.apply(0L, 1L, 1L, 1));
     }
-    return new Generate(generator, NONE, false, scala.Option.empty(), output, one);
+    return new Generate(generator, Seqs.empty(), false, scala.Option.empty(), output, row);
   }
 
   // Whether the search may stand behind LEFT JOIN LATERAL. Spark's optimizer takes one with a generator over a relation
   // of one row for an inner join, and loses rows; over a range it keeps them, but sorts and joins the vectors for it.
   private static boolean mayBeOuter() {
-    scala.Option text = CurrentOrigin$.MODULE$.get().sqlText();
+    scala.Option<String> text = CurrentOrigin$.MODULE$.get().sqlText();
     return text.isEmpty() || LEFT.matcher((String) text.get()).find();
   }
 
   /** What the generator is to find. It is never called: nothing runs that the planner has not replaced. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Search extends scala.runtime.AbstractFunction1 implements Serializable {
-    final transient Map answer;
-    final transient List given;
+    final transient Map<String, Object> answer;
+    final transient List<String> argumentNames;
 
-    Search(Map answer, List given) {
+    Search(Map<String, Object> answer, List<String> argumentNames) {
       this.answer = answer;
-      this.given = given;
+      this.argumentNames = argumentNames;
     }
 
     public Object apply(Object row) {
@@ -120,13 +122,13 @@ public final class LanceLateral {
     }
     Generate generate = (Generate) ((Project) plan).child();
     AttributeSet used = ((Project) plan).references();
-    Seq wanted = NONE;
-    for (int i = 0; i < generate.generatorOutput().size(); i++) {
-      if (used.contains((NamedExpression) generate.generatorOutput().apply(i))) {
-        wanted = (Seq) wanted.appended(generate.generatorOutput().apply(i));
+    Seq<Attribute> columns = Seqs.empty();
+    for (Attribute column : Seqs.view(generate.generatorOutput())) {
+      if (used.contains((NamedExpression) column)) {
+        columns = (Seq<Attribute>) columns.appended(column);
       }
     }
-    return new ProjectExec(((Project) plan).projectList(), node(generate, wanted));
+    return new ProjectExec(((Project) plan).projectList(), node(generate, columns));
   }
 
   private static Search search(LogicalPlan plan) {
@@ -137,40 +139,40 @@ public final class LanceLateral {
     return function instanceof Search && !((Generate) plan).outer() ? (Search) function : null;
   }
 
-  private static SparkPlan node(Generate generate, Seq wanted) {
+  private static SparkPlan node(Generate generate, Seq<Attribute> resultColumns) {
     Search search = search(generate);
-    Seq values = ((UserDefinedGenerator) generate.generator()).children();
-    Seq kept = generate.requiredChildOutput();
-    Seq asked = kept;
+    Seq<Expression> values = ((UserDefinedGenerator) generate.generator()).children();
+    Seq<Attribute> childColumns = generate.requiredChildOutput();
+    Seq<NamedExpression> projectList = Seqs.cast(childColumns);
     for (int i = 0; i < values.size(); i++) {
-      String name = (String) search.given.get(i);
+      String name = (String) search.argumentNames.get(i);
       Expression value = (Expression) values.apply(i);
-      asked = (Seq) asked.appended(
-          new Alias(value, name, NamedExpression.newExprId(), NONE, scala.Option.empty(), NONE));
+      projectList = (Seq<NamedExpression>) projectList.appended(
+          new Alias(value, name, NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty()));
     }
-    return new Node(new Node.About(search, kept, wanted), new PlanLater(new Project(asked, generate.child())));
+    return new Node(new Node.About(search, childColumns, resultColumns), new PlanLater(new Project(projectList, generate.child())));
   }
 
   /** Finds rows for the values in the last columns of its child's, and puts them behind the child's other columns. */
   public static final class Node extends SparkPlan {
-    private final About about;
+    private final About info;
     private final SparkPlan child;
 
-    public Node(About about, SparkPlan child) {
-      this.about = about;
+    public Node(About info, SparkPlan child) {
+      this.info = info;
       this.child = child;
     }
 
     /** A search, the columns that come along, and those that are wanted. */
     public static final class About {
       final Search search;
-      final Seq kept;
-      final Seq wanted;
+      final Seq<Attribute> childColumns;
+      final Seq<Attribute> resultColumns;
 
-      About(Search search, Seq kept, Seq wanted) {
+      About(Search search, Seq<Attribute> childColumns, Seq<Attribute> resultColumns) {
         this.search = search;
-        this.kept = kept;
-        this.wanted = wanted;
+        this.childColumns = childColumns;
+        this.resultColumns = resultColumns;
       }
 
       public String toString() {
@@ -178,32 +180,32 @@ public final class LanceLateral {
       }
     }
 
-    public RDD doExecute() {
+    public RDD<InternalRow> doExecute() {
       SparkSession session = (SparkSession) session();
       StructField[] fields = new StructField[child.output().size()];
       for (int i = 0; i < fields.length; i++) {
         Attribute column = (Attribute) child.output().apply(i);
         fields[i] = new StructField("c" + i, column.dataType(), true, column.metadata());
       }
-      Map question = Bridge.question(Protocol.SEARCH_EACH);
-      question.put(Protocol.SEARCH, about.search.answer.get(Protocol.ALWAYS));
-      question.put(Protocol.ARGUMENTS, about.search.given);
-      List columns = new ArrayList();
-      for (int i = 0; i < about.wanted.size(); i++) {
-        columns.add(((Attribute) about.wanted.apply(i)).name());
+      Map<String, Object> question = Bridge.question(Protocol.SEARCH_EACH);
+      question.put(Protocol.SEARCH, info.search.answer.get(Protocol.ALWAYS));
+      question.put(Protocol.ARGUMENTS, info.search.argumentNames);
+      List<Object> columns = new ArrayList<>();
+      for (Attribute attribute : Seqs.view(info.resultColumns)) {
+        columns.add(attribute.name());
       }
       question.put(Protocol.COLUMNS, columns);
-      Map subject = new HashMap();
+      Map<String, Serializable> subject = new HashMap<>();
       subject.put(Protocol.SESSION, session);
       subject.put(Protocol.ROWS, session.internalCreateDataFrame(child.execute(), new StructType(fields), false));
       Bridge.ask(question, subject);
-      return ((Dataset) subject.get(Protocol.RESULT)).queryExecution().toRdd();
+      return ((Dataset<Row>) subject.get(Protocol.RESULT)).queryExecution().toRdd();
     }
 
     // What executors get where a task refers to the nodes below its own, whose columns it asks for: they have no class
     // of ours, and find nothing.
     public Object writeReplace() {
-      return new ProjectExec(output(), child);
+      return new ProjectExec(Seqs.<NamedExpression>cast(output()), child);
     }
 
     public String nodeName() {
@@ -211,19 +213,19 @@ public final class LanceLateral {
     }
 
     public String simpleString(int most) {
-      return "LanceSearchEach [" + about + "]";
+      return "LanceSearchEach [" + info + "]";
     }
 
-    public Seq output() {
-      return (Seq) about.kept.appendedAll(about.wanted);
+    public Seq<Attribute> output() {
+      return (Seq<Attribute>) info.childColumns.appendedAll(info.resultColumns);
     }
 
-    public Seq children() {
-      return (Seq) NONE.appended(child);
+    public Seq<SparkPlan> children() {
+      return Seqs.of(child);
     }
 
     public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {
-      return new Node(about, (SparkPlan) children.apply(0));
+      return new Node(info, (SparkPlan) children.apply(0));
     }
 
     public boolean canEqual(Object other) {
@@ -235,7 +237,7 @@ public final class LanceLateral {
     }
 
     public Object productElement(int which) {
-      return which == 0 ? (Object) about : child;
+      return which == 0 ? (Object) info : child;
     }
   }
 }

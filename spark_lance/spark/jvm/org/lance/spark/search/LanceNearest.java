@@ -19,6 +19,7 @@ import org.apache.spark.sql.catalyst.expressions.Divide;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.If;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.SortOrder;
 import org.apache.spark.sql.catalyst.expressions.Subtract;
 import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
@@ -34,7 +35,10 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
+import scala.collection.immutable.Seq;
 
+@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceNearest extends Rule {
   public LanceNearest() {}
 
@@ -43,17 +47,18 @@ public final class LanceNearest extends Rule {
   }
 
   // Limits over sorted tables, with the tables replaced.
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Taking extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       return node instanceof GlobalLimit;
     }
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
-      LogicalPlan taken = node instanceof GlobalLimit ? taken((GlobalLimit) node) : null;
-      return taken == null ? otherwise.apply(node) : taken;
+      LogicalPlan replacement = node instanceof GlobalLimit ? replace((GlobalLimit) node) : null;
+      return replacement == null ? otherwise.apply(node) : replacement;
     }
 
-    private static LogicalPlan taken(GlobalLimit limit) {
+    private static LogicalPlan replace(GlobalLimit limit) {
       if (!(limit.limitExpr() instanceof Literal) || !(limit.child() instanceof LocalLimit)) {
         return null;
       }
@@ -69,7 +74,7 @@ public final class LanceNearest extends Rule {
       LogicalPlan leaf = sort.child();
       Expression distance = order.child();
       while (leaf instanceof Project) {
-        distance = named(distance, (Project) leaf);
+        distance = resolveAlias(distance, (Project) leaf);
         leaf = ((Project) leaf).child();
       }
       if (order.direction() != Ascending$.MODULE$ || !(leaf instanceof DataSourceV2Relation)) {
@@ -77,24 +82,24 @@ public final class LanceNearest extends Rule {
       }
       Match match = Match.of(distance);
       DataSourceV2Relation relation = (DataSourceV2Relation) leaf;
-      LogicalPlan found =
-          match == null ? null : found(relation, match, (Number) ((Literal) limit.limitExpr()).value());
-      return found == null ? null : (LogicalPlan) limit.transformDown(new Replacing(relation, found));
+      LogicalPlan rows =
+          match == null ? null : nearestRows(relation, match, (Number) ((Literal) limit.limitExpr()).value());
+      return rows == null ? null : (LogicalPlan) limit.transformDown(new Replacing(relation, rows));
     }
 
     // What a name of a projection stands for.
-    private static Expression named(Expression expression, Project project) {
+    private static Expression resolveAlias(Expression expression, Project project) {
       for (int i = 0; expression instanceof Attribute && i < project.projectList().size(); i++) {
-        Object one = project.projectList().apply(i);
-        if (one instanceof Alias && ((Alias) one).exprId().equals(((Attribute) expression).exprId())) {
-          return ((Alias) one).child();
+        Object column = project.projectList().apply(i);
+        if (column instanceof Alias && ((Alias) column).exprId().equals(((Attribute) expression).exprId())) {
+          return ((Alias) column).child();
         }
       }
       return expression;
     }
 
     // The rows that the index finds, under the names of the table's; null if no index has the metric.
-    private static LogicalPlan found(DataSourceV2Relation relation, Match match, Number k) {
+    private static LogicalPlan nearestRows(DataSourceV2Relation relation, Match match, Number k) {
       if (!(relation.table() instanceof LanceTable) || !relation.options().isEmpty()) {
         return null;
       }
@@ -103,7 +108,7 @@ public final class LanceNearest extends Rule {
       if (table.metadataColumns().length == 0 || k.intValue() < 1) {
         return null;
       }
-      Map question = Bridge.question(Protocol.NEAREST);
+      Map<String, Object> question = Bridge.question(Protocol.NEAREST);
       question.put(Protocol.DISPLAY_NAME, table.name());
       question.put(Protocol.READS, table.options());
       question.put(Protocol.VERSION, table.version());
@@ -111,44 +116,45 @@ public final class LanceNearest extends Rule {
       question.put(Protocol.VECTOR, match.vector);
       question.put(Protocol.METRIC, match.metric);
       question.put(Protocol.K, k);
-      List wanted = new ArrayList();
-      for (int i = 0; i < relation.output().size(); i++) {
-        wanted.add(((Attribute) relation.output().apply(i)).name());
+      List<Object> names = new ArrayList<>();
+      for (AttributeReference attribute : Seqs.view(relation.output())) {
+        names.add(((Attribute) attribute).name());
       }
-      question.put(Protocol.COLUMNS, wanted);
-      Map answer = (Map) Bridge.ask(question, null);
+      question.put(Protocol.COLUMNS, names);
+      Map<String, Object> answer = (Map<String, Object>) Bridge.ask(question, null);
       if (answer == null) {
         return null;
       }
       DataSourceV2Relation rows = LanceSearch.relation(answer);
-      List columns = new ArrayList();
+      List<NamedExpression> columns = new ArrayList<>();
       for (int i = 0; i < relation.output().size(); i++) {
         Attribute column = (Attribute) relation.output().apply(i);
-        scala.collection.immutable.Seq none = scala.jdk.javaapi.CollectionConverters.asScala(new ArrayList()).toSeq();
+        Seq<String> none = Seqs.empty();
         columns.add(
             new Alias(
                 (Expression) rows.output().apply(i), column.name(), column.exprId(), column.qualifier(),
                 scala.Option.empty(), none));
       }
-      return new Project(scala.jdk.javaapi.CollectionConverters.asScala(columns).toSeq(), rows);
+      return new Project(Seqs.copy(columns), rows);
     }
   }
 
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Replacing extends scala.runtime.AbstractPartialFunction {
-    private final LogicalPlan old;
-    private final LogicalPlan fresh;
+    private final LogicalPlan oldPlan;
+    private final LogicalPlan newPlan;
 
-    Replacing(LogicalPlan old, LogicalPlan fresh) {
-      this.old = old;
-      this.fresh = fresh;
+    Replacing(LogicalPlan oldPlan, LogicalPlan newPlan) {
+      this.oldPlan = oldPlan;
+      this.newPlan = newPlan;
     }
 
     public boolean isDefinedAt(Object node) {
-      return node == old;
+      return node == oldPlan;
     }
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
-      return node == old ? fresh : otherwise.apply(node);
+      return node == oldPlan ? newPlan : otherwise.apply(node);
     }
   }
 
@@ -156,16 +162,16 @@ public final class LanceNearest extends Rule {
   public static final class Match {
     final String metric;
     final AttributeReference column;
-    final List vector;
+    final List<Object> vector;
 
-    private Match(String metric, AttributeReference column, List vector) {
+    private Match(String metric, AttributeReference column, List<Object> vector) {
       this.metric = metric;
       this.column = column;
       this.vector = vector;
     }
 
-    static Match of(Expression given) {
-      Expression distance = given;
+    static Match of(Expression expression) {
+      Expression distance = expression;
       while (distance instanceof If || distance instanceof Cast) {
         distance = distance instanceof If ? ((If) distance).falseValue() : ((Cast) distance).child();
       }
@@ -196,9 +202,9 @@ public final class LanceNearest extends Rule {
         return null;
       }
       double[] numbers = ((Vector) value).toArray();
-      List vector = new ArrayList();
-      for (int i = 0; i < numbers.length; i++) {
-        vector.add(Double.valueOf(numbers[i]));
+      List<Object> vector = new ArrayList<>();
+      for (double number : numbers) {
+        vector.add(number);
       }
       return new Match(metric, column, vector);
     }

@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.Set;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedArgumentExpression;
@@ -59,7 +60,9 @@ import org.lance.spark.catalog.LanceSessionCatalog;
 import org.lance.spark.catalog.LanceTableCatalog;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
 
+@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   private final String function;
   // The catalog of tables by path, and of names where the current catalog has none of Lance.
@@ -71,80 +74,80 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   }
 
   // Expressions of the arguments -> relation.
-  public Object apply(Object given) {
-    scala.collection.immutable.Seq expressions = (scala.collection.immutable.Seq) given;
-    List values = new ArrayList();
-    Map named = new HashMap();
+  public Object apply(Object arguments) {
+    scala.collection.immutable.Seq<Expression> expressions = (scala.collection.immutable.Seq<Expression>) arguments;
+    List<Object> values = new ArrayList<>();
+    Map<String, Object> named = new HashMap<>();
     // What every row brings: name of the argument -> its value.
-    Map ofRow = new LinkedHashMap();
+    Map<String, Expression> ofRow = new LinkedHashMap<>();
     for (int i = 0; i < expressions.size(); i++) {
       Expression expression = (Expression) expressions.apply(i);
-      NamedArgumentExpression one =
+      NamedArgumentExpression namedArgument =
           expression instanceof NamedArgumentExpression ? (NamedArgumentExpression) expression : null;
-      Expression value = one == null ? expression : one.value();
-      String asked = asked(one == null ? null : one.key(), i);
-      boolean each = asked != null && LanceLateral.isOfRow(value);
-      if (each) {
-        ofRow.put(asked, checked(asked, value));
+      Expression value = namedArgument == null ? expression : namedArgument.value();
+      String target = searchArgument(namedArgument == null ? null : namedArgument.key(), i);
+      boolean isOfRow = target != null && LanceLateral.isOfRow(value);
+      if (isOfRow) {
+        ofRow.put(target, checkType(target, value));
       }
-      Object told = each ? null : constant(value);
-      if (one == null) {
-        values.add(told);
+      Object constant = isOfRow ? null : constant(value);
+      if (namedArgument == null) {
+        values.add(constant);
       } else {
-        named.put(one.key(), told);
+        named.put(namedArgument.key(), constant);
       }
     }
     if (values.isEmpty() || !(values.get(0) instanceof String)) {
       throw new IllegalArgumentException(
           function + " takes the name or the path of a table first, as text: " + function + "('db.t', ...)");
     }
-    Map question = question(function, (String) values.get(0));
+    Map<String, Object> question = question(function, (String) values.get(0));
     question.put(Protocol.FUNCTION, function);
     question.put(Protocol.ARGUMENTS, values);
     question.put(Protocol.NAMED, named);
-    question.put(Protocol.EACH, new ArrayList(ofRow.keySet()));
-    Map answer = (Map) Bridge.ask(question, null);
-    DataSourceV2Relation found = relation(answer);
-    return ofRow.isEmpty() ? found : (Object) LanceLateral.relation(answer, ofRow, found.output());
+    question.put(Protocol.EACH, new ArrayList<>(ofRow.keySet()));
+    Map<String, Object> answer = (Map<String, Object>) Bridge.ask(question, null);
+    DataSourceV2Relation relation = relation(answer);
+    return ofRow.isEmpty() ? relation : (Object) LanceLateral.relation(answer, ofRow, Seqs.<Attribute>cast(relation.output()));
   }
 
   // What is searched for, if an argument is that: "vector" or "query"; null if it is another. By its name, or its place.
-  private String asked(String name, int place) {
+  private String searchArgument(String name, int ordinal) {
     if (function.equals("table_changes")) {
       return null;
     }
     boolean hybrid = function.equals("hybrid_search");
     String first = function.equals("text_search") ? "query" : "vector";
-    if (name == null ? place == 2 : name.equalsIgnoreCase(first)) {
+    if (name == null ? ordinal == 2 : name.equalsIgnoreCase(first)) {
       return first;
     }
-    return hybrid && (name == null ? place == 4 : name.equalsIgnoreCase("query")) ? "query" : null;
+    return hybrid && (name == null ? ordinal == 4 : name.equalsIgnoreCase("query")) ? "query" : null;
   }
 
-  private Expression checked(String asked, Expression given) {
-    if (!given.resolved()) {
-      return given;
+  private Expression checkType(String name, Expression value) {
+    if (!value.resolved()) {
+      return value;
     }
-    if (asked.equals("vector") && !LanceLateral.isVector(given.dataType())) {
+    if (name.equals("vector") && !LanceLateral.isVector(value.dataType())) {
       throw new IllegalArgumentException(
-          "the vector of " + function + " is an array of numbers, not " + given.dataType().sql());
+          "the vector of " + function + " is an array of numbers, not " + value.dataType().sql());
     }
-    if (asked.equals("query") && !(given.dataType() instanceof StringType)) {
-      throw new IllegalArgumentException("the query of " + function + " is a text, not " + given.dataType().sql());
+    if (name.equals("query") && !(value.dataType() instanceof StringType)) {
+      throw new IllegalArgumentException("the query of " + function + " is a text, not " + value.dataType().sql());
     }
-    return given;
+    return value;
   }
 
-  static DataSourceV2Relation relation(Map answer) {
+  static DataSourceV2Relation relation(Map<String, Object> answer) {
     return DataSourceV2Relation.create(new Found(answer), scala.Option.empty(), scala.Option.empty());
   }
 
-  private Map question(String function, String table) {
+  private Map<String, Object> question(String function, String table) {
     SessionState session = ((SparkSession) SparkSession.active()).sessionState();
     CatalogManager catalogs = session.catalogManager();
     LanceTableCatalog current = LanceSessionCatalog.lanceOf(catalogs.currentCatalog());
     boolean isPath = table.startsWith("/") || table.contains("://");
-    List parts = isPath ? new ArrayList(Collections.singletonList(table)) : parts(session, table);
+    List<Object> parts = isPath ? new ArrayList<>(Collections.singletonList(table)) : parts(session, table);
     CatalogPlugin first = parts.size() > 1 ? catalog(catalogs, (String) parts.get(0)) : null;
     LanceTableCatalog named = LanceSessionCatalog.lanceOf(first);
     if (named != null) {
@@ -159,12 +162,12 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     return current.question(Protocol.SEARCH, texts(parts));
   }
 
-  private List parts(SessionState session, String table) {
-    List parts = new ArrayList();
+  private List<Object> parts(SessionState session, String table) {
+    List<Object> parts = new ArrayList<>();
     try {
-      scala.collection.immutable.Seq parsed = session.sqlParser().parseMultipartIdentifier(table);
-      for (int i = 0; i < parsed.size(); i++) {
-        parts.add(parsed.apply(i));
+      scala.collection.immutable.Seq<String> parsed = session.sqlParser().parseMultipartIdentifier(table);
+      for (String part : Seqs.view(parsed)) {
+        parts.add(part);
       }
     } catch (ParseException problem) {
       throw new IllegalArgumentException(
@@ -186,7 +189,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
   }
 
-  private static String[] texts(List parts) {
+  private static String[] texts(List<Object> parts) {
     return (String[]) parts.toArray(new String[0]);
   }
 
@@ -202,11 +205,11 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     if (type instanceof ArrayType && ((ArrayType) type).elementType() instanceof NumericType) {
       DataType doubles = DataTypes.createArrayType(DataTypes.DoubleType);
       ArrayData list = (ArrayData) new Cast(expression, doubles, scala.Option.empty()).eval(null);
-      List found = new ArrayList();
+      List<Double> numbers = new ArrayList<>();
       for (int i = 0; list != null && i < list.numElements(); i++) {
-        found.add(list.isNullAt(i) ? null : Double.valueOf(list.getDouble(i)));
+        numbers.add(list.isNullAt(i) ? null : Double.valueOf(list.getDouble(i)));
       }
-      return list == null ? null : found;
+      return list == null ? null : numbers;
     }
     if (function.equals("table_changes") && type instanceof DatetimeType) {
       scala.Option zone = scala.Option.apply(SQLConf$.MODULE$.get().sessionLocalTimeZone());
@@ -220,12 +223,12 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     if (type instanceof MapType) {
       DataType plain = DataTypes.createMapType(DataTypes.StringType, DataTypes.StringType);
       MapData map = (MapData) new Cast(expression, plain, scala.Option.empty()).eval(null);
-      Map found = new HashMap();
+      Map<String, Object> texts = new HashMap<>();
       for (int i = 0; i < map.numElements(); i++) {
         Object text = map.valueArray().isNullAt(i) ? null : map.valueArray().getUTF8String(i).toString();
-        found.put(map.keyArray().getUTF8String(i).toString(), text);
+        texts.put(map.keyArray().getUTF8String(i).toString(), text);
       }
-      return found;
+      return texts;
     }
     if (type instanceof StringType) {
       return value.toString();
@@ -238,10 +241,10 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
 
   // The rows that a search finds.
   public static final class Found implements Table, SupportsRead {
-    private final Map answer;
+    private final Map<String, Object> answer;
     private final StructType schema;
 
-    Found(Map answer) {
+    Found(Map<String, Object> answer) {
       this.answer = answer;
       this.schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     }
@@ -254,8 +257,8 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
       return schema;
     }
 
-    public Set capabilities() {
-      return new HashSet(Collections.singletonList(TableCapability.BATCH_READ));
+    public Set<TableCapability> capabilities() {
+      return new HashSet<>(Collections.singletonList(TableCapability.BATCH_READ));
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -266,22 +269,22 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   // Builds Spark's own scan of the columns that are needed; at least one, so that rows can be counted.
   public static final class Reading implements ScanBuilder, SupportsPushDownRequiredColumns {
     private final Found table;
-    private StructType wanted;
+    private StructType readSchema;
 
     Reading(Found table) {
       this.table = table;
-      this.wanted = table.schema;
+      this.readSchema = table.schema;
     }
 
     public void pruneColumns(StructType required) {
-      StructField[] all = table.schema.fields();
-      wanted = required.length() > 0 ? required : new StructType(new StructField[] {all[all.length - 1]});
+      StructField[] fields = table.schema.fields();
+      readSchema = required.length() > 0 ? required : new StructType(new StructField[] {fields[fields.length - 1]});
     }
 
     public Scan build() {
-      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap((Map) table.answer.get(Protocol.ALWAYS));
-      Scan scan = new PythonTable(Bridge.source(), "lance", wanted).newScanBuilder(options).build();
-      return new Searching(scan, wanted, table.answer);
+      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap((Map<String, String>) table.answer.get(Protocol.ALWAYS));
+      Scan scan = new PythonTable(Bridge.source(), "lance", readSchema).newScanBuilder(options).build();
+      return new Searching(scan, readSchema, table.answer);
     }
   }
 
@@ -289,9 +292,9 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   public static final class Searching implements Scan, SupportsReportStatistics {
     private final Scan scan;
     private final StructType schema;
-    private final Map answer;
+    private final Map<String, Object> answer;
 
-    Searching(Scan scan, StructType schema, Map answer) {
+    Searching(Scan scan, StructType schema, Map<String, Object> answer) {
       this.scan = scan;
       this.schema = schema;
       this.answer = answer;

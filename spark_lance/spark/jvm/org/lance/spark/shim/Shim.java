@@ -7,6 +7,7 @@ package org.lance.spark.shim;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.Serializable;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
@@ -53,6 +54,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
+import org.lance.spark.load.Seqs;
 
 public final class Shim {
   private static Boolean takesCatalystFilters = null;
@@ -62,7 +64,7 @@ public final class Shim {
   // Sessions and their rules.
 
   /** Replaces the parser of a session that exists; extensions only change sessions to come. */
-  public static void replaceParser(SparkSession session, UnaryOperator change) {
+  public static void replaceParser(SparkSession session, UnaryOperator<Object> change) {
     Object state = session.sessionState();
     boolean isReplaced = false;
     for (Field field : state.getClass().getDeclaredFields()) {
@@ -88,13 +90,13 @@ public final class Shim {
 
   private static void addRule(SparkSession session, String name, Object rule) {
     Object analyzer = session.sessionState().analyzer();
-    scala.collection.immutable.Seq rules = (scala.collection.immutable.Seq) call(analyzer, name);
+    scala.collection.immutable.Seq<?> rules = (scala.collection.immutable.Seq<?>) call(analyzer, name);
     for (int i = 0; i < rules.size(); i++) {
       if (rules.apply(i).getClass() == rule.getClass()) {
         return;
       }
     }
-    for (Class type = analyzer.getClass(); type != null; type = type.getSuperclass()) {
+    for (Class<?> type = analyzer.getClass(); type != null; type = type.getSuperclass()) {
       for (Field field : type.getDeclaredFields()) {
         if (field.getName().endsWith(name)) {
           write(field, analyzer, rules.appended(rule));
@@ -106,12 +108,12 @@ public final class Shim {
   }
 
   /** Recomputes the cache of a table by name at its next use. Spark 4.0 never finds a catalog's table in its cache again. */
-  public static void recacheTable(SparkSession session, List nameParts) {
-    Class[] types = {SparkSession.class, scala.collection.immutable.Seq.class, boolean.class};
+  public static void recacheTable(SparkSession session, List<Object> nameParts) {
+    Class<?>[] types = {SparkSession.class, scala.collection.immutable.Seq.class, boolean.class};
     Object cache = session.sharedState().cacheManager();
     try {
       Method method = cache.getClass().getMethod("recacheTableOrView", types);
-      invoke(method, cache, new Object[] {session, sequence(nameParts), Boolean.FALSE});
+      invoke(method, cache, session, sequence(nameParts), Boolean.FALSE);
     } catch (NoSuchMethodException spark40) {
       return;
     }
@@ -174,7 +176,7 @@ public final class Shim {
   public static synchronized boolean takesCatalystFilters() {
     if (takesCatalystFilters == null) {
       // The interface exists in Spark 4.0, too. Only the class that pushes filters tells the releases apart.
-      Class pushes = PushDownUtils$.class;
+      Class<?> pushes = PushDownUtils$.class;
       try {
         InputStream code = pushes.getResourceAsStream(pushes.getSimpleName() + ".class");
         try {
@@ -206,14 +208,14 @@ public final class Shim {
       PythonDataSourceV2 source, byte[] function, StructType schema, CaseInsensitiveStringMap options) {
     Method setter = method(PythonDataSourceV2.class, "setReadInfo");
     if (setter == null) {
-      scala.Option artifacts = JobArtifactSet$.MODULE$.getCurrentJobArtifactState();
-      scala.Option id = artifacts.isEmpty() ? artifacts : scala.Option.apply(((JobArtifactState) artifacts.get()).uuid());
+      scala.Option<?> artifacts = JobArtifactSet$.MODULE$.getCurrentJobArtifactState();
+      scala.Option<?> id = artifacts.isEmpty() ? artifacts : scala.Option.apply(((JobArtifactState) artifacts.get()).uuid());
       return (PartitionReaderFactory)
-          construct(PythonPartitionReaderFactory.class, new Object[] {source.source(), function, schema, id});
+          construct(PythonPartitionReaderFactory.class, source.source(), function, schema, id);
     }
-    Object noPartitions = sequence(new ArrayList());
-    Object plan = construct(PythonDataSourceReadInfo.class, new Object[] {function, noPartitions});
-    invoke(setter, source, new Object[] {plan});
+    Object noPartitions = sequence(new ArrayList<>());
+    Object plan = construct(PythonDataSourceReadInfo.class, function, noPartitions);
+    invoke(setter, source, plan);
     return new PythonTable(source, "lance", schema).newScanBuilder(options).build().toBatch().createReaderFactory();
   }
 
@@ -225,8 +227,8 @@ public final class Shim {
    * @param sparkWrite Spark's own write, which knows the artifacts, and the session since 4.1
    */
   public static Object writerFactory(
-      Class type, PythonDataSourceV2 source, byte[] function, StructType schema, Object sparkWrite) {
-    List parts = new ArrayList(Arrays.asList(new Object[] {source.source(), function, schema}));
+      Class<?> type, PythonDataSourceV2 source, byte[] function, StructType schema, Object sparkWrite) {
+    List<Object> parts = new ArrayList<>(Arrays.asList(source.source(), function, schema));
     parts.add(member(sparkWrite, "jobArtifactUUID"));
     if (type.getConstructors()[0].getParameterTypes().length > parts.size()) {
       parts.add(member(sparkWrite, "sessionUUID"));
@@ -257,13 +259,13 @@ public final class Shim {
   // Statements.
 
   /** The provider of CREATE TABLE or REPLACE TABLE with their variants, an Option; null if a plan is none of these. */
-  public static scala.Option tableProvider(TreeNode plan) {
+  public static scala.Option<String> tableProvider(TreeNode<?> plan) {
     String kind = plan.getClass().getSimpleName();
     if (!kind.startsWith("CreateTable") && !kind.startsWith("ReplaceTable")) {
       return null;
     }
     Method spec = method(plan.getClass(), "tableSpec");
-    return spec == null ? null : (scala.Option) call(invoke(spec, plan, new Object[0]), "provider");
+    return spec == null ? null : (scala.Option<String>) call(invoke(spec, plan), "provider");
   }
 
   /** The SQL of a default. Since Spark 4.1 a class that no source can name has the method. */
@@ -274,9 +276,9 @@ public final class Shim {
   }
 
   /** The name in such a plan; null if it has none. */
-  public static Object tableName(TreeNode plan) {
+  public static Object tableName(TreeNode<?> plan) {
     Method name = method(plan.getClass(), "name");
-    return name == null ? null : invoke(name, plan, new Object[0]);
+    return name == null ? null : invoke(name, plan);
   }
 
   /** The value of an update as its column stores it, by Spark's rules; `addError` collects refusals. */
@@ -286,7 +288,7 @@ public final class Shim {
     if (method == null) {
       throw lacking("TableOutputResolver.resolveUpdate");
     }
-    List arguments = new ArrayList(Arrays.asList(new Object[] {table, value, column, conf, addError, path}));
+    List<Object> arguments = new ArrayList<>(Arrays.asList(table, value, column, conf, addError, path));
     if (method.getParameterTypes().length > arguments.size()) {
       // Newer releases ask how to fill in missing fields: not at all.
       arguments.add(call(object("org.apache.spark.sql.catalyst.analysis.TableOutputResolver$DefaultValueFillMode$"), "NONE"));
@@ -317,7 +319,7 @@ public final class Shim {
   public static Object replaceCriteria(LogicalPlan insert) {
     for (int i = 0; i < insert.productArity(); i++) {
       if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
-        scala.Option criteria = (scala.Option) insert.productElement(i);
+        scala.Option<Object> criteria = (scala.Option<Object>) insert.productElement(i);
         boolean replaces = criteria.isDefined() && isReplaceCriteria(criteria.get());
         return replaces ? criteria.get() : null;
       }
@@ -331,9 +333,9 @@ public final class Shim {
   }
 
   /** The columns of INSERT ... REPLACE USING; null for ON. */
-  public static scala.collection.immutable.Seq replaceColumns(Object criteria) {
+  public static scala.collection.immutable.Seq<?> replaceColumns(Object criteria) {
     boolean isUsing = criteria.getClass().getSimpleName().equals("InsertReplaceUsing");
-    return isUsing ? (scala.collection.immutable.Seq) call(criteria, "cols") : null;
+    return isUsing ? (scala.collection.immutable.Seq<?>) call(criteria, "cols") : null;
   }
 
   /** The condition of INSERT ... REPLACE ON. */
@@ -342,8 +344,8 @@ public final class Shim {
   }
 
   /** The alias of the table in INSERT ... REPLACE ON, an Option. */
-  public static scala.Option replaceAlias(Object criteria) {
-    return (scala.Option) call(criteria, "tableAliasOpt");
+  public static scala.Option<String> replaceAlias(Object criteria) {
+    return (scala.Option<String>) call(criteria, "tableAliasOpt");
   }
 
   // The registry of the session's own catalog: names, places and columns of tables, in memory or in a metastore.
@@ -456,7 +458,7 @@ public final class Shim {
     }
   }
 
-  private static Method method(Class type, String name) {
+  private static Method method(Class<?> type, String name) {
     for (Method method : type.getMethods()) {
       if (method.getName().equals(name)) {
         return method;
@@ -467,14 +469,14 @@ public final class Shim {
 
   private static Object call(Object object, String name) {
     try {
-      return invoke(object.getClass().getMethod(name, new Class[0]), object, new Object[0]);
+      return invoke(object.getClass().getMethod(name), object);
     } catch (NoSuchMethodException problem) {
       throw lacking(object.getClass().getName() + "." + name);
     }
   }
 
   // Throws what the method throws.
-  private static Object invoke(Method method, Object object, Object[] arguments) {
+  private static Object invoke(Method method, Object object, Object... arguments) {
     try {
       return method.invoke(object, arguments);
     } catch (InvocationTargetException problem) {
@@ -485,8 +487,8 @@ public final class Shim {
     }
   }
 
-  private static Object construct(Class type, Object[] arguments) {
-    Constructor constructor = type.getConstructors()[0];
+  private static Object construct(Class<?> type, Object... arguments) {
+    Constructor<?> constructor = type.getConstructors()[0];
     try {
       return constructor.newInstance(arguments);
     } catch (ReflectiveOperationException problem) {
@@ -494,7 +496,7 @@ public final class Shim {
     }
   }
 
-  private static Field field(Class type, String name) {
+  private static Field field(Class<?> type, String name) {
     try {
       return type.getDeclaredField(name);
     } catch (NoSuchFieldException problem) {
@@ -525,7 +527,7 @@ public final class Shim {
     for (Method method : object.getClass().getDeclaredMethods()) {
       if (method.getName().equals(name) && method.getParameterTypes().length == 0) {
         method.setAccessible(true);
-        return invoke(method, object, new Object[0]);
+        return invoke(method, object);
       }
     }
     for (Field field : object.getClass().getDeclaredFields()) {
@@ -536,8 +538,8 @@ public final class Shim {
     throw lacking(object.getClass().getName() + "." + name);
   }
 
-  private static scala.collection.immutable.Seq sequence(List values) {
-    return (scala.collection.immutable.Seq) scala.jdk.javaapi.CollectionConverters.asScala(values).toSeq();
+  private static scala.collection.immutable.Seq<?> sequence(List<Object> values) {
+    return Seqs.copy(values);
   }
 
   private static IllegalStateException lacking(String name) {

@@ -10,12 +10,15 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.Arrays;
 import org.apache.spark.api.python.BasePythonRunner;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
-import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource$;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import scala.collection.Iterator;
 
 /** The parts of Spark's reader factory for Python data sources, and the worker that it would start. */
 public final class WorkerShim {
@@ -63,7 +66,7 @@ public final class WorkerShim {
   }
 
   /** The runner of a Python worker that yields Arrow batches. Spark's evaluator would cut the batches into rows. */
-  public BasePythonRunner runner(Object metrics) throws ReflectiveOperationException {
+  public BasePythonRunner<Iterator<InternalRow>, ColumnarBatch> runner(Object metrics) throws ReflectiveOperationException {
     Method factory = evaluatorFactory();
     Object[] arguments = {
       function, "read_from_data_source", UserDefinedPythonDataSource$.MODULE$.readInputSchema(), schema, metrics, artifacts
@@ -75,7 +78,7 @@ public final class WorkerShim {
     Object evaluator = ((MapInBatchEvaluatorFactory) factory.invoke(source, arguments)).createEvaluator();
     // The function takes one column, a struct with the pickled partition.
     Object[] parts = {evaluator, new int[][] {{0}}};
-    return (BasePythonRunner) runnerConstructor(evaluator.getClass()).newInstance(parts);
+    return (BasePythonRunner<Iterator<InternalRow>, ColumnarBatch>) runnerConstructor(evaluator.getClass()).newInstance(parts);
   }
 
   /** The exception that a call by reflection wraps. */
@@ -99,13 +102,13 @@ public final class WorkerShim {
   }
 
   // The runner is an anonymous class of the evaluator.
-  private static Constructor runnerConstructor(Class evaluator) throws ReflectiveOperationException {
-    Class type = Class.forName(evaluator.getName() + "$$anon$1", true, evaluator.getClassLoader());
+  private static Constructor<?> runnerConstructor(Class<?> evaluator) throws ReflectiveOperationException {
+    Class<?> type = Class.forName(evaluator.getName() + "$$anon$1", true, evaluator.getClassLoader());
     if (!BasePythonRunner.class.isAssignableFrom(type)) {
       throw new ClassNotFoundException(type.getName() + " runs no Python");
     }
-    Class[] types = {evaluator, int[][].class};
-    Constructor constructor = type.getConstructor(types);
+    Class<?>[] types = {evaluator, int[][].class};
+    Constructor<?> constructor = type.getConstructor(types);
     constructor.setAccessible(true);
     return constructor;
   }

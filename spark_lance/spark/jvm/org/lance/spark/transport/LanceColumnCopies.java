@@ -42,36 +42,37 @@ public final class LanceColumnCopies {
   }
 
   /** What a task of a write gets of batches: their rows, or, once this has been run in the driver, the batches. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Taking implements FlatMapFunction, Runnable, Serializable {
     private static final long serialVersionUID = 1L;
     // Which columns of a batch are wanted, in this order.
-    private final int[] places;
-    private volatile boolean whole = false;
+    private final int[] ordinals;
+    private volatile boolean asBatches = false;
 
-    public Taking(int[] places) {
-      this.places = places;
+    public Taking(int[] ordinals) {
+      this.ordinals = ordinals;
     }
 
     public void run() {
-      whole = true;
+      asBatches = true;
     }
 
-    public Iterator call(Object batches) {
-      return new Taken((Iterator) batches, places, whole);
+    public Iterator<?> call(Object batches) {
+      return new Taken((Iterator<ColumnarBatch>) batches, ordinals, asBatches);
     }
   }
 
-  private static final class Taken implements Iterator {
-    private final Iterator batches;
-    private final int[] places;
-    private final boolean whole;
+  private static final class Taken implements Iterator<Object> {
+    private final Iterator<ColumnarBatch> batches;
+    private final int[] ordinals;
+    private final boolean asBatches;
     private ColumnarBatch next = null;
-    private Iterator rows = null;
+    private Iterator<?> rows = null;
 
-    Taken(Iterator batches, int[] places, boolean whole) {
+    Taken(Iterator<ColumnarBatch> batches, int[] ordinals, boolean asBatches) {
       this.batches = batches;
-      this.places = places;
-      this.whole = whole;
+      this.ordinals = ordinals;
+      this.asBatches = asBatches;
     }
 
     public boolean hasNext() {
@@ -79,8 +80,8 @@ public final class LanceColumnCopies {
         return true;
       }
       while (next == null && batches.hasNext()) {
-        ColumnarBatch found = (ColumnarBatch) batches.next();
-        next = found.numRows() == 0 ? null : chosen(found);
+        ColumnarBatch batch = (ColumnarBatch) batches.next();
+        next = batch.numRows() == 0 ? null : project(batch);
       }
       return next != null;
     }
@@ -94,19 +95,19 @@ public final class LanceColumnCopies {
       }
       ColumnarBatch batch = next;
       next = null;
-      if (whole) {
+      if (asBatches) {
         return new Whole(batch);
       }
       rows = batch.rowIterator();
       return rows.next();
     }
 
-    private ColumnarBatch chosen(ColumnarBatch found) {
-      ColumnVector[] columns = new ColumnVector[places.length];
-      for (int i = 0; i < places.length; i++) {
-        columns[i] = found.column(places[i]);
+    private ColumnarBatch project(ColumnarBatch batch) {
+      ColumnVector[] columns = new ColumnVector[ordinals.length];
+      for (int i = 0; i < ordinals.length; i++) {
+        columns[i] = batch.column(ordinals[i]);
       }
-      return new ColumnarBatch(columns, found.numRows());
+      return new ColumnarBatch(columns, batch.numRows());
     }
   }
 
@@ -137,14 +138,14 @@ public final class LanceColumnCopies {
 
   // Puts `count` values of a vector, from number `from` on, behind those of a column. Those that `above` says to be
   // below a null (null: none) are null.
-  static void copy(LanceRowNode to, ColumnVector vector, DataType type, boolean[] above, int from, int count) {
+  static void copy(LanceRowNode to, ColumnVector vector, DataType type, boolean[] parentValid, int from, int count) {
     boolean[] valid = null;
     if (to instanceof LanceRowNodes.Nothing) {
       valid = new boolean[count];
-    } else if (above != null || vector.hasNull()) {
+    } else if (parentValid != null || vector.hasNull()) {
       valid = new boolean[count];
       for (int i = 0; i < count; i++) {
-        valid[i] = (above == null || above[i]) && !vector.isNullAt(from + i);
+        valid[i] = (parentValid == null || parentValid[i]) && !vector.isNullAt(from + i);
       }
     }
     if (valid == null) {
@@ -164,11 +165,11 @@ public final class LanceColumnCopies {
     } else if (to instanceof LanceRowNodes.Bytes) {
       texts((LanceRowNodes.Bytes) to, vector, valid, from, count);
     } else if (to instanceof LanceRowNodes.Bits) {
-      boolean[] found = new boolean[count];
+      boolean[] values = new boolean[count];
       for (int i = 0; i < count; i++) {
-        found[i] = (valid == null || valid[i]) && vector.getBoolean(from + i);
+        values[i] = (valid == null || valid[i]) && vector.getBoolean(from + i);
       }
-      ((LanceRowNodes.Bits) to).values.add(found, count);
+      ((LanceRowNodes.Bits) to).flags.add(values, count);
     } else if (to instanceof LanceRowNodes.Decimals) {
       decimals(to, vector, (DecimalType) type, valid, from, count);
     }
@@ -229,7 +230,7 @@ public final class LanceColumnCopies {
       if (valid == null || valid[i]) {
         UTF8String text = vector.getUTF8String(from + i);
         size = text.numBytes();
-        copied(text.getBaseObject(), text.getBaseOffset(), bytes.room(size), size);
+        copyBytes(text.getBaseObject(), text.getBaseOffset(), bytes.room(size), size);
         bytes.used += size;
       }
       Platform.putInt(null, ends + 4L * i, to.grown(size));
@@ -237,7 +238,7 @@ public final class LanceColumnCopies {
   }
 
   // Copies bytes, few of them without a call.
-  private static void copied(Object base, long from, long to, int size) {
+  private static void copyBytes(Object base, long from, long to, int size) {
     if (size > 16) {
       Platform.copyMemory(base, from, null, to, size);
     } else if (size >= 8) {

@@ -37,8 +37,8 @@ import org.apache.arrow.vector.types.TimeUnit;
 import org.apache.arrow.vector.types.pojo.ArrowType;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.Decimal$;
+import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
@@ -99,33 +99,33 @@ public final class LanceColumnVector extends ColumnVector {
 
   // Whether data of a type has the layout that a wanted type is read by. Names and nullability tell nothing of it, nor
   // does the collation of strings.
-  static boolean fits(DataType actual, DataType wanted) {
-    if (actual instanceof StructType && wanted instanceof StructType) {
-      StructType parts = (StructType) actual;
-      StructType others = (StructType) wanted;
-      boolean all = parts.length() == others.length();
-      for (int i = 0; all && i < parts.length(); i++) {
-        all = fits(parts.fields()[i].dataType(), others.fields()[i].dataType());
+  static boolean fits(DataType actual, DataType expected) {
+    if (actual instanceof StructType && expected instanceof StructType) {
+      StructType actualFields = (StructType) actual;
+      StructType expectedFields = (StructType) expected;
+      boolean all = actualFields.length() == expectedFields.length();
+      for (int i = 0; all && i < actualFields.length(); i++) {
+        all = fits(actualFields.fields()[i].dataType(), expectedFields.fields()[i].dataType());
       }
       return all;
     }
-    if (actual instanceof ArrayType && wanted instanceof ArrayType) {
-      return fits(((ArrayType) actual).elementType(), ((ArrayType) wanted).elementType());
+    if (actual instanceof ArrayType && expected instanceof ArrayType) {
+      return fits(((ArrayType) actual).elementType(), ((ArrayType) expected).elementType());
     }
-    if (actual instanceof MapType && wanted instanceof MapType) {
-      return fits(((MapType) actual).keyType(), ((MapType) wanted).keyType())
-          && fits(((MapType) actual).valueType(), ((MapType) wanted).valueType());
+    if (actual instanceof MapType && expected instanceof MapType) {
+      return fits(((MapType) actual).keyType(), ((MapType) expected).keyType())
+          && fits(((MapType) actual).valueType(), ((MapType) expected).valueType());
     }
     // Times have a precision, and intervals units, that say how they are shown.
     String name = actual.getClass().getSimpleName();
     boolean varies = name.equals("TimeType") || name.equals("DayTimeIntervalType");
-    return actual.equals(wanted)
-        || (actual instanceof StringType && wanted instanceof StringType)
-        || (varies && actual.getClass() == wanted.getClass());
+    return actual.equals(expected)
+        || (actual instanceof StringType && expected instanceof StringType)
+        || (varies && actual.getClass() == expected.getClass());
   }
 
-  static LanceColumnVector[] parts(FieldVector of) {
-    List vectors = of.getChildrenFromFields();
+  static LanceColumnVector[] parts(FieldVector parent) {
+    List<FieldVector> vectors = parent.getChildrenFromFields();
     LanceColumnVector[] parts = new LanceColumnVector[vectors.size()];
     for (int i = 0; i < parts.length; i++) {
       parts[i] = of((FieldVector) vectors.get(i));
@@ -138,7 +138,7 @@ public final class LanceColumnVector extends ColumnVector {
     if (vector instanceof BitVector || vector instanceof NullVector) {
       return 0;
     }
-    boolean known =
+    boolean hasWidth =
         vector instanceof TinyIntVector
             || vector instanceof SmallIntVector
             || vector instanceof IntVector
@@ -151,7 +151,7 @@ public final class LanceColumnVector extends ColumnVector {
             || vector instanceof TimeStampMicroVector
             || vector instanceof TimeNanoVector
             || (vector instanceof DurationVector && isMicro(vector));
-    if (!known) {
+    if (!hasWidth) {
       throw new IllegalStateException(
           "a Python worker gave " + vector.getField() + ", which is not read here: set spark.lance.transport to rows");
     }
@@ -164,36 +164,36 @@ public final class LanceColumnVector extends ColumnVector {
   }
 
   // Takes the buffers of a batch: those that have been loaded into the vectors, or the next of a message in memory.
-  void loaded(int rows, LanceMessage from) {
-    int values = from == null ? vector.getValueCount() : from.values();
+  void load(int rows, LanceMessage message) {
+    int values = message == null ? vector.getValueCount() : message.values();
     if (values < rows) {
       throw damaged("has " + values + " values in place of " + rows);
     }
-    message = from;
+    message = message;
     if (isEmpty) {
       nulls = rows;
       return;
     }
-    nulls = from == null ? vector.getNullCount() : from.nulls();
+    nulls = message == null ? vector.getNullCount() : message.nulls();
     long bits = nulls == 0 ? 0L : (rows + 7L) / 8;
-    long place = from != null ? from.buffer(bits) : nulls == 0 ? 0L : held(vector.getValidityBuffer(), bits);
-    validity = nulls == 0 ? 0L : place;
+    long buffer = message != null ? message.buffer(bits) : nulls == 0 ? 0L : address(vector.getValidityBuffer(), bits);
+    validity = nulls == 0 ? 0L : buffer;
     if (runs) {
-      loadedRuns(rows, from);
+      loadRuns(rows, message);
       return;
     }
-    for (int i = 0; i < parts.length; i++) {
-      parts[i].loaded(rows, from);
+    for (LanceColumnVector part : parts) {
+      part.load(rows, message);
     }
     if (parts.length == 0 && !(vector instanceof StructVector)) {
       long bytes = width == 0 ? (rows + 7L) / 8 : (long) rows * width;
-      data = from != null ? from.buffer(bytes) : held(vector.getDataBuffer(), bytes);
+      data = message != null ? message.buffer(bytes) : address(vector.getDataBuffer(), bytes);
     }
   }
 
-  private void loadedRuns(int rows, LanceMessage from) {
+  private void loadRuns(int rows, LanceMessage message) {
     long bytes = rows == 0 ? 0L : (rows + 1L) * 4;
-    offsets = from != null ? from.buffer(bytes) : rows == 0 ? 0L : held(vector.getOffsetBuffer(), bytes);
+    offsets = message != null ? message.buffer(bytes) : rows == 0 ? 0L : address(vector.getOffsetBuffer(), bytes);
     int last = 0;
     if (rows > 0) {
       last = Platform.getInt(null, offsets);
@@ -208,25 +208,25 @@ public final class LanceColumnVector extends ColumnVector {
       }
     }
     if (parts.length == 0) {
-      data = from != null ? from.buffer(last) : held(vector.getDataBuffer(), last);
+      data = message != null ? message.buffer(last) : address(vector.getDataBuffer(), last);
       return;
     }
     if (entries != null) {
-      int values = from == null ? entries.getValueCount() : from.values();
+      int values = message == null ? entries.getValueCount() : message.values();
       if (values < last) {
         throw damaged("has " + values + " entries in place of " + last);
       }
-      if (from != null) {
-        from.buffer(0L);
+      if (message != null) {
+        message.buffer(0L);
       }
     }
-    for (int i = 0; i < parts.length; i++) {
-      parts[i].loaded(last, from);
+    for (LanceColumnVector part : parts) {
+      part.load(last, message);
     }
   }
 
   // The address of a buffer that must have so many bytes.
-  private long held(ArrowBuf buffer, long bytes) {
+  private long address(ArrowBuf buffer, long bytes) {
     if (buffer.capacity() < bytes) {
       throw damaged("has " + buffer.capacity() + " bytes in place of " + bytes);
     }

@@ -37,6 +37,8 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.util.AccumulatorV2;
 import org.lance.spark.shim.WorkerShim;
+import scala.Tuple2;
+import scala.collection.Iterator;
 
 public final class LanceColumns {
   private LanceColumns() {}
@@ -57,11 +59,11 @@ public final class LanceColumns {
       return true;
     }
 
-    public PartitionReader createReader(InputPartition partition) {
+    public PartitionReader<InternalRow> createReader(InputPartition partition) {
       return rows.createReader(partition);
     }
 
-    public PartitionReader createColumnarReader(InputPartition partition) {
+    public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
       try {
         return new Batches(new WorkerShim(rows), (PythonInputPartition) partition, memory);
       } catch (ReflectiveOperationException problem) {
@@ -73,28 +75,28 @@ public final class LanceColumns {
   }
 
   /** Reads the batches of one partition. The contents of one are valid until the next is asked for. */
-  public static final class Batches implements PartitionReader {
+  public static final class Batches implements PartitionReader<ColumnarBatch> {
     private final UserDefinedPythonDataSource source;
     private final StructType schema;
-    private final scala.collection.immutable.Map metrics = PythonCustomMetric$.MODULE$.pythonMetrics();
-    private final scala.collection.Iterator batches;
+    private final scala.collection.immutable.Map<String, SQLMetric> metrics = PythonCustomMetric$.MODULE$.pythonMetrics();
+    private final scala.collection.Iterator<ColumnarBatch> batches;
     // The memory that the worker places batches and the counters of its read in; null if it sends batches.
     private final LanceRing ring;
     private boolean isAtEnd = false;
     // Bytes of batches there.
     private long shared = 0L;
-    private FieldVector given = null;
+    private FieldVector struct = null;
     private LanceColumnVector[] columns = null;
 
     Batches(WorkerShim worker, PythonInputPartition partition, long memory) throws ReflectiveOperationException {
       this.source = worker.source();
       this.schema = worker.schema();
-      BasePythonRunner runner = worker.runner(metrics);
-      ring = schema.length() == 0 ? null : LanceRing.leased(memory);
+      BasePythonRunner<Iterator<InternalRow>, ColumnarBatch> runner = worker.runner(metrics);
+      ring = schema.length() == 0 ? null : LanceRing.lease(memory);
       boolean done = false;
       try {
-        InternalRow asked = row(row(handed(partition.pickedPartition())));
-        scala.collection.Iterator input = scala.collection.Iterator$.MODULE$.single(asked);
+        InternalRow request = row(row(workerInput(partition.pickedPartition())));
+        scala.collection.Iterator<InternalRow> input = scala.collection.Iterator$.MODULE$.single(request);
         TaskContext context = TaskContext.get();
         batches = runner.compute(scala.collection.Iterator$.MODULE$.single(input), context.partitionId(), context);
         done = true;
@@ -107,11 +109,11 @@ public final class LanceColumns {
 
     // What the worker takes, see spark/worker/transport.py: the pickle, and behind it a line for the path of the memory and
     // one for its key.
-    private byte[] handed(byte[] pickle) {
-      String text = ring != null ? ring.told() : "";
-      byte[] places = text.getBytes(StandardCharsets.UTF_8);
-      byte[] both = Arrays.copyOf(pickle, pickle.length + places.length);
-      System.arraycopy(places, 0, both, pickle.length, places.length);
+    private byte[] workerInput(byte[] pickle) {
+      String text = ring != null ? ring.workerText() : "";
+      byte[] ring = text.getBytes(StandardCharsets.UTF_8);
+      byte[] both = Arrays.copyOf(pickle, pickle.length + ring.length);
+      System.arraycopy(ring, 0, both, pickle.length, ring.length);
       return both;
     }
 
@@ -121,30 +123,30 @@ public final class LanceColumns {
 
     public boolean next() {
       if (ring != null) {
-        ring.done();
+        ring.release();
       }
       isAtEnd = !batches.hasNext();
       return !isAtEnd;
     }
 
-    public Object get() {
+    public ColumnarBatch get() {
       ColumnarBatch batch = (ColumnarBatch) batches.next();
       FieldVector next = (FieldVector) ((ArrowColumnVector) batch.column(0)).getValueVector();
-      if (columns == null || next != given) {
-        given = next;
+      if (columns == null || next != struct) {
+        struct = next;
         columns = columns(next);
       }
       // A worker with memory sends no batch without rows but to say that one lies there.
-      LanceMessage placed = ring != null && batch.numRows() == 0 ? ring.taken() : null;
-      int rows = placed == null ? batch.numRows() : placed.rows();
-      for (int i = 0; i < columns.length; i++) {
-        columns[i].loaded(rows, placed);
+      LanceMessage message = ring != null && batch.numRows() == 0 ? ring.nextMessage() : null;
+      int rows = message == null ? batch.numRows() : message.rows();
+      for (LanceColumnVector vector : columns) {
+        vector.load(rows, message);
       }
-      if (placed != null) {
-        placed.checkEnd();
-        shared += placed.bytes();
+      if (message != null) {
+        message.checkEnd();
+        shared += message.bytes();
         count("pythonNumRowsReceived", rows);
-        count("pythonDataReceived", placed.bytes());
+        count("pythonDataReceived", message.bytes());
       }
       return new ColumnarBatch(columns, rows);
     }
@@ -156,35 +158,35 @@ public final class LanceColumns {
       }
     }
 
-    private LanceColumnVector[] columns(FieldVector struct) {
-      DataType actual = ArrowUtils$.MODULE$.fromArrowField(struct.getField());
+    private LanceColumnVector[] columns(FieldVector vector) {
+      DataType actual = ArrowUtils$.MODULE$.fromArrowField(vector.getField());
       if (!LanceColumnVector.fits(actual, schema)) {
         throw new IllegalStateException(
             "a Python worker gave " + actual.simpleString() + " in place of " + schema.simpleString());
       }
-      return LanceColumnVector.parts(struct);
+      return LanceColumnVector.parts(vector);
     }
 
     public CustomTaskMetric[] currentMetricsValues() {
-      Map values = new HashMap();
-      scala.collection.Iterator now = metrics.iterator();
-      while (now.hasNext()) {
-        scala.Tuple2 entry = (scala.Tuple2) now.next();
-        values.put(entry._1(), ((AccumulatorV2) entry._2()).value());
+      Map<String, Object> values = new HashMap<>();
+      scala.collection.Iterator<Tuple2<String, SQLMetric>> entries = metrics.iterator();
+      while (entries.hasNext()) {
+        Tuple2<String, SQLMetric> entry = (Tuple2<String, SQLMetric>) entries.next();
+        values.put(entry._1(), ((AccumulatorV2<?, ?>) entry._2()).value());
       }
-      scala.collection.mutable.Map sent = scala.jdk.javaapi.CollectionConverters.asScala(values);
-      List all = new ArrayList(
-          Arrays.asList((Object[]) source.createPythonTaskMetrics(sent.toMap(scala.$less$colon$less$.MODULE$.refl()))));
+      scala.collection.mutable.Map<String, Object> received = scala.jdk.javaapi.CollectionConverters.asScala(values);
+      List<CustomTaskMetric> all = new ArrayList<>(
+          Arrays.asList(source.createPythonTaskMetrics(received.toMap(scala.$less$colon$less$.MODULE$.refl()))));
       addReads(all);
       return (CustomTaskMetric[]) all.toArray(new CustomTaskMetric[0]);
     }
 
-    private void addReads(List all) {
+    private void addReads(List<CustomTaskMetric> all) {
       all.add(new Amount("lanceTaskShared", shared));
       String text = ring == null ? "" : ring.counts();
       String[] lines = text.isEmpty() ? new String[0] : text.split("\n");
-      for (int i = 0; i < lines.length; i++) {
-        String[] words = lines[i].split(" ");
+      for (String line : lines) {
+        String[] words = line.split(" ");
         all.add(new Amount(words[0], Long.parseLong(words[1])));
       }
     }

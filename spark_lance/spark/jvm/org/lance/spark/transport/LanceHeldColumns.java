@@ -12,6 +12,7 @@ import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
@@ -47,17 +48,17 @@ public final class LanceHeldColumns {
       return true;
     }
 
-    public PartitionReader createReader(InputPartition partition) {
+    public PartitionReader<InternalRow> createReader(InputPartition partition) {
       throw new UnsupportedOperationException("read as columns only");
     }
 
-    public PartitionReader createColumnarReader(InputPartition partition) {
+    public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
       return new Batches(((Part) partition).stream, schema);
     }
   }
 
   /** Reads the batches of a stream. The contents of one are valid until the next is asked for. */
-  public static final class Batches implements PartitionReader {
+  public static final class Batches implements PartitionReader<ColumnarBatch> {
     private final BufferAllocator allocator =
         ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0L, Long.MAX_VALUE);
     private final StructType schema;
@@ -73,14 +74,14 @@ public final class LanceHeldColumns {
       return reader.loadNextBatch();
     }
 
-    public Object get() {
+    public ColumnarBatch get() {
       try {
         VectorSchemaRoot root = reader.getVectorSchemaRoot();
         if (columns == null) {
           columns = columns(root.getFieldVectors());
         }
-        for (int i = 0; i < columns.length; i++) {
-          columns[i].loaded(root.getRowCount(), null);
+        for (LanceColumnVector column : columns) {
+          column.load(root.getRowCount(), null);
         }
         return new ColumnarBatch(columns, root.getRowCount());
       } catch (IOException problem) {
@@ -88,18 +89,18 @@ public final class LanceHeldColumns {
       }
     }
 
-    private LanceColumnVector[] columns(List vectors) {
-      LanceColumnVector[] found = new LanceColumnVector[vectors.size()];
-      for (int i = 0; i < found.length; i++) {
+    private LanceColumnVector[] columns(List<FieldVector> vectors) {
+      LanceColumnVector[] columns = new LanceColumnVector[vectors.size()];
+      for (int i = 0; i < columns.length; i++) {
         FieldVector vector = (FieldVector) vectors.get(i);
         DataType actual = ArrowUtils$.MODULE$.fromArrowField(vector.getField());
         if (!LanceColumnVector.fits(actual, schema.fields()[i].dataType())) {
           throw new IllegalStateException(
               "the driver gave " + actual.simpleString() + " in place of " + schema.fields()[i]);
         }
-        found[i] = LanceColumnVector.of(vector);
+        columns[i] = LanceColumnVector.of(vector);
       }
-      return found;
+      return columns;
     }
 
     public void close() throws IOException {

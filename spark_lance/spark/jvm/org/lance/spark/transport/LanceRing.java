@@ -34,6 +34,7 @@ import java.nio.file.DirectoryStream;
 import java.nio.file.FileStore;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
+import java.nio.file.OpenOption;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.nio.file.StandardOpenOption;
@@ -44,6 +45,7 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Set;
 import java.util.UUID;
 import org.apache.arrow.memory.util.MemoryUtil;
 import org.apache.spark.unsafe.Platform;
@@ -67,10 +69,10 @@ public final class LanceRing {
   // How long a task that was ended may go on to read, before what it reads is written over.
   private static final long REST_NS = 2000000000L;
   // Those that are not leased, and how many there are at all.
-  private static final List FREE = new ArrayList();
+  private static final List<LanceRing.Region> FREE = new ArrayList<>();
   private static int regions = 0;
   private static long refused = System.nanoTime() - RETRY_NS;
-  private static boolean isTold = false;
+  private static boolean isLogged = false;
 
   /** A file in memory. */
   private static final class Region {
@@ -113,7 +115,7 @@ public final class LanceRing {
   private final byte[] key;
   // null once the task has ended.
   private Region region;
-  private long taken = 0L;
+  private long number = 0L;
 
   private LanceRing(byte[] key, Region region) {
     this.key = key;
@@ -121,27 +123,27 @@ public final class LanceRing {
   }
 
   // Memory of so many bytes for one task; null if there is none, and the worker has to send bytes.
-  public static synchronized LanceRing leased(long size) {
+  public static synchronized LanceRing lease(long size) {
     if (size <= HEADER || System.nanoTime() - refused < RETRY_NS) {
       return null;
     }
     try {
       byte[] key = ByteBuffer.allocate(16).putLong(bits()).putLong(bits()).array();
-      Region found = free(size, key);
-      if (found == null && regions < 2 * Math.max(4, Runtime.getRuntime().availableProcessors())) {
-        found = made(size);
-        if (found == null || !found.isFree(key)) {
+      Region region = findFree(size, key);
+      if (region == null && regions < 2 * Math.max(4, Runtime.getRuntime().availableProcessors())) {
+        region = createRegion(size);
+        if (region == null || !region.isFree(key)) {
           throw new IOException("there is too little memory in " + FOLDER + ", or no way to it");
         }
         regions++;
       }
-      return found == null ? null : new LanceRing(key, found);
+      return region == null ? null : new LanceRing(key, region);
     } catch (IOException problem) {
-      return refused(problem);
+      return logRefusal(problem);
     } catch (RuntimeException problem) {
-      return refused(problem);
+      return logRefusal(problem);
     } catch (LinkageError problem) {
-      return refused(problem);
+      return logRefusal(problem);
     }
   }
 
@@ -149,36 +151,36 @@ public final class LanceRing {
     return UUID.randomUUID().getMostSignificantBits();
   }
 
-  private static LanceRing refused(Throwable problem) {
+  private static LanceRing logRefusal(Throwable problem) {
     refused = System.nanoTime();
-    if (!isTold) {
-      isTold = true;
+    if (!isLogged) {
+      isLogged = true;
       LoggerFactory.getLogger("spark_lance")
           .info("Python workers send Lance tables by their sockets, without shared memory: " + problem);
     }
     return null;
   }
 
-  private static Region free(long size, byte[] key) throws IOException {
-    for (Iterator all = FREE.iterator(); all.hasNext(); ) {
-      Region one = (Region) all.next();
-      if (one.size != size) {
+  private static Region findFree(long size, byte[] key) throws IOException {
+    for (Iterator<LanceRing.Region> all = FREE.iterator(); all.hasNext(); ) {
+      Region region = (Region) all.next();
+      if (region.size != size) {
         // The setting has changed. The memory goes when nobody holds a column of it.
-        if (one.isFree(key)) {
+        if (region.isFree(key)) {
           all.remove();
-          one.channel.close();
+          region.channel.close();
           regions--;
         }
-      } else if (one.isFree(key)) {
+      } else if (region.isFree(key)) {
         all.remove();
-        return one;
+        return region;
       }
     }
     return null;
   }
 
   // A new file of memory that is there, as a store into memory that is not would end the process; null if there is none.
-  private static Region made(long size) throws IOException {
+  private static Region createRegion(long size) throws IOException {
     Path folder = Paths.get(FOLDER, new String[0]);
     if (ByteOrder.nativeOrder() != ByteOrder.LITTLE_ENDIAN || !Files.isDirectory(folder, new LinkOption[0])) {
       return null;
@@ -190,18 +192,16 @@ public final class LanceRing {
     }
     sweep(folder);
     String name = PREFIX + UUID.randomUUID();
-    HashSet how =
-        new HashSet(
+    Set<OpenOption> openOptions =
+        new HashSet<>(
             Arrays.asList(
-                new Object[] {
-                  StandardOpenOption.CREATE_NEW,
-                  StandardOpenOption.READ,
-                  StandardOpenOption.WRITE,
-                  // At once, as far as the name is concerned.
-                  StandardOpenOption.DELETE_ON_CLOSE
-                }));
-    FileAttribute[] ours = {PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))};
-    FileChannel channel = FileChannel.open(folder.resolve(name), how, ours);
+                StandardOpenOption.CREATE_NEW,
+                StandardOpenOption.READ,
+                StandardOpenOption.WRITE,
+                // At once, as far as the name is concerned.
+                StandardOpenOption.DELETE_ON_CLOSE));
+    FileAttribute<?>[] attributes = {PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))};
+    FileChannel channel = FileChannel.open(folder.resolve(name), openOptions, attributes);
     boolean done = false;
     try {
       ByteBuffer zeros = ByteBuffer.allocateDirect(1 << 18);
@@ -222,14 +222,13 @@ public final class LanceRing {
 
   // Names of processes that were killed before theirs was gone. They have no content.
   private static void sweep(Path folder) throws IOException {
-    DirectoryStream names = Files.newDirectoryStream(folder, PREFIX + "*");
+    DirectoryStream<Path> names = Files.newDirectoryStream(folder, PREFIX + "*");
     try {
-      for (Iterator all = names.iterator(); all.hasNext(); ) {
-        Path one = (Path) all.next();
+      for (Path entry : names) {
         try {
-          long age = System.currentTimeMillis() - Files.getLastModifiedTime(one, new LinkOption[0]).toMillis();
+          long age = System.currentTimeMillis() - Files.getLastModifiedTime(entry, new LinkOption[0]).toMillis();
           if (age > STALE_MS) {
-            Files.deleteIfExists(one);
+            Files.deleteIfExists(entry);
           }
         } catch (IOException gone) {
           // Or it is another user's.
@@ -242,10 +241,9 @@ public final class LanceRing {
 
   // How other processes open what this one has opened by a name that is gone; null if they cannot.
   private static String descriptor(String name) throws IOException {
-    DirectoryStream all = Files.newDirectoryStream(Paths.get("/proc/self/fd", new String[0]));
+    DirectoryStream<Path> all = Files.newDirectoryStream(Paths.get("/proc/self/fd", new String[0]));
     try {
-      for (Iterator entries = all.iterator(); entries.hasNext(); ) {
-        Path entry = (Path) entries.next();
+      for (Path entry : all) {
         String target = "";
         try {
           target = Files.readSymbolicLink(entry).toString();
@@ -263,26 +261,26 @@ public final class LanceRing {
   }
 
   // The text for the worker.
-  public synchronized String told() {
+  public synchronized String workerText() {
     StringBuilder digits = new StringBuilder();
-    for (int i = 0; i < key.length; i++) {
-      digits.append(String.format("%02x", new Object[] {Byte.valueOf(key[i])}));
+    for (byte digit : key) {
+      digits.append(String.format("%02x", digit));
     }
     return region.path + "\n" + digits;
   }
 
   // The next batch. It is read until `done`.
-  synchronized LanceMessage taken() {
+  synchronized LanceMessage nextMessage() {
     if (region == null) {
       throw new IllegalStateException("the task has ended");
     }
-    taken++;
-    long record = region.address + RECORDS + taken % MOST_RECORDS * RECORD;
-    long number = Platform.getLong(null, record);
+    number++;
+    long record = region.address + RECORDS + number % MOST_RECORDS * RECORD;
+    long recordNumber = Platform.getLong(null, record);
     long offset = Platform.getLong(null, record + 8);
     long bytes = Platform.getLong(null, record + 16);
-    if (number != taken) {
-      throw new IllegalStateException("a Python worker has placed batch " + number + " in place of " + taken);
+    if (recordNumber != number) {
+      throw new IllegalStateException("a Python worker has placed batch " + recordNumber + " in place of " + number);
     }
     boolean fits = offset >= HEADER && offset % 8 == 0 && bytes >= 8 && offset <= region.size - bytes;
     if (!fits) {
@@ -292,11 +290,11 @@ public final class LanceRing {
   }
 
   // Nobody reads from the batches so far any more.
-  synchronized void done() {
-    if (region != null && taken > Platform.getLong(null, region.address + DONE)) {
+  synchronized void release() {
+    if (region != null && number > Platform.getLong(null, region.address + DONE)) {
       // What was read of them was read before.
       java.lang.invoke.VarHandle.fullFence();
-      Platform.putLong(null, region.address + DONE, taken);
+      Platform.putLong(null, region.address + DONE, number);
     }
   }
 
@@ -317,12 +315,12 @@ public final class LanceRing {
   // Ends the lease, when all batches have been read or (not `all`) the task is ended before.
   synchronized void close(boolean all) {
     if (region != null) {
-      returned(region, all || taken == 0L ? 0L : REST_NS);
+      giveBack(region, all || number == 0L ? 0L : REST_NS);
       region = null;
     }
   }
 
-  private static synchronized void returned(Region region, long rest) {
+  private static synchronized void giveBack(Region region, long rest) {
     region.restsUntil = System.nanoTime() + rest;
     FREE.add(region);
   }

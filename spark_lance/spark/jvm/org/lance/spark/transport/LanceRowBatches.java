@@ -31,15 +31,16 @@ import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
-import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.execution.arrow.ArrowWriter$;
-import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.util.TaskCompletionListener;
+import scala.Tuple2;
 import scala.runtime.AbstractFunction0;
 
 public final class LanceRowBatches {
@@ -58,16 +59,16 @@ public final class LanceRowBatches {
   /** Makes writers of the rows of tasks. */
   public static final class Factory implements DataWriterFactory, Serializable {
     private static final long serialVersionUID = 1L;
-    private final DataWriterFactory own;
+    private final DataWriterFactory sparkFactory;
     private final StructType schema;
     private final String arrow;
     private final long mostRows;
     private final long mostBytes;
 
     // `own` is Spark's factory, for rows as `LanceRowBatches.schema` says; `schema` that of the rows that come.
-    public Factory(DataWriterFactory own, StructType schema) {
+    public Factory(DataWriterFactory sparkFactory, StructType schema) {
       SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
-      this.own = own;
+      this.sparkFactory = sparkFactory;
       this.schema = schema;
       ArrowWriter writer = ArrowWriter$.MODULE$.create(schema, settings.sessionLocalTimeZone(), true, false);
       this.arrow = writer.root().getSchema().toJson();
@@ -78,19 +79,20 @@ public final class LanceRowBatches {
       this.mostBytes = bytes > 0 ? Math.min(bytes, MOST_BYTES) : MOST_BYTES;
     }
 
-    public DataWriter createWriter(int partition, long task) {
-      return new Writer(own.createWriter(partition, task), this);
+    public DataWriter<InternalRow> createWriter(int partition, long task) {
+      return new Writer(sparkFactory.createWriter(partition, task), this);
     }
   }
 
   /** Writes the rows of a task. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class Writer implements DataWriter {
-    private final DataWriter own;
-    private final Factory how;
+    private final DataWriter<InternalRow> sparkWriter;
+    private final Factory factory;
 
-    Writer(DataWriter own, Factory how) {
-      this.own = own;
-      this.how = how;
+    Writer(DataWriter<InternalRow> sparkWriter, Factory factory) {
+      this.sparkWriter = sparkWriter;
+      this.factory = factory;
     }
 
     public void write(Object row) {
@@ -102,38 +104,38 @@ public final class LanceRowBatches {
     public void writeAll(Iterator rows) {
       SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
       SQLConf single = new SQLConf();
-      scala.collection.Iterator all = settings.getAllConfs().iterator();
-      while (all.hasNext()) {
-        scala.Tuple2 one = (scala.Tuple2) all.next();
-        single.setConfString((String) one._1(), (String) one._2());
+      scala.collection.Iterator<Tuple2<String, String>> settingsIterator = settings.getAllConfs().iterator();
+      while (settingsIterator.hasNext()) {
+        scala.Tuple2<String, String> setting = (scala.Tuple2<String, String>) settingsIterator.next();
+        single.setConfString((String) setting._1(), (String) setting._2());
       }
       single.setConfString(RECORDS, "1");
-      SQLConf$.MODULE$.withExistingConf(single, new Writing(own, new Batches(rows, how, settings)));
+      SQLConf$.MODULE$.withExistingConf(single, new Writing(sparkWriter, new Batches(rows, factory, settings)));
     }
 
     public WriterCommitMessage commit() throws IOException {
-      return own.commit();
+      return sparkWriter.commit();
     }
 
     public void abort() throws IOException {
-      own.abort();
+      sparkWriter.abort();
     }
 
     public void close() throws IOException {
-      own.close();
+      sparkWriter.close();
     }
 
     public CustomTaskMetric[] currentMetricsValues() {
-      return own.currentMetricsValues();
+      return sparkWriter.currentMetricsValues();
     }
   }
 
   /** What Spark's writer does. */
-  private static final class Writing extends AbstractFunction0 {
-    private final DataWriter writer;
+  private static final class Writing extends AbstractFunction0<Object> {
+    private final DataWriter<InternalRow> writer;
     private final Batches batches;
 
-    Writing(DataWriter writer, Batches batches) {
+    Writing(DataWriter<InternalRow> writer, Batches batches) {
       this.writer = writer;
       this.batches = batches;
     }
@@ -149,7 +151,7 @@ public final class LanceRowBatches {
   }
 
   /** What it asks for: a batch, or whether there is one more. */
-  private static final class Asking extends AbstractFunction0 {
+  private static final class Asking extends AbstractFunction0<Object> {
     private final Batches batches;
     private final boolean forOne;
 
@@ -164,9 +166,9 @@ public final class LanceRowBatches {
   }
 
   /** The rows of a task, some thousands of them in each row. */
-  private static final class Batches implements Iterator, TaskCompletionListener {
-    private final Iterator rows;
-    private final Factory how;
+  private static final class Batches implements Iterator<InternalRow>, TaskCompletionListener {
+    private final Iterator<Object> rows;
+    private final Factory factory;
     // Those of the task, which what makes the rows may ask for.
     private final SQLConf settings;
     private final LanceRowColumns columns;
@@ -174,35 +176,35 @@ public final class LanceRowBatches {
     // Makes rows in Spark's own layout of others.
     private UnsafeProjection projection = null;
     // Columns that came in the place of rows, those that are left of them, and the bytes that a row of them took.
-    private ColumnarBatch held = null;
-    private int at = 0;
-    private long each = Long.MAX_VALUE;
-    private int largest = 0;
+    private ColumnarBatch columnarBatch = null;
+    private int offset = 0;
+    private long rowBytes = Long.MAX_VALUE;
+    private int largestBytes = 0;
     // Spark may ask in a thread of its own, which a task that fails does not wait for.
     private final ReentrantLock busy = new ReentrantLock();
     private volatile boolean ended = false;
     private boolean freed = false;
 
-    Batches(Iterator rows, Factory how, SQLConf settings) {
+    Batches(Iterator<Object> rows, Factory factory, SQLConf settings) {
       this.rows = rows;
-      this.how = how;
+      this.factory = factory;
       this.settings = settings;
-      this.columns = new LanceRowColumns(how.schema, ArrowUtils.rootAllocator());
-      this.arrow = schema(how.arrow);
+      this.columns = new LanceRowColumns(factory.schema, ArrowUtils.rootAllocator());
+      this.arrow = schema(factory.arrow);
       TaskContext.get().addTaskCompletionListener((TaskCompletionListener) this);
     }
 
     public boolean hasNext() {
-      return ((Boolean) SQLConf$.MODULE$.withExistingConf(settings, new Asking(this, false))).booleanValue();
+      return (Boolean) SQLConf$.MODULE$.withExistingConf(settings, new Asking(this, false));
     }
 
-    public Object next() {
+    public InternalRow next() {
       busy.lock();
       try {
         if (ended) {
           throw new NoSuchElementException("the task has ended");
         }
-        return SQLConf$.MODULE$.withExistingConf(settings, new Asking(this, true));
+        return (InternalRow) SQLConf$.MODULE$.withExistingConf(settings, new Asking(this, true));
       } finally {
         busy.unlock();
         if (ended) {
@@ -231,7 +233,7 @@ public final class LanceRowBatches {
     }
 
     private boolean hasRows() {
-      return !ended && (held != null || rows.hasNext());
+      return !ended && (columnarBatch != null || rows.hasNext());
     }
 
     private static Schema schema(String text) {
@@ -245,24 +247,24 @@ public final class LanceRowBatches {
     private InternalRow batch() {
       long count = 0L;
       long size = 0L;
-      while (count < how.mostRows && size < how.mostBytes && (held != null || rows.hasNext())) {
-        Object next = held == null ? rows.next() : null;
+      while (count < factory.mostRows && size < factory.mostBytes && (columnarBatch != null || rows.hasNext())) {
+        Object next = columnarBatch == null ? rows.next() : null;
         if (next instanceof LanceColumnCopies.Whole) {
-          held = ((LanceColumnCopies.Whole) next).batch();
-          at = 0;
+          columnarBatch = ((LanceColumnCopies.Whole) next).batch();
+          offset = 0;
         }
-        if (held == null) {
+        if (columnarBatch == null) {
           size += add((InternalRow) next);
           count++;
         } else {
-          int some = (int) Math.min(how.mostRows - count, Math.max(1L, (how.mostBytes - size) / each));
-          count += add(some);
+          int maxRows = (int) Math.min(factory.mostRows - count, Math.max(1L, (factory.mostBytes - size) / rowBytes));
+          count += add(maxRows);
           size = columns.bytes();
         }
       }
       ArrowRecordBatch batch = columns.batch();
       // Of batches of one size, the second needs no more room than this.
-      ByteArrayOutputStream bytes = new ByteArrayOutputStream(largest);
+      ByteArrayOutputStream bytes = new ByteArrayOutputStream(largestBytes);
       try {
         WriteChannel out = new WriteChannel(Channels.newChannel(bytes));
         MessageSerializer.serialize(out, arrow);
@@ -273,7 +275,7 @@ public final class LanceRowBatches {
       } finally {
         batch.close();
       }
-      largest = Math.max(largest, bytes.size());
+      largestBytes = Math.max(largestBytes, bytes.size());
       return new GenericInternalRow(new Object[] {bytes.toByteArray()});
     }
 
@@ -285,18 +287,18 @@ public final class LanceRowBatches {
 
     // Takes at most so many rows of the columns that are held; returns how many.
     private int add(int most) {
-      int some = Math.min(most, held.numRows() - at);
+      int some = Math.min(most, columnarBatch.numRows() - offset);
       long before = columns.bytes();
-      if (LanceColumnCopies.fits(held, how.schema)) {
-        columns.add(held, at, some);
+      if (LanceColumnCopies.fits(columnarBatch, factory.schema)) {
+        columns.add(columnarBatch, offset, some);
       } else {
         for (int i = 0; i < some; i++) {
-          add(held.getRow(at + i));
+          add(columnarBatch.getRow(offset + i));
         }
       }
-      each = Math.max(1L, (columns.bytes() - before) / some);
-      at += some;
-      held = at == held.numRows() ? null : held;
+      rowBytes = Math.max(1L, (columns.bytes() - before) / some);
+      offset += some;
+      columnarBatch = offset == columnarBatch.numRows() ? null : columnarBatch;
       return some;
     }
 
@@ -305,7 +307,7 @@ public final class LanceRowBatches {
         return (UnsafeRow) row;
       }
       if (projection == null) {
-        projection = UnsafeProjection.create(how.schema);
+        projection = UnsafeProjection.create(factory.schema);
       }
       return projection.apply(row);
     }

@@ -9,7 +9,9 @@ package org.lance.spark.transport;
 
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.ipc.message.ArrowFieldNode;
 import org.apache.arrow.vector.ipc.message.ArrowRecordBatch;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.types.StructType;
@@ -69,8 +71,8 @@ public final class LanceRowColumns {
   // Bytes of the columns that have been filled since the last batch.
   public long bytes() {
     long all = 0L;
-    for (int c = 0; c < columns.length; c++) {
-      all += columns[c].bytes();
+    for (LanceRowNode column : columns) {
+      all += column.bytes();
     }
     return all;
   }
@@ -78,22 +80,22 @@ public final class LanceRowColumns {
   // The rows since the last call. It is to be closed, and this must not be used before.
   public ArrowRecordBatch batch() {
     flush();
-    List nodes = new ArrayList();
-    List buffers = new ArrayList();
-    for (int i = 0; i < columns.length; i++) {
-      columns[i].describe(nodes, buffers);
+    List<ArrowFieldNode> nodes = new ArrayList<>();
+    List<ArrowBuf> buffers = new ArrayList<>();
+    for (LanceRowNode column : columns) {
+      column.describe(nodes, buffers);
     }
     ArrowRecordBatch batch = new ArrowRecordBatch(count, nodes, buffers);
-    for (int i = 0; i < columns.length; i++) {
-      columns[i].clear();
+    for (LanceRowNode column : columns) {
+      column.clear();
     }
     count = 0;
     return batch;
   }
 
   public void close() {
-    for (int i = 0; i < columns.length; i++) {
-      columns[i].close();
+    for (LanceRowNode column : columns) {
+      column.close();
     }
   }
 

@@ -35,25 +35,25 @@ public abstract class LanceRowNode {
   // Takes the values, or what stands for a null.
   abstract void take(Object base, int count);
 
-  void describe(List nodes, List all) {
+  void describe(List<ArrowFieldNode> nodes, List<ArrowBuf> all) {
     nodes.add(new ArrowFieldNode(validity.count, validity.count - validity.set));
     all.add(validity.bytes.written());
-    for (int i = 0; i < buffers.length; i++) {
-      all.add(buffers[i].written());
+    for (LanceRowNode.Growing buffer : buffers) {
+      all.add(buffer.written());
     }
-    for (int i = 0; i < parts.length; i++) {
-      parts[i].describe(nodes, all);
+    for (LanceRowNode part : parts) {
+      part.describe(nodes, all);
     }
   }
 
   // Bytes of what is there.
   long bytes() {
     long all = validity.bytes.used;
-    for (int i = 0; i < buffers.length; i++) {
-      all += buffers[i].used;
+    for (LanceRowNode.Growing buffer : buffers) {
+      all += buffer.used;
     }
-    for (int i = 0; i < parts.length; i++) {
-      all += parts[i].bytes();
+    for (LanceRowNode part : parts) {
+      all += part.bytes();
     }
     return all;
   }
@@ -62,21 +62,21 @@ public abstract class LanceRowNode {
     validity.count = 0;
     validity.set = 0;
     validity.bytes.used = 0L;
-    for (int i = 0; i < buffers.length; i++) {
-      buffers[i].used = 0L;
+    for (LanceRowNode.Growing buffer : buffers) {
+      buffer.used = 0L;
     }
-    for (int i = 0; i < parts.length; i++) {
-      parts[i].clear();
+    for (LanceRowNode part : parts) {
+      part.clear();
     }
   }
 
   void close() {
     validity.bytes.close();
-    for (int i = 0; i < buffers.length; i++) {
-      buffers[i].close();
+    for (LanceRowNode.Growing buffer : buffers) {
+      buffer.close();
     }
-    for (int i = 0; i < parts.length; i++) {
-      parts[i].close();
+    for (LanceRowNode part : parts) {
+      part.close();
     }
   }
 
@@ -169,16 +169,16 @@ public abstract class LanceRowNode {
     }
 
     void addSet(int more) {
-      boolean[] some = ALL_SET;
-      int alone = Math.min(more, -count & 7);
-      add(some, alone);
+      boolean[] flags = ALL_SET;
+      int head = Math.min(more, -count & 7);
+      add(flags, head);
       // Whole bytes from here on.
-      int whole = more - alone >> 3;
-      Platform.setMemory(bytes.room(whole), (byte) -1, whole);
-      bytes.used += whole;
-      count += 8 * whole;
-      set += 8 * whole;
-      add(some, more - alone - 8 * whole);
+      int wholeBytes = more - head >> 3;
+      Platform.setMemory(bytes.room(wholeBytes), (byte) -1, wholeBytes);
+      bytes.used += wholeBytes;
+      count += 8 * wholeBytes;
+      set += 8 * wholeBytes;
+      add(flags, more - head - 8 * wholeBytes);
     }
   }
 }

@@ -15,6 +15,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.ipc.message.ArrowFieldNode;
 import org.apache.spark.sql.types.ArrayType;
@@ -30,7 +31,7 @@ public final class LanceRowNodes {
   private static final int LONG_DIGITS = 18;
 
   // Bytes of a value by the name of its type; 0: bits.
-  private static final Map WIDTHS = new HashMap();
+  private static final Map<String, Integer> WIDTHS = new HashMap<>();
 
   static {
     width(new String[] {"Boolean"}, 0);
@@ -41,8 +42,8 @@ public final class LanceRowNodes {
   }
 
   private static void width(String[] names, int bytes) {
-    for (int i = 0; i < names.length; i++) {
-      WIDTHS.put(names[i], Integer.valueOf(bytes));
+    for (String name : names) {
+      WIDTHS.put(name, bytes);
     }
   }
 
@@ -112,13 +113,13 @@ public final class LanceRowNodes {
 
     void take(Object base, int count) {}
 
-    void describe(List nodes, List all) {
+    void describe(List<ArrowFieldNode> nodes, List<ArrowBuf> all) {
       nodes.add(new ArrowFieldNode(validity.count, validity.count));
     }
   }
 
   static final class Bits extends LanceRowNode {
-    final LanceRowNode.Flags values;
+    final LanceRowNode.Flags flags;
 
     Bits(BufferAllocator memory) {
       this(memory, new LanceRowNode.Flags(memory));
@@ -126,20 +127,20 @@ public final class LanceRowNodes {
 
     private Bits(BufferAllocator memory, LanceRowNode.Flags values) {
       super(memory, new LanceRowNode.Growing[] {values.bytes}, new LanceRowNode[0]);
-      this.values = values;
+      this.flags = values;
     }
 
     void take(Object base, int count) {
-      boolean[] found = new boolean[count];
+      boolean[] values = new boolean[count];
       for (int i = 0; i < count; i++) {
-        found[i] = cells.valid[i] && Platform.getByte(base, cells.at[i]) != 0;
+        values[i] = cells.valid[i] && Platform.getByte(base, cells.at[i]) != 0;
       }
-      values.add(found, count);
+      flags.add(values, count);
     }
 
     void clear() {
       super.clear();
-      values.count = 0;
+      flags.count = 0;
     }
   }
 
@@ -246,7 +247,7 @@ public final class LanceRowNodes {
       return (int) end;
     }
 
-    void describe(List nodes, List all) {
+    void describe(List<ArrowFieldNode> nodes, List<ArrowBuf> all) {
       next(0);
       super.describe(nodes, all);
     }
@@ -346,11 +347,11 @@ public final class LanceRowNodes {
       int count = (int) Platform.getLong(base, start);
       long nulls = start + LanceRowNode.WORD;
       long first = nulls + bitBytes(count);
-      boolean whole = column instanceof Fixed;
-      for (long at = nulls; whole && at < first; at += LanceRowNode.WORD) {
-        whole = Platform.getLong(base, at) == 0L;
+      boolean isRun = column instanceof Fixed;
+      for (long at = nulls; isRun && at < first; at += LanceRowNode.WORD) {
+        isRun = Platform.getLong(base, at) == 0L;
       }
-      if (whole) {
+      if (isRun) {
         ((Fixed) column).fillRun(base, first, count);
         return count;
       }

@@ -21,17 +21,18 @@ import org.apache.spark.JobArtifactSet$;
 import org.apache.spark.SparkContext;
 import org.apache.spark.network.util.JavaUtils;
 import org.apache.spark.sql.Row;
-import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.classic.SparkSession$;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.slf4j.LoggerFactory;
 
@@ -42,7 +43,7 @@ public final class LanceTransport {
   private static final String MEMORY_DEFAULT = "8m";
   private static final long LEAST_MEMORY = 1L << 20;
   private static final long MOST_MEMORY = 1L << 30;
-  private static final List KINDS = Arrays.asList((Object[]) new String[] {"rows", "columns"});
+  private static final List<String> KINDS = Arrays.asList("rows", "columns");
   private static final String PACKAGE = "org.lance.spark.transport.";
   // The units whose classes executors need; the first one reports what this release of Spark lacks.
   private static final String[] UNITS = {
@@ -59,15 +60,12 @@ public final class LanceTransport {
   // Spark clusters rows of partitioned tables with these functions.
   private static final String FUNCTIONS = "LanceFunctions";
   // Types whose values stand in a batch as Spark reads them, besides arrays, maps and structs of them.
-  private static final Set TYPES =
-      new HashSet(
+  private static final Set<String> TYPES =
+      new HashSet<>(
           Arrays.asList(
-              (Object[])
-                  new String[] {
-                    "NullType", "BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType",
-                    "DoubleType", "DecimalType", "StringType", "BinaryType", "DateType", "TimestampType",
-                    "TimestampNTZType", "DayTimeIntervalType", "TimeType"
-                  }));
+              "NullType", "BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType",
+              "DoubleType", "DecimalType", "StringType", "BinaryType", "DateType", "TimestampType",
+              "TimestampNTZType", "DayTimeIntervalType", "TimeType"));
   // Tasks that look for the classes on executors.
   private static final long PROBES = 4;
 
@@ -81,32 +79,32 @@ public final class LanceTransport {
 
   // How the tasks of a scan of some columns shall read: what the setting says, if that is possible, otherwise rows.
   public static String kind(StructType schema) {
-    return isWanted(schema) && isUsable() ? "columns" : "rows";
+    return isColumnar(schema) && isUsable() ? "columns" : "rows";
   }
 
   // Whether rows of a schema may be read as batches, as far as that is known: isUsable takes its time.
   public static synchronized boolean mayUse(StructType schema) {
-    boolean isKnown = SparkContext.getOrCreate().applicationId().equals(application);
-    return isWanted(schema) && (!isKnown || verdict.isEmpty());
+    boolean isChecked = SparkContext.getOrCreate().applicationId().equals(application);
+    return isColumnar(schema) && (!isChecked || verdict.isEmpty());
   }
 
   // Whether batches are what the setting says, and have types that are read.
-  public static boolean isWanted(StructType schema) {
+  public static boolean isColumnar(StructType schema) {
     SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
-    String asked = settings.getConfString(SETTING, "columns");
-    if (!KINDS.contains(asked)) {
-      throw new IllegalArgumentException(SETTING + " is rows or columns, not " + asked);
+    String transport = settings.getConfString(SETTING, "columns");
+    if (!KINDS.contains(transport)) {
+      throw new IllegalArgumentException(SETTING + " is rows or columns, not " + transport);
     }
     // Executors load what sessions with artifacts of their own need, as those of Connect, in another way.
     boolean isolated = JobArtifactSet$.MODULE$.getCurrentJobArtifactState().isDefined();
     boolean large = settings.arrowUseLargeVarTypes();
-    return asked.equals("columns") && !isolated && !large && isKnown(schema);
+    return transport.equals("columns") && !isolated && !large && isSupported(schema);
   }
 
   // Whether tasks put rows of these columns into batches before Spark's writer gets them. Not for binary columns: they
   // are for large values, and to copy these once more costs far more than to measure them.
-  public static boolean batches(StructType schema) {
-    return isWanted(schema) && !hasBytes(schema) && isUsable() && hasWriting;
+  public static boolean writesBatches(StructType schema) {
+    return isColumnar(schema) && !hasBytes(schema) && isUsable() && hasWriting;
   }
 
   // Whether executors have the functions that cluster rows.
@@ -118,14 +116,14 @@ public final class LanceTransport {
   // What they get rows as, and the factory around `own`, which is Spark's for such rows.
   public static StructType batchSchema() {
     try {
-      return (StructType) loaded(WRITING).getMethod("schema", new Class[0]).invoke(null, new Object[0]);
+      return (StructType) load(WRITING).getMethod("schema").invoke(null);
     } catch (ReflectiveOperationException problem) {
       throw new IllegalStateException(problem);
     }
   }
 
-  public static DataWriterFactory batchFactory(DataWriterFactory own, StructType schema) {
-    return (DataWriterFactory) made(WRITING + "$Factory", new Object[] {own, schema});
+  public static DataWriterFactory batchFactory(DataWriterFactory sparkFactory, StructType schema) {
+    return (DataWriterFactory) construct(WRITING + "$Factory", sparkFactory, schema);
   }
 
   // The factory of their readers: the given one, which makes rows, or one around it, which makes batches.
@@ -133,41 +131,41 @@ public final class LanceTransport {
     if (kind.equals("rows")) {
       return rows;
     }
-    return (PartitionReaderFactory) made("LanceColumns$Factory", new Object[] {rows, Long.valueOf(memory())});
+    return (PartitionReaderFactory) construct("LanceColumns$Factory", rows, memory());
   }
 
   private static long memory() {
-    String asked = ((SQLConf) SQLConf$.MODULE$.get()).getConfString(MEMORY, MEMORY_DEFAULT);
+    String text = ((SQLConf) SQLConf$.MODULE$.get()).getConfString(MEMORY, MEMORY_DEFAULT);
     long bytes = -1;
     try {
-      bytes = JavaUtils.byteStringAsBytes(asked);
+      bytes = JavaUtils.byteStringAsBytes(text);
     } catch (NumberFormatException problem) {
       // It is none.
     }
     if (bytes != 0 && (bytes < LEAST_MEMORY || bytes > MOST_MEMORY)) {
-      throw new IllegalArgumentException(MEMORY + " is 0, or a size from 1m to 1g, not " + asked);
+      throw new IllegalArgumentException(MEMORY + " is 0, or a size from 1m to 1g, not " + text);
     }
     return bytes;
   }
 
   // What reads rows that the driver has read, one stream of Arrow each part.
-  public static PartitionReaderFactory held(StructType schema) {
-    return (PartitionReaderFactory) made("LanceHeldColumns$Factory", new Object[] {schema});
+  public static PartitionReaderFactory inMemoryFactory(StructType schema) {
+    return (PartitionReaderFactory) construct("LanceHeldColumns$Factory", schema);
   }
 
-  public static InputPartition part(byte[] stream) {
-    return (InputPartition) made("LanceHeldColumns$Part", new Object[] {stream});
+  public static InputPartition inMemoryPartition(byte[] stream) {
+    return (InputPartition) construct("LanceHeldColumns$Part", (Object) stream);
   }
 
-  private static Object made(String name, Object[] from) {
+  private static Object construct(String name, Object... arguments) {
     try {
-      return loaded(name).getConstructors()[0].newInstance(from);
+      return load(name).getConstructors()[0].newInstance(arguments);
     } catch (ReflectiveOperationException problem) {
       throw new IllegalStateException(problem);
     }
   }
 
-  private static Class loaded(String name) throws ClassNotFoundException {
+  private static Class<?> load(String name) throws ClassNotFoundException {
     return Class.forName(name.contains(".") ? name : PACKAGE + name, true, LanceTransport.class.getClassLoader());
   }
 
@@ -175,8 +173,8 @@ public final class LanceTransport {
     boolean any = type instanceof BinaryType;
     if (type instanceof StructType) {
       StructType struct = (StructType) type;
-      for (int i = 0; !any && i < struct.length(); i++) {
-        any = hasBytes(struct.fields()[i].dataType());
+      for (StructField field : struct.fields()) {
+        any = any || hasBytes(field.dataType());
       }
     } else if (type instanceof ArrayType) {
       any = hasBytes(((ArrayType) type).elementType());
@@ -186,20 +184,20 @@ public final class LanceTransport {
     return any;
   }
 
-  private static boolean isKnown(DataType type) {
+  private static boolean isSupported(DataType type) {
     if (type instanceof StructType) {
       StructType struct = (StructType) type;
       boolean all = true;
-      for (int i = 0; all && i < struct.length(); i++) {
-        all = isKnown(struct.fields()[i].dataType());
+      for (StructField field : struct.fields()) {
+        all = all && isSupported(field.dataType());
       }
       return all;
     }
     if (type instanceof ArrayType) {
-      return isKnown(((ArrayType) type).elementType());
+      return isSupported(((ArrayType) type).elementType());
     }
     if (type instanceof MapType) {
-      return isKnown(((MapType) type).keyType()) && isKnown(((MapType) type).valueType());
+      return isSupported(((MapType) type).keyType()) && isSupported(((MapType) type).valueType());
     }
     String name = type.getClass().getSimpleName();
     return TYPES.contains(name.endsWith("$") ? name.substring(0, name.length() - 1) : name);
@@ -210,7 +208,7 @@ public final class LanceTransport {
     SparkContext context = SparkContext.getOrCreate();
     if (!context.applicationId().equals(application)) {
       application = context.applicationId();
-      verdict = problem(context);
+      verdict = findProblem(context);
       if (!verdict.isEmpty()) {
         LoggerFactory.getLogger("spark_lance")
             .warn("Lance tables are read row by row, as batches of columns are of no use here: " + verdict);
@@ -219,23 +217,23 @@ public final class LanceTransport {
     return verdict.isEmpty();
   }
 
-  private static String problem(SparkContext context) {
+  private static String findProblem(SparkContext context) {
     try {
-      List units = new ArrayList();
-      for (int i = 0; i < UNITS.length; i++) {
-        units.add(checked(UNITS[i]));
+      List<Class<?>> units = new ArrayList<>();
+      for (String unit : UNITS) {
+        units.add(loadChecked(unit));
       }
-      Object missing = ((Class) units.get(0)).getMethod("missing", new Class[0]).invoke(null, new Object[0]);
+      Object missing = ((Class<?>) units.get(0)).getMethod("missing").invoke(null);
       if (missing != null) {
         return (String) missing;
       }
       hasWriting = false;
       try {
-        List writing = new ArrayList();
-        for (int i = 0; i < FILLING.length; i++) {
-          writing.add(checked(FILLING[i]));
+        List<Class<?>> writing = new ArrayList<>();
+        for (String unit : FILLING) {
+          writing.add(loadChecked(unit));
         }
-        writing.add(checked(WRITING));
+        writing.add(loadChecked(WRITING));
         units.addAll(writing);
         hasWriting = true;
       } catch (ClassNotFoundException problem) {
@@ -243,12 +241,12 @@ public final class LanceTransport {
       }
       hasFunctions = false;
       try {
-        units.add(checked(FUNCTIONS));
+        units.add(loadChecked(FUNCTIONS));
         hasFunctions = true;
       } catch (ClassNotFoundException problem) {
         // The loader of units has said so.
       }
-      return context.isLocal() ? "" : sent(context, units);
+      return context.isLocal() ? "" : sendToExecutors(context, units);
     } catch (ClassNotFoundException problem) {
       return "they do not fit this release of Spark";
     } catch (InvocationTargetException problem) {
@@ -263,40 +261,40 @@ public final class LanceTransport {
   }
 
   // A unit, with the code of all its classes checked now, and not in a task.
-  private static Class checked(String unit) throws ClassNotFoundException {
-    Class found = loaded(unit);
-    Class[] inner = found.getDeclaredClasses();
-    for (int i = 0; i < inner.length; i++) {
-      Class.forName(inner[i].getName(), true, inner[i].getClassLoader());
+  private static Class<?> loadChecked(String unit) throws ClassNotFoundException {
+    Class<?> type = load(unit);
+    Class<?>[] inner = type.getDeclaredClasses();
+    for (Class<?> nested : inner) {
+      Class.forName(nested.getName(), true, nested.getClassLoader());
     }
-    return found;
+    return type;
   }
 
   // Sends the classes to the executors; returns why they cannot load them, "" if they can.
-  private static String sent(SparkContext context, List units) throws IOException {
+  private static String sendToExecutors(SparkContext context, List<Class<?>> units) throws IOException {
     File jar = File.createTempFile("spark-lance-", ".jar");
     jar.deleteOnExit();
     ZipOutputStream out = new ZipOutputStream(Files.newOutputStream(jar.toPath()));
-    for (int i = 0; i < units.size(); i++) {
-      add((Class) units.get(i), out);
+    for (Class<?> unit : units) {
+      add(unit, out);
     }
     out.close();
     context.addJar(jar.getPath());
     // A class of Spark's, which all executors have, tells whether there is another.
-    String asks = "reflect('org.apache.spark.util.Utils', 'classIsLoadable', '" + ((Class) units.get(0)).getName() + "') as there";
+    String asks = "reflect('org.apache.spark.util.Utils', 'classIsLoadable', '" + ((Class<?>) units.get(0)).getName() + "') as there";
     SparkSession session = (SparkSession) SparkSession$.MODULE$.active();
-    List answers = session.range(0L, PROBES, 1L, (int) PROBES).selectExpr(new String[] {asks}).collectAsList();
-    for (int i = 0; i < answers.size(); i++) {
-      if (!"true".equals(((Row) answers.get(i)).getString(0))) {
+    List<Row> answers = session.range(0L, PROBES, 1L, (int) PROBES).selectExpr(new String[] {asks}).collectAsList();
+    for (Row answer : answers) {
+      if (!"true".equals(answer.getString(0))) {
         return "executors do not load the classes that the driver sends them";
       }
     }
     return "";
   }
 
-  private static void add(Class one, ZipOutputStream out) throws IOException {
-    String name = one.getName().replace('.', '/') + ".class";
-    InputStream in = one.getClassLoader().getResourceAsStream(name);
+  private static void add(Class<?> type, ZipOutputStream out) throws IOException {
+    String name = type.getName().replace('.', '/') + ".class";
+    InputStream in = type.getClassLoader().getResourceAsStream(name);
     try {
       out.putNextEntry(new ZipEntry(name));
       in.transferTo(out);
@@ -304,9 +302,9 @@ public final class LanceTransport {
     } finally {
       in.close();
     }
-    Class[] inner = one.getDeclaredClasses();
-    for (int i = 0; i < inner.length; i++) {
-      add(inner[i], out);
+    Class<?>[] inner = type.getDeclaredClasses();
+    for (Class<?> nested : inner) {
+      add(nested, out);
     }
   }
 }

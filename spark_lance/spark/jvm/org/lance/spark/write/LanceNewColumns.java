@@ -45,10 +45,10 @@ public final class LanceNewColumns {
       return write;
     }
     boolean replaces = replaces(write);
-    Map question = ((LanceTable) relation.table()).question(Protocol.LOAD_MERGED);
+    Map<String, Object> question = ((LanceTable) relation.table()).question(Protocol.LOAD_MERGED);
     question.put(Protocol.ROWS, query.schema().json());
-    question.put(Protocol.BY_NAME, Boolean.valueOf(command.isByName()));
-    question.put(Protocol.REPLACES, Boolean.valueOf(replaces));
+    question.put(Protocol.BY_NAME, command.isByName());
+    question.put(Protocol.REPLACES, replaces);
     LanceTable table = LanceTable.answered(question);
     if (table.schema().equals(relation.schema()) || table.schema().equals(((LanceTable) relation.table()).schema())) {
       return write; // as it is, or widened before
@@ -64,11 +64,11 @@ public final class LanceNewColumns {
       }
       parts[i] = part;
     }
-    LogicalPlan wide = (LogicalPlan) relation.makeCopy(parts);
+    LogicalPlan widenedRelation = (LogicalPlan) relation.makeCopy(parts);
     Object[] copy = new Object[write.productArity()];
     for (int i = 0; i < copy.length; i++) {
       Object part = write.productElement(i);
-      copy[i] = part == command.table() ? wide : part == command.query() ? query : part;
+      copy[i] = part == command.table() ? widenedRelation : part == command.query() ? query : part;
     }
     return (LogicalPlan) write.makeCopy(copy);
   }
@@ -76,31 +76,31 @@ public final class LanceNewColumns {
   // Whether all rows are replaced, and the columns with them.
   private static boolean replaces(LogicalPlan write) {
     boolean overwrites = false;
-    boolean asks = false;
+    boolean overwritesSchema = false;
     for (int i = 0; i < write.productArity(); i++) {
       Object part = write.productElement(i);
       if (write.productElementName(i).equals("deleteExpr")) {
         overwrites = part instanceof Literal && Boolean.TRUE.equals(((Literal) part).value());
       } else if (write.productElementName(i).equals("writeOptions")) {
-        Map options = scala.jdk.javaapi.CollectionConverters.asJava((scala.collection.Map) part);
-        asks = Bridge.isTrue(new CaseInsensitiveStringMap(options).get("overwriteSchema"));
+        Map<String, String> options = scala.jdk.javaapi.CollectionConverters.asJava((scala.collection.Map<String, String>) part);
+        overwritesSchema = Bridge.isTrue(new CaseInsensitiveStringMap(options).get("overwriteSchema"));
       }
     }
-    return asks && (overwrites || write.getClass().getSimpleName().equals("OverwritePartitionsDynamic"));
+    return overwritesSchema && (overwrites || write.getClass().getSimpleName().equals("OverwritePartitionsDynamic"));
   }
 
   // The relation of a Lance table that a plan is, or names; null if it is none.
   static DataSourceV2Relation relation(LogicalPlan table) {
-    LogicalPlan plan = table;
-    if (plan instanceof UnresolvedRelation) {
-      UnresolvedRelation named = (UnresolvedRelation) plan;
-      plan = SparkSession.active().sessionState().analyzer().execute(
-          named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap()), false));
+    LogicalPlan resolved = table;
+    if (resolved instanceof UnresolvedRelation) {
+      UnresolvedRelation relation = (UnresolvedRelation) resolved;
+      resolved = SparkSession.active().sessionState().analyzer().execute(
+          relation.copy(relation.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap<>()), false));
     }
-    while (plan instanceof SubqueryAlias) {
-      plan = ((SubqueryAlias) plan).child();
+    while (resolved instanceof SubqueryAlias) {
+      resolved = ((SubqueryAlias) resolved).child();
     }
-    boolean isLance = plan instanceof DataSourceV2Relation && ((DataSourceV2Relation) plan).table() instanceof LanceTable;
-    return isLance ? (DataSourceV2Relation) plan : null;
+    boolean isLance = resolved instanceof DataSourceV2Relation && ((DataSourceV2Relation) resolved).table() instanceof LanceTable;
+    return isLance ? (DataSourceV2Relation) resolved : null;
   }
 }

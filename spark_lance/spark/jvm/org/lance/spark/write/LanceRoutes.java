@@ -27,11 +27,11 @@ import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.IntegerType$;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
 public final class LanceRoutes {
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
 
   private LanceRoutes() {}
 
@@ -40,7 +40,7 @@ public final class LanceRoutes {
     WriteToDataSourceV2 plan = (WriteToDataSourceV2) write;
     MicroBatchWrite batch = (MicroBatchWrite) plan.batchWrite();
     LanceWrite.Stream stream = (LanceWrite.Stream) batch.writeSupport();
-    Map route = stream.route(Shim.epochOf(batch));
+    Map<String, Object> route = stream.route(Shim.epochOf(batch));
     if (route == null) {
       return null;
     }
@@ -52,23 +52,23 @@ public final class LanceRoutes {
     }
   }
 
-  private static SparkPlan planned(WriteToDataSourceV2 plan, MicroBatchWrite batch, Map route) {
-    LogicalPlan sent = new RepartitionByExpression(
-        (Seq) NONE.appended(sentBy(route, plan.query())),
+  private static SparkPlan planned(WriteToDataSourceV2 plan, MicroBatchWrite batch, Map<String, Object> route) {
+    LogicalPlan repartitioned = new RepartitionByExpression(
+        Seqs.of(partitionValue(route, plan.query())),
         plan.query(),
         scala.Option.apply(Integer.valueOf(((Number) route.get(Protocol.PARTITIONS)).intValue())),
         scala.Option.empty());
-    LogicalPlan routed = new WriteToDataSourceV2(plan.relation(), batch, sent, plan.customMetrics());
-    return (SparkPlan) new DataSourceV2Strategy(SparkSession.active()).apply(routed).apply(0);
+    LogicalPlan repartitionedWrite = new WriteToDataSourceV2(plan.relation(), batch, repartitioned, plan.customMetrics());
+    return (SparkPlan) new DataSourceV2Strategy(SparkSession.active()).apply(repartitionedWrite).apply(0);
   }
 
   // The value that determines the partition of a row; see spark/streaming/upsert.py.
-  private static Expression sentBy(Map route, LogicalPlan query) {
+  private static Expression partitionValue(Map<String, Object> route, LogicalPlan query) {
     if (route.get(Protocol.COLUMN) == null) {
       return new Literal(Integer.valueOf(0), DataTypes.IntegerType);
     }
     Expression column = (Expression) query.output().apply(((Number) route.get(Protocol.COLUMN)).intValue());
-    List values = (List) route.get(Protocol.VALUES);
+    List<Object> values = (List<Object>) route.get(Protocol.VALUES);
     if (values.isEmpty()) {
       return column;
     }
@@ -76,7 +76,7 @@ public final class LanceRoutes {
     for (int i = 0; i < numbers.length; i++) {
       numbers[i] = ((Number) values.get(i)).intValue();
     }
-    Expression hash = new Murmur3Hash((Seq) NONE.appended(column), 0);
+    Expression hash = new Murmur3Hash(Seqs.of(column), 0);
     Expression positive = new BitwiseAnd(hash, new Literal(Integer.valueOf(Integer.MAX_VALUE), DataTypes.IntegerType));
     Expression bucket = new Pmod(positive, new Literal(Integer.valueOf(numbers.length), DataTypes.IntegerType));
     ArrayType type = new ArrayType(IntegerType$.MODULE$, false);

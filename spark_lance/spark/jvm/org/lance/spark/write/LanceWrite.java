@@ -37,8 +37,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFac
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWriterFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
@@ -50,7 +50,7 @@ import org.lance.spark.transport.LanceTransport;
 public final class LanceWrite {
   private LanceWrite() {}
 
-  // The builder of a write: `own`, that of Spark's own writes to `source`, if the session leaves planning to workers.
+  // The builder of a write: `sparkBuilder`, the one of Spark's own writes to `source`, if the session leaves planning to workers.
   public static WriteBuilder builder(
       Boolean byDefault,
       String displayName,
@@ -58,17 +58,17 @@ public final class LanceWrite {
       LogicalWriteInfo info,
       Transform[] transforms,
       String declaration,
-      WriteBuilder own) {
-    return LanceScan.plans(byDefault.booleanValue()) ? new Builder(displayName, source, info, transforms, declaration, own) : own;
+      WriteBuilder sparkBuilder) {
+    return LanceScan.plans(byDefault.booleanValue()) ? new Builder(displayName, source, info, transforms, declaration, sparkBuilder) : sparkBuilder;
   }
 
   // The transforms that Spark can cluster rows by: columns, and functions if executors have the classes of them.
   private static Transform[] clustering(Transform[] transforms) {
     boolean needsFunctions = false;
-    List identities = new ArrayList();
-    for (int i = 0; i < transforms.length; i++) {
-      if (transforms[i].name().equals("identity")) {
-        identities.add(transforms[i]);
+    List<Transform> identities = new ArrayList<>();
+    for (Transform transform : transforms) {
+      if (transform.name().equals("identity")) {
+        identities.add(transform);
       } else {
         needsFunctions = true;
       }
@@ -83,7 +83,7 @@ public final class LanceWrite {
     private final LogicalWriteInfo info;
     private final Transform[] transforms;
     private final String declaration;
-    private WriteBuilder own;
+    private WriteBuilder sparkBuilder;
     private boolean truncates = false;
 
     Builder(
@@ -92,23 +92,23 @@ public final class LanceWrite {
         LogicalWriteInfo info,
         Transform[] transforms,
         String declaration,
-        WriteBuilder own) {
+        WriteBuilder sparkBuilder) {
       this.displayName = displayName;
       this.source = source;
       this.info = info;
       this.transforms = transforms;
       this.declaration = declaration;
-      this.own = own;
+      this.sparkBuilder = sparkBuilder;
     }
 
     public WriteBuilder truncate() {
       truncates = true;
-      own = ((SupportsTruncate) own).truncate();
+      sparkBuilder = ((SupportsTruncate) sparkBuilder).truncate();
       return this;
     }
 
     public Write build() {
-      Write write = own.build();
+      Write write = sparkBuilder.build();
       // A shuffle of every micro-batch would cost more than it saves: compaction sorts what streams append.
       if (transforms.length > 0 && !Callers.isStreaming()) {
         return new Clustered(displayName, source, info, truncates, declaration, clustering(transforms), write);
@@ -128,8 +128,8 @@ public final class LanceWrite {
         boolean truncates,
         String declaration,
         Transform[] transforms,
-        Write own) {
-      super(displayName, source, info, truncates, declaration, own);
+        Write sparkWrite) {
+      super(displayName, source, info, truncates, declaration, sparkWrite);
       this.transforms = transforms;
     }
 
@@ -158,18 +158,18 @@ public final class LanceWrite {
     private final LogicalWriteInfo info;
     private final boolean truncates;
     private final String declaration;
-    private final Write own;
+    private final Write sparkWrite;
     // Lets what hands over the rows hand over batches of columns instead; null if it has none.
     private Runnable batches = null;
 
     Planned(
-        String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, String declaration, Write own) {
+        String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, String declaration, Write sparkWrite) {
       this.displayName = displayName;
       this.source = source;
       this.info = info;
       this.truncates = truncates;
       this.declaration = declaration;
-      this.own = own;
+      this.sparkWrite = sparkWrite;
     }
 
     public String description() {
@@ -181,15 +181,15 @@ public final class LanceWrite {
     }
 
     public CustomMetric[] supportedCustomMetrics() {
-      return own.supportedCustomMetrics();
+      return sparkWrite.supportedCustomMetrics();
     }
 
     public BatchWrite toBatch() {
-      return new Batch(this, own.toBatch());
+      return new Batch(this, sparkWrite.toBatch());
     }
 
     public StreamingWrite toStreaming() {
-      return new Stream(this, own.toStreaming());
+      return new Stream(this, sparkWrite.toStreaming());
     }
 
     void takesBatches(Runnable batches) {
@@ -200,42 +200,42 @@ public final class LanceWrite {
       return info;
     }
 
-    Map question(String verb) {
-      Map write = new HashMap();
-      write.put(Protocol.OPTIONS, new HashMap(info.options().asCaseSensitiveMap()));
+    Map<String, Object> question(String verb) {
+      Map<String, Object> write = new HashMap<>();
+      write.put(Protocol.OPTIONS, new HashMap<>(info.options().asCaseSensitiveMap()));
       write.put(Protocol.SCHEMA, info.schema().json());
-      write.put(Protocol.OVERWRITE, Boolean.valueOf(truncates));
+      write.put(Protocol.OVERWRITE, truncates);
       write.put(Protocol.DECLARATION, declaration);
-      Map question = Bridge.question(verb);
+      Map<String, Object> question = Bridge.question(verb);
       question.put(Protocol.WRITE, write);
       return question;
     }
 
     // A plan of Python: what tasks run, and the writer that commits; null if Spark's own way says what is wrong.
-    Map plan(boolean streams, boolean batches) {
-      Map question = question(Protocol.PLAN_WRITE);
-      question.put(Protocol.STREAMS, Boolean.valueOf(streams));
-      question.put(Protocol.BATCHES, Boolean.valueOf(batches));
-      return (Map) Bridge.ask(question, null);
+    Map<String, Object> plan(boolean streams, boolean batches) {
+      Map<String, Object> question = question(Protocol.PLAN_WRITE);
+      question.put(Protocol.STREAMS, streams);
+      question.put(Protocol.BATCHES, batches);
+      return (Map<String, Object>) Bridge.ask(question, null);
     }
 
     // Spark's own factory of the tasks' writers, for the plan; `schema` is that of the rows that they get.
-    Object factory(Class kind, Map plan, StructType schema, Object beside) {
-      return Shim.writerFactory(kind, source, bytes(plan.get(Protocol.FUNCTION)), schema, beside);
+    Object factory(Class<?> kind, Map<String, Object> plan, StructType schema, Object sparkWrite) {
+      return Shim.writerFactory(kind, source, bytes(plan.get(Protocol.FUNCTION)), schema, sparkWrite);
     }
 
     // Commits what tasks wrote, or takes it back; epoch is null but for streams.
-    static void finish(Map plan, WriterCommitMessage[] messages, Long epoch, boolean aborts) {
-      List told = new ArrayList();
-      for (int i = 0; i < messages.length; i++) {
-        told.add(messages[i] == null ? null : text(((PythonWriterCommitMessage) messages[i]).pickledMessage()));
+    static void finish(Map<String, Object> plan, WriterCommitMessage[] messages, Long epoch, boolean aborts) {
+      List<Object> texts = new ArrayList<>();
+      for (WriterCommitMessage message : messages) {
+        texts.add(message == null ? null : text(((PythonWriterCommitMessage) message).pickledMessage()));
       }
-      Map question = Bridge.question(Protocol.FINISH_WRITE);
-      question.put(Protocol.WRITE, new HashMap());
+      Map<String, Object> question = Bridge.question(Protocol.FINISH_WRITE);
+      question.put(Protocol.WRITE, new HashMap<>());
       question.put(Protocol.WRITER, plan.get(Protocol.WRITER));
-      question.put(Protocol.MESSAGES, told);
+      question.put(Protocol.MESSAGES, texts);
       question.put(Protocol.EPOCH, epoch);
-      question.put(Protocol.ABORTS, Boolean.valueOf(aborts));
+      question.put(Protocol.ABORTS, aborts);
       question.put(Protocol.EXECUTION, SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY()));
       Bridge.ask(question, null);
     }
@@ -252,39 +252,39 @@ public final class LanceWrite {
   /** A write by tasks. */
   public static final class Batch implements BatchWrite {
     private final Planned write;
-    private final BatchWrite own;
+    private final BatchWrite sparkWrite;
     // Null as long as, or if, Spark's own write does it.
-    private Map plan = null;
+    private Map<String, Object> plan = null;
 
-    Batch(Planned write, BatchWrite own) {
+    Batch(Planned write, BatchWrite sparkWrite) {
       this.write = write;
-      this.own = own;
+      this.sparkWrite = sparkWrite;
     }
 
     public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo physical) {
       StructType schema = write.info().schema();
-      boolean batches = LanceTransport.batches(schema);
+      boolean batches = LanceTransport.writesBatches(schema);
       plan = write.plan(false, batches);
       if (plan == null) {
-        return own.createBatchWriterFactory(physical);
+        return sparkWrite.createBatchWriterFactory(physical);
       }
       if (!batches) {
-        return (DataWriterFactory) write.factory(PythonBatchWriterFactory.class, plan, schema, own);
+        return (DataWriterFactory) write.factory(PythonBatchWriterFactory.class, plan, schema, sparkWrite);
       }
-      Object made = write.factory(PythonBatchWriterFactory.class, plan, LanceTransport.batchSchema(), own);
+      Object factory = write.factory(PythonBatchWriterFactory.class, plan, LanceTransport.batchSchema(), sparkWrite);
       if (write.batches != null) {
         write.batches.run();
       }
-      return LanceTransport.batchFactory((DataWriterFactory) made, schema);
+      return LanceTransport.batchFactory((DataWriterFactory) factory, schema);
     }
 
     public boolean useCommitCoordinator() {
-      return own.useCommitCoordinator();
+      return sparkWrite.useCommitCoordinator();
     }
 
     public void commit(WriterCommitMessage[] messages) {
       if (plan == null) {
-        own.commit(messages);
+        sparkWrite.commit(messages);
       } else {
         Planned.finish(plan, messages, null, false);
       }
@@ -292,7 +292,7 @@ public final class LanceWrite {
 
     public void abort(WriterCommitMessage[] messages) {
       if (plan == null) {
-        own.abort(messages);
+        sparkWrite.abort(messages);
       } else {
         Planned.finish(plan, messages, null, true);
       }
@@ -302,24 +302,24 @@ public final class LanceWrite {
   /** The micro-batches of a stream. */
   public static final class Stream implements StreamingWrite {
     private final Planned write;
-    private final StreamingWrite own;
-    private Map plan = null;
+    private final StreamingWrite sparkWrite;
+    private Map<String, Object> plan = null;
 
-    Stream(Planned write, StreamingWrite own) {
+    Stream(Planned write, StreamingWrite sparkWrite) {
       this.write = write;
-      this.own = own;
+      this.sparkWrite = sparkWrite;
     }
 
     // Plans a micro-batch of upserts before its rows are planned; returns how they are sent to tasks, null if anyhow.
-    Map route(Object epoch) {
+    Map<String, Object> route(Object epoch) {
       if (plan != null || !(epoch instanceof Long) || !"upsert".equalsIgnoreCase(write.info.options().get(Protocol.MODE))) {
         return null;
       }
-      Map question = write.question(Protocol.PLAN_UPSERTS);
+      Map<String, Object> question = write.question(Protocol.PLAN_UPSERTS);
       question.put(Protocol.EPOCH, epoch);
-      question.put(Protocol.PARTITIONS, Integer.valueOf(((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions()));
-      plan = (Map) Bridge.ask(question, null);
-      return plan == null ? null : (Map) plan.get(Protocol.ROUTE);
+      question.put(Protocol.PARTITIONS, ((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions());
+      plan = (Map<String, Object>) Bridge.ask(question, null);
+      return plan == null ? null : (Map<String, Object>) plan.get(Protocol.ROUTE);
     }
 
     // Forgets the plan, so that the write is planned again, for rows that are sent anyhow.
@@ -330,18 +330,18 @@ public final class LanceWrite {
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo physical) {
       plan = plan == null ? write.plan(true, false) : plan;
       if (plan == null) {
-        return own.createStreamingWriterFactory(physical);
+        return sparkWrite.createStreamingWriterFactory(physical);
       }
-      return (StreamingDataWriterFactory) write.factory(PythonStreamingWriterFactory.class, plan, write.info().schema(), own);
+      return (StreamingDataWriterFactory) write.factory(PythonStreamingWriterFactory.class, plan, write.info().schema(), sparkWrite);
     }
 
     public boolean useCommitCoordinator() {
-      return own.useCommitCoordinator();
+      return sparkWrite.useCommitCoordinator();
     }
 
     public void commit(long epoch, WriterCommitMessage[] messages) {
       if (plan == null) {
-        own.commit(epoch, messages);
+        sparkWrite.commit(epoch, messages);
       } else {
         Planned.finish(plan, messages, Long.valueOf(epoch), false);
       }
@@ -349,7 +349,7 @@ public final class LanceWrite {
 
     public void abort(long epoch, WriterCommitMessage[] messages) {
       if (plan == null) {
-        own.abort(epoch, messages);
+        sparkWrite.abort(epoch, messages);
       } else {
         Planned.finish(plan, messages, Long.valueOf(epoch), true);
       }

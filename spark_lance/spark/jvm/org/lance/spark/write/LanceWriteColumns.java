@@ -8,10 +8,13 @@
 package org.lance.spark.write;
 
 import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.SortOrder;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
@@ -27,13 +30,13 @@ import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy;
 import org.apache.spark.sql.execution.datasources.v2.V2ExistingTableWriteExec;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.transport.LanceColumnCopies;
 import org.lance.spark.transport.LanceTransport;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 public final class LanceWriteColumns {
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
 
   private LanceWriteColumns() {}
 
@@ -48,15 +51,15 @@ public final class LanceWriteColumns {
     if (!(query instanceof LogicalRelation) && !(query instanceof DataSourceV2ScanRelation)) {
       return null;
     }
-    Seq own = new DataSourceV2Strategy(SparkSession.active()).apply(plan);
-    if (own.size() != 1 || !(own.apply(0) instanceof V2ExistingTableWriteExec)) {
+    Seq<SparkPlan> plans = new DataSourceV2Strategy(SparkSession.active()).apply(plan);
+    if (plans.size() != 1 || !(plans.apply(0) instanceof V2ExistingTableWriteExec)) {
       return null;
     }
-    V2ExistingTableWriteExec write = (V2ExistingTableWriteExec) own.apply(0);
+    V2ExistingTableWriteExec write = (V2ExistingTableWriteExec) plans.apply(0);
     if (!(write.write() instanceof LanceWrite.Planned)) {
       return null;
     }
-    return (SparkPlan) ((SparkPlan) own.apply(0)).withNewChildren((Seq) NONE.appended(new Node(write.write(), write.query())));
+    return (SparkPlan) ((SparkPlan) plans.apply(0)).withNewChildren(Seqs.of(new Node(write.write(), write.query())));
   }
 
   /** Hands on what its child has: as batches of columns, if the write takes them. */
@@ -69,43 +72,43 @@ public final class LanceWriteColumns {
       this.child = child;
     }
 
-    public RDD doExecute() {
+    public RDD<InternalRow> doExecute() {
       SparkPlan below = child instanceof WholeStageCodegenExec ? ((WholeStageCodegenExec) child).child() : child;
-      Seq wanted = below.output();
+      Seq<? extends NamedExpression> columns = below.output();
       if (below instanceof ProjectExec) {
-        wanted = ((ProjectExec) below).projectList();
+        columns = ((ProjectExec) below).projectList();
         below = ((ProjectExec) below).child();
       }
       SparkPlan scan = below instanceof ColumnarToRowExec ? ((ColumnarToRowExec) below).child() : null;
       scan = scan instanceof InputAdapter ? ((InputAdapter) scan).child() : scan;
-      int[] places = scan == null || !scan.supportsColumnar() ? null : places(wanted, scan.output());
+      int[] ordinals = scan == null || !scan.supportsColumnar() ? null : ordinals(columns, scan.output());
       LanceWrite.Planned planned = (LanceWrite.Planned) write;
-      if (places == null || places.length == 0 || !LanceTransport.batches(planned.info().schema())) {
+      if (ordinals == null || ordinals.length == 0 || !LanceTransport.writesBatches(planned.info().schema())) {
         return child.execute();
       }
-      LanceColumnCopies.Taking taking = new LanceColumnCopies.Taking(places);
-      planned.takesBatches(taking);
-      return scan.executeColumnar().toJavaRDD().mapPartitions(taking).rdd();
+      LanceColumnCopies.Taking function = new LanceColumnCopies.Taking(ordinals);
+      planned.takesBatches(function);
+      return scan.executeColumnar().toJavaRDD().mapPartitions(function).rdd();
     }
 
     // Where columns that are only chosen, and perhaps given names, stand in others; null if they are computed.
-    private static int[] places(Seq wanted, Seq there) {
-      int[] places = new int[wanted.size()];
-      for (int i = 0; i < places.length; i++) {
-        Expression column = (Expression) wanted.apply(i);
+    private static int[] ordinals(Seq<? extends NamedExpression> columns, Seq<Attribute> scanOutput) {
+      int[] ordinals = new int[columns.size()];
+      for (int i = 0; i < ordinals.length; i++) {
+        Expression column = (Expression) columns.apply(i);
         while (column instanceof Alias) {
           column = ((Alias) column).child();
         }
-        places[i] = -1;
-        for (int j = 0; places[i] < 0 && j < there.size() && column instanceof AttributeReference; j++) {
-          Object id = ((NamedExpression) there.apply(j)).exprId();
-          places[i] = ((NamedExpression) column).exprId().equals(id) ? j : -1;
+        ordinals[i] = -1;
+        for (int j = 0; ordinals[i] < 0 && j < scanOutput.size() && column instanceof AttributeReference; j++) {
+          Object id = ((NamedExpression) scanOutput.apply(j)).exprId();
+          ordinals[i] = ((NamedExpression) column).exprId().equals(id) ? j : -1;
         }
-        if (places[i] < 0) {
+        if (ordinals[i] < 0) {
           return null;
         }
       }
-      return places;
+      return ordinals;
     }
 
     // What executors get where a task refers to a plan: they have no class of ours.
@@ -121,7 +124,7 @@ public final class LanceWriteColumns {
       return nodeName();
     }
 
-    public Seq output() {
+    public Seq<Attribute> output() {
       return child.output();
     }
 
@@ -129,12 +132,12 @@ public final class LanceWriteColumns {
       return child.outputPartitioning();
     }
 
-    public Seq outputOrdering() {
+    public Seq<SortOrder> outputOrdering() {
       return child.outputOrdering();
     }
 
-    public Seq children() {
-      return (Seq) NONE.appended(child);
+    public Seq<SparkPlan> children() {
+      return Seqs.of(child);
     }
 
     public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {

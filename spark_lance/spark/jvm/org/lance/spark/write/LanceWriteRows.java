@@ -22,6 +22,7 @@ import org.apache.spark.sql.catalyst.expressions.CreateArray;
 import org.apache.spark.sql.catalyst.expressions.CreateNamedStruct;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
@@ -37,6 +38,7 @@ import org.apache.spark.sql.catalyst.plans.logical.RebalancePartitions;
 import org.apache.spark.sql.catalyst.plans.logical.Sort;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.execution.LocalLimitExec;
 import org.apache.spark.sql.execution.LocalTableScanExec;
 import org.apache.spark.sql.execution.LogicalRDD;
@@ -51,8 +53,8 @@ import org.apache.spark.sql.execution.datasources.v2.V2CommandExec;
 import org.apache.spark.sql.execution.datasources.v2.V2ExistingTableWriteExec;
 import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.execution.metric.SQLMetrics$;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.AtomicType;
 import org.apache.spark.sql.types.BinaryType;
@@ -63,12 +65,12 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.rowlevel.LanceAtHand;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 public final class LanceWriteRows {
-  private static final Seq NONE = (Seq) scala.collection.immutable.Nil$.MODULE$;
   // How many times larger the rows of a file or of a cache may be than it is.
   private static final int COMPRESSED = 16;
   // Bytes of a constant that may be in every row.
@@ -78,7 +80,7 @@ public final class LanceWriteRows {
 
   // The plan of a write that the driver does itself; null if tasks are to do it, or it is not ours.
   public static SparkPlan planned(LogicalPlan plan) {
-    scala.Option write = null;
+    scala.Option<Write> write = null;
     LogicalPlan query = null;
     if (plan instanceof AppendData) {
       write = ((AppendData) plan).write();
@@ -98,11 +100,11 @@ public final class LanceWriteRows {
     if (!isSmall(rows)) {
       return null;
     }
-    Seq own = new DataSourceV2Strategy(SparkSession.active()).apply(plan);
-    if (own.size() != 1 || !(own.apply(0) instanceof V2ExistingTableWriteExec)) {
+    Seq<SparkPlan> plans = new DataSourceV2Strategy(SparkSession.active()).apply(plan);
+    if (plans.size() != 1 || !(plans.apply(0) instanceof V2ExistingTableWriteExec)) {
       return null;
     }
-    return new Command((SparkPlan) own.apply(0), new PlanLater(rows), rows == query ? null : new PlanLater(query), null);
+    return new Command((SparkPlan) plans.apply(0), new PlanLater(rows), rows == query ? null : new PlanLater(query), null);
   }
 
   // A query without the nodes that cluster its rows for a partitioned table.
@@ -128,8 +130,8 @@ public final class LanceWriteRows {
   private static boolean isSmall(LogicalPlan query) {
     try {
       long rows = mostRows();
-      scala.Option most = query.maxRows();
-      boolean fits = rows > 0 && (most.isEmpty() || ((Long) most.get()).longValue() <= rows);
+      scala.Option<Object> most = query.maxRows();
+      boolean fits = rows > 0 && (most.isEmpty() || (Long) most.get() <= rows);
       return fits && isSmall(query, mostBytes());
     } catch (NumberFormatException noNumber) {
       // What is wrong with the setting, a read says.
@@ -142,15 +144,15 @@ public final class LanceWriteRows {
       return plan.stats().sizeInBytes().$less$eq(scala.math.BigInt.apply(bytes));
     }
     if (plan instanceof LogicalRDD) {
-      return isHandedOver(((LogicalRDD) plan).rdd(), bytes);
+      return isPickled(((LogicalRDD) plan).rdd(), bytes);
     }
     if (plan instanceof LogicalRelation || plan instanceof DataSourceV2ScanRelation || plan instanceof InMemoryRelation) {
       return plan.stats().sizeInBytes().$less$eq(scala.math.BigInt.apply(bytes / COMPRESSED));
     }
     if (plan instanceof Project) {
-      Seq columns = ((Project) plan).projectList();
-      for (int i = 0; i < columns.size(); i++) {
-        if (!isPlain((Expression) columns.apply(i))) {
+      Seq<NamedExpression> columns = ((Project) plan).projectList();
+      for (NamedExpression column : Seqs.view(columns)) {
+        if (!isPlain((Expression) column)) {
           return false;
         }
       }
@@ -161,26 +163,26 @@ public final class LanceWriteRows {
   }
 
   // Whether the rows are objects that Python has pickled for the driver, as for a DataFrame that is made of a list.
-  private static boolean isHandedOver(RDD rdd, long bytes) {
+  private static boolean isPickled(RDD<InternalRow> rdd, long bytes) {
     while (rdd instanceof MapPartitionsRDD && rdd.dependencies().size() == 1) {
-      rdd = ((Dependency) rdd.dependencies().apply(0)).rdd();
+      rdd = ((Dependency<InternalRow>) rdd.dependencies().apply(0)).rdd();
     }
     if (!(rdd instanceof ParallelCollectionRDD)) {
       return false;
     }
-    long found = 0;
+    long total = 0;
     Partition[] partitions = rdd.partitions();
-    for (int i = 0; i < partitions.length; i++) {
-      scala.collection.Iterator objects = ((ParallelCollectionPartition) partitions[i]).iterator();
+    for (Partition partition : partitions) {
+      scala.collection.Iterator<Object> objects = ((ParallelCollectionPartition<Object>) partition).iterator();
       while (objects.hasNext()) {
         Object pickled = objects.next();
         if (!(pickled instanceof byte[])) {
           return false;
         }
-        found += ((byte[]) pickled).length;
+        total += ((byte[]) pickled).length;
       }
     }
-    return found <= bytes;
+    return total <= bytes;
   }
 
   // Whether values are not larger than what they are made of, but for some bytes.
@@ -191,77 +193,78 @@ public final class LanceWriteRows {
       return true;
     }
     if (value instanceof Literal) {
-      Object held = ((Literal) value).value();
-      boolean isShort = held instanceof UTF8String && ((UTF8String) held).numBytes() <= SHORT;
-      boolean isFew = held instanceof ArrayData && ((ArrayData) held).numElements() <= SHORT / 8
+      Object literal = ((Literal) value).value();
+      boolean isShort = literal instanceof UTF8String && ((UTF8String) literal).numBytes() <= SHORT;
+      boolean isFew = literal instanceof ArrayData && ((ArrayData) literal).numElements() <= SHORT / 8
           && ((ArrayType) type).elementType() instanceof NumericType;
-      return held == null || isShort || isFew || (held instanceof byte[] && ((byte[]) held).length <= SHORT);
+      return literal == null || isShort || isFew || (literal instanceof byte[] && ((byte[]) literal).length <= SHORT);
     }
-    boolean keeps = value instanceof Alias || value instanceof Cast || value instanceof CreateArray
+    boolean isPlain = value instanceof Alias || value instanceof Cast || value instanceof CreateArray
         || value instanceof CreateNamedStruct;
-    for (int i = 0; keeps && i < value.children().size(); i++) {
-      keeps = isPlain((Expression) value.children().apply(i));
+    for (Expression child : Seqs.view(value.children())) {
+      isPlain = isPlain && isPlain(child);
     }
-    return keeps;
+    return isPlain;
   }
 
   /** Writes rows in the driver, and leaves to tasks what turns out to be more. */
   public static final class Command extends V2CommandExec {
     // Spark's own node for the write.
-    private final SparkPlan own;
+    private final SparkPlan sparkWrite;
     private final SparkPlan rows;
-    // The same rows as a partitioned table wants them for tasks; null for other tables.
+    // The same rows, clustered for the tasks of a partitioned table; null for other tables.
     private final SparkPlan clustered;
-    private final scala.collection.immutable.Map metrics;
+    private final scala.collection.immutable.Map<String, SQLMetric> metrics;
 
-    public Command(SparkPlan own, SparkPlan rows, SparkPlan clustered, scala.collection.immutable.Map metrics) {
-      this.own = own;
+    public Command(
+        SparkPlan sparkWrite, SparkPlan rows, SparkPlan clustered, scala.collection.immutable.Map<String, SQLMetric> metrics) {
+      this.sparkWrite = sparkWrite;
       this.rows = rows;
       this.clustered = clustered;
       this.metrics = metrics != null
           ? metrics
-          : new scala.collection.immutable.Map.Map1(
-              "numOutputRows", SQLMetrics$.MODULE$.createMetric(own.session().sparkContext(), "number of output rows"));
+          : new scala.collection.immutable.Map.Map1<>(
+              "numOutputRows", SQLMetrics$.MODULE$.createMetric(sparkWrite.session().sparkContext(), "number of output rows"));
     }
 
-    public Seq run() {
-      LanceWrite.Planned write = (LanceWrite.Planned) ((V2ExistingTableWriteExec) own).write();
+    public Seq<InternalRow> run() {
+      LanceWrite.Planned write = (LanceWrite.Planned) ((V2ExistingTableWriteExec) sparkWrite).write();
       String stream = stream(write.info().schema());
-      Map answer = null;
+      Map<String, Number> answer = null;
       if (stream != null) {
-        Map question = write.question(Protocol.WRITE_ROWS);
+        Map<String, Object> question = write.question(Protocol.WRITE_ROWS);
         question.put(Protocol.ARROW, stream);
-        answer = (Map) Bridge.ask(question, null);
+        answer = (Map<String, Number>) Bridge.ask(question, null);
       }
       if (answer == null) {
-        return ((V2CommandExec) own.withNewChildren((Seq) NONE.appended(clustered == null ? rows : clustered))).run();
+        return ((V2CommandExec) sparkWrite.withNewChildren(Seqs.of(clustered == null ? rows : clustered))).run();
       }
-      tell(((Number) answer.get(Protocol.ROWS)).longValue());
-      ((V2ExistingTableWriteExec) own).refreshCache().apply();
-      return NONE;
+      reportRows(((Number) answer.get(Protocol.ROWS)).longValue());
+      ((V2ExistingTableWriteExec) sparkWrite).refreshCache().apply();
+      return Seqs.empty();
     }
 
     // The rows as a stream of Arrow, as tasks get them; null if they are too many.
     private String stream(StructType schema) {
       long most = mostRows();
-      InternalRow[] found = rows instanceof LocalTableScanExec
+      InternalRow[] collected = rows instanceof LocalTableScanExec
           ? rows.executeCollect()
           : new LocalLimitExec((int) most + 1, rows).executeCollect();
-      if (found.length > most) {
+      if (collected.length > most) {
         return null;
       }
-      byte[] bytes = LanceAtHand.stream(found, schema, conf());
+      byte[] bytes = LanceAtHand.stream(collected, schema, conf());
       return bytes.length > mostBytes() ? null : LanceWrite.text(bytes);
     }
 
-    private void tell(long count) {
+    private void reportRows(long count) {
       ((SQLMetric) metrics.apply("numOutputRows")).add(count);
       String id = sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
       SQLMetrics$.MODULE$.postDriverMetricUpdates(
-          sparkContext(), id, (Seq) NONE.appended(metrics.apply("numOutputRows")));
+          sparkContext(), id, Seqs.of(metrics.apply("numOutputRows")));
     }
 
-    public scala.collection.immutable.Map metrics() {
+    public scala.collection.immutable.Map<String, SQLMetric> metrics() {
       return metrics;
     }
 
@@ -270,20 +273,21 @@ public final class LanceWriteRows {
     }
 
     public String simpleString(int most) {
-      return "LanceWriteRows " + ((V2ExistingTableWriteExec) own).write() + " [by the driver]";
+      return "LanceWriteRows " + ((V2ExistingTableWriteExec) sparkWrite).write() + " [by the driver]";
     }
 
-    public Seq output() {
-      return NONE;
+    public Seq<Attribute> output() {
+      return Seqs.empty();
     }
 
-    public Seq children() {
-      Seq first = (Seq) NONE.appended(rows);
-      return clustered == null ? first : (Seq) first.appended(clustered);
+    public Seq<SparkPlan> children() {
+      Seq<SparkPlan> children = Seqs.of(rows);
+      return clustered == null ? children : (Seq<SparkPlan>) children.appended(clustered);
     }
 
     public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {
-      return new Command(own, (SparkPlan) children.apply(0), clustered == null ? null : (SparkPlan) children.apply(1), metrics);
+      SparkPlan second = clustered == null ? null : (SparkPlan) children.apply(1);
+      return new Command(sparkWrite, (SparkPlan) children.apply(0), second, metrics);
     }
 
     public boolean canEqual(Object other) {
@@ -296,7 +300,7 @@ public final class LanceWriteRows {
     }
 
     public Object productElement(int which) {
-      return which == 0 ? own : which == 1 ? (Object) rows : which == 2 ? clustered : metrics;
+      return which == 0 ? sparkWrite : which == 1 ? (Object) rows : which == 2 ? clustered : metrics;
     }
   }
 }
