@@ -176,14 +176,14 @@ public final class Bridge {
     final String reason;
 
     NoSuchBranchException(Identifier identifier, String reason) {
-      super("TABLE_OR_VIEW_NOT_FOUND", told(identifier, reason), scala.Option.empty());
+      super("TABLE_OR_VIEW_NOT_FOUND", parameters(identifier, reason), scala.Option.empty());
       this.reason = reason;
     }
 
-    private static scala.collection.immutable.Map<String, String> told(Identifier identifier, String reason) {
-      scala.collection.immutable.Map<String, String> told = new NoSuchTableException(identifier).messageParameters();
+    private static scala.collection.immutable.Map<String, String> parameters(Identifier identifier, String reason) {
+      scala.collection.immutable.Map<String, String> parameters = new NoSuchTableException(identifier).messageParameters();
       return (scala.collection.immutable.Map<String, String>)
-          told.updated("relationName", told.apply("relationName") + " (" + reason + ")");
+          parameters.updated("relationName", parameters.apply("relationName") + " (" + reason + ")");
     }
   }
 
@@ -219,7 +219,7 @@ public final class Bridge {
 
   // What an exception that Spark takes for "look elsewhere" says, with the whole name, as one that ends the statement.
   public static AnalysisException missing(NoSuchTableException problem, String catalog, Identifier identifier) {
-    scala.collection.immutable.Map<String, String> told = problem.messageParameters();
+    scala.collection.immutable.Map<String, String> parameters = problem.messageParameters();
     String displayName = quoted(catalog, identifier);
     if (problem instanceof NoSuchBranchException) {
       displayName += " (" + ((NoSuchBranchException) problem).reason + ")";
@@ -229,9 +229,9 @@ public final class Bridge {
     whole.put("searchPath", "[`" + catalog + "`]");
     for (String name : whole.keySet()) {
       // Older releases have no search path.
-      told = told.contains(name) ? (scala.collection.immutable.Map<String, String>) told.updated(name, whole.get(name)) : told;
+      parameters = parameters.contains(name) ? (scala.collection.immutable.Map<String, String>) parameters.updated(name, whole.get(name)) : parameters;
     }
-    return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", told);
+    return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", parameters);
   }
 
   /** A name as Spark's errors write it. */

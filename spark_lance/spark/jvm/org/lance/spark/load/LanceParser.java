@@ -226,25 +226,25 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   // The CALL that does what a statement says, if its table is in a catalog of ours; null if not.
   private String call(String text) {
     for (String[] statement : STATEMENTS) {
-      Matcher found = matcher(statement[0], text, "\\s*;?\\s*");
-      if (found.matches()) {
-        String table = found.group(group(statement));
+      Matcher match = matcher(statement[0], text, "\\s*;?\\s*");
+      if (match.matches()) {
+        String table = match.group(group(statement));
         String owner = catalogOf(table);
         boolean isOther = isOfSpark(statement[0]) && "spark_catalog".equals(owner) && !isRegistered(table);
-        return owner == null || isOther ? null : call(owner, statement, found);
+        return owner == null || isOther ? null : call(owner, statement, match);
       }
     }
     return null;
   }
 
-  private static String call(String owner, String[] statement, Matcher found) {
+  private static String call(String owner, String[] statement, Matcher match) {
     String[] procedure = statement[1].split(":");
     StringBuilder call = new StringBuilder("CALL `" + owner.replace("`", "``") + "`.system." + procedure[0] + "(");
-    call.append((procedure.length > 1 ? procedure[1] : "table") + " => " + literal(unquoted(found.group(group(statement)))));
+    call.append((procedure.length > 1 ? procedure[1] : "table") + " => " + literal(unquoted(match.group(group(statement)))));
     // Behind the table, unless its group is a later one.
     int before = group(statement) == 1 ? 0 : 1;
     for (int i = 2; i < statement.length; i++) {
-      String value = found.group(i - before);
+      String value = match.group(i - before);
       String[] parameter = statement[i].split(" ");
       if (value == null || parameter[1].equals("skip")) {
         continue;
@@ -281,18 +281,18 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
 
   private String help(String text) {
     for (String[] array : STATEMENTS) {
-      Matcher found = matcher(array[0], text, "\\s*;?\\s*");
-      if (found.matches() && catalogOf(found.group(group(array))) == null) {
-        return text.trim().split("\\s+")[0].toUpperCase() + " of " + found.group(group(array)) + " is not in Spark's grammar: for a "
-            + "Lance table write " + call(catalog, array, found);
+      Matcher match = matcher(array[0], text, "\\s*;?\\s*");
+      if (match.matches() && catalogOf(match.group(group(array))) == null) {
+        return text.trim().split("\\s+")[0].toUpperCase() + " of " + match.group(group(array)) + " is not in Spark's grammar: for a "
+            + "Lance table write " + call(catalog, array, match);
       }
     }
     for (String[] form : FORMS) {
-      Matcher found = matcher(form[0], text, ".*");
-      if (found.matches()) {
-        Object[] parts = new Object[found.groupCount()];
+      Matcher match = matcher(form[0], text, ".*");
+      if (match.matches()) {
+        Object[] parts = new Object[match.groupCount()];
         for (int j = 0; j < parts.length; j++) {
-          parts[j] = found.group(j + 1);
+          parts[j] = match.group(j + 1);
         }
         return "this statement is not understood: for a Lance table write " + String.format(form[1], parts);
       }
