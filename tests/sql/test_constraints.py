@@ -135,7 +135,12 @@ def test_every_write_checks_constraints(
 def test_constraints_of_tables(session: SparkSession) -> None:
     session.sql("CREATE TABLE lance.t AS SELECT 1 AS id, 'a' AS s").collect()
     table = LanceTable.forName(session, "lance.t")
-    others = ("rand() > 0.5", "id > (SELECT 1)", "sum(id) > 0")
+    others = (
+        "rand() > 0.5",
+        "id > (SELECT 1)",
+        "sum(id) > 0",
+        "id > java_method('java.lang.Math', 'abs', 1)",
+    )
     for expression in ("id", "missing > 1", "1 = 1", "id >", *others):
         with pytest.raises(ConstraintError):
             table.addConstraint("c", expression)

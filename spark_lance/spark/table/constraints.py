@@ -19,7 +19,13 @@ from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import arrow_schema, spark_field
 from spark_lance.spark.table.expressions import analysed
 from spark_lance.table.commits.constraints import use_engine
-from spark_lance.table.schema.constraints import CHECK, Constraint, column_names, constraint_setting
+from spark_lance.table.schema.constraints import (
+    CHECK,
+    Constraint,
+    check_calls,
+    column_names,
+    constraint_setting,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +60,7 @@ def _check_columns(spark: SparkSession, schema: Schema, name: str, expression: s
     Raises:
         ConstraintError: it is no condition on them.
     """
+    check_calls(name, expression)
     fields = schema.fields
     columns = column_names(expression, [field.name for field in fields])
     if match := _NOT_OF_THE_ROW.search(re.sub(r"'[^']*'", "''", expression)):

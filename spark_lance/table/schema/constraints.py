@@ -37,6 +37,9 @@ _TYPES = ("check", "primary_key", "unique", "foreign_key")
 _NAME = re.compile(r"[\w .-]{1,128}")
 # Text that SQL parsers read in different ways: escapes, double quotes and comments.
 _AMBIGUOUS = re.compile(r"[\\\"]|--|/\*")
+# Functions of Spark that call any method of the JVM, and the way to call a function by a text. A table may
+# come from somebody else, so an expression with one of these names is not evaluated.
+_CALLS_CODE = re.compile(r"\b(reflect|try_reflect|java_method|identifier)\b", re.IGNORECASE)
 _WORD = re.compile(r"`((?:[^`]|``)+)`|'(?:[^'\\]|\\.|'')*'|([^\W\d]\w*)")
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">=", "is_same"})
 _CONNECTIVES = frozenset({"and", "or", "not"})
@@ -73,6 +76,7 @@ class Constraint:
 
         Raises:
             FormatError: they are no constraint that this release knows.
+            ConstraintError: the expression may call code.
         """
         try:
             lists = {key: tuple(values.get(key) or ()) for key in ("columns", "references", "table")}
@@ -83,6 +87,8 @@ class Constraint:
             raise FormatError(
                 f"{CONSTRAINTS}{name} is no constraint that this release knows: {str(values)[:80]}"
             ) from error
+        if result.type == CHECK:
+            check_calls(name, str(result.expression))
         return result
 
     def described(self) -> dict[str, Any]:
@@ -108,6 +114,19 @@ class Constraint:
             f"({', '.join(f'`{name}`' for name in self.references)})",
         }[self.type]
         return f"{text}{' ENFORCED' if self.enforced else ' NOT ENFORCED'}{' RELY' if self.rely else ''}"
+
+
+def check_calls(name: str, expression: str) -> None:
+    """Refuse an expression that may call methods of the JVM.
+
+    Raises:
+        ConstraintError: it has the name of such a function.
+    """
+    if match := _CALLS_CODE.search(expression):
+        raise ConstraintError(
+            f"constraint {name} ({expression[:80]}) may call code by {match[0]!r}: use columns, literals and "
+            "other functions"
+        )
 
 
 def constraint_setting(constraint: Constraint) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,19 @@ def test_values_are_compared_as_spark_does(tmp_path: Path) -> None:
     with pytest.raises(ConstraintError, match=r"f = 0\.1"):
         latest(table).settings.add_constraint("tenth", "f != 0.10000000149011612")
     latest(table).settings.add_constraint("tenth", "f <> 0.1")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "reflect('java.lang.System', 'exit', 0)",
+        "`Java_Method` ('a', 'b')",
+        "IDENTIFIER('ref' || 'lect')('a', 'b')",
+    ],
+)
+def test_an_expression_of_somebody_else_calls_no_code(tmp_path: Path, call: str) -> None:
+    constraint = json.dumps(
+        {"type": "check", "expression": f"id > {call}", "columns": ["id"], "enforced": True}
+    )
+    with pytest.raises(ConstraintError, match="may call code by"):
+        table_constraints({"spark_lance.constraints.c": constraint})
