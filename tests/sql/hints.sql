@@ -40,6 +40,20 @@ ANALYZE TABLES IN lance.nope COMPUTE STATISTICS;
 ! SCHEMA_NOT_FOUND
 SELECT id FROM h WHERE _metadata.file_path = 'x';
 ! write _rowid, _rowaddr, _fragid, _row_created_at_version or _row_last_updated_at_version; SELECT * FROM <catalog>
+UPDATE h SET m = 1 WHERE _metadata.file_path = 'x';
+! a Lance table has no _metadata, as several files have the columns of a row: write _rowid
+UPDATE h SET m = _metadata.file_size;
+! a Lance table has no _metadata
+DELETE FROM h WHERE _metadata.file_path = 'x';
+! a Lance table has no _metadata
+DELETE FROM h WHERE EXISTS (SELECT 1 FROM lance.h AS o WHERE o.id = h._metadata.row_id);
+! a Lance table has no _metadata
+MERGE INTO h USING lance.h AS o ON h.id = o.id AND h._metadata.file_path = 'x' WHEN MATCHED THEN DELETE;
+! a Lance table has no _metadata
+CREATE TABLE own AS SELECT 1 AS id, named_struct('file_path', 'x') AS _metadata;
+UPDATE own SET id = 2 WHERE _metadata.file_path = 'x';
+SELECT id FROM own WHERE _metadata.file_path = 'x';
+> 2
 SELECT count(_rowid), count(_rowaddr), count(_fragid), min(_row_created_at_version) > 0 FROM h WHERE id = 3;
 > 1 | 1 | 1 | True
 SELECT max(_row_last_updated_at_version) > 0, (SELECT count(*) > 0 FROM lance.db.h.data_files) FROM h;

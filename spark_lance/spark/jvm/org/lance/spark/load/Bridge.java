@@ -286,14 +286,19 @@ public final class Bridge {
         : (WriteBuilder) unit.call("builder", byDefault, displayName, source, info, transforms, declaration, own);
   }
 
+  /** The refusal of _metadata, with the columns to use instead. */
+  public static UnsupportedOperationException noFileMetadata() {
+    return new UnsupportedOperationException(
+        "a Lance table has no " + FILE_METADATA + ", as several files have the columns of a row: write _rowid, _rowaddr, _fragid, "
+            + "_row_created_at_version or _row_last_updated_at_version; SELECT * FROM <catalog>.<namespace>.<table>.data_files lists the files");
+  }
+
   // The columns to read: those that are required, and at least one in Spark 4.0, which loses rows without columns.
   public static StructType readable(StructType required, StructType all) {
     // LanceTable has a column of the name, so that reads of it end here.
     if (Arrays.asList((Object[]) required.fieldNames()).contains(FILE_METADATA)
         && !Arrays.asList((Object[]) all.fieldNames()).contains(FILE_METADATA)) {
-      throw new UnsupportedOperationException(
-          "a Lance table has no " + FILE_METADATA + ", as several files have the columns of a row: write _rowid, _rowaddr, _fragid, "
-              + "_row_created_at_version or _row_last_updated_at_version; SELECT * FROM <catalog>.<namespace>.<table>.data_files lists the files");
+      throw noFileMetadata();
     }
     if (required.length() > 0 || all.length() == 0 || Shim.keepsReadPlan()) {
       return required;

@@ -17,6 +17,7 @@ import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.ScalarSubquery;
 import org.apache.spark.sql.types.StructType;
+import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Seqs;
 import scala.collection.immutable.Seq;
 
@@ -47,7 +48,11 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
   public Object applyOrElse(Object node, scala.Function1 otherwise) {
     if (node instanceof ScalarSubquery && isDefinedAt(node)) {
       // What it names is read; it stays as it is, as it is put into a plan and not into a Column.
-      needs.addAll(LanceQueries.neededNames((Expression) node, target.names));
+      Set<Object> names = new LinkedHashSet<>(LanceQueries.neededNames((Expression) node, target.names));
+      for (Object name : names) {
+        refuseFileMetadata(name);
+      }
+      needs.addAll(names);
       return queries.add((Expression) node);
     }
     if (node instanceof AttributeReference) {
@@ -55,6 +60,7 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
       Object targetName = target.names.get(id);
       Object sourceName = sourceNames.get(id);
       if (targetName != null) {
+        refuseFileMetadata(targetName);
         needs.add(targetName);
         return qualified(ofTarget, targetName);
       }
@@ -74,6 +80,12 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
       return new UnresolvedExtractValue(child, Literal$.MODULE$.apply(field((Expression) node)));
     }
     return otherwise.apply(node);
+  }
+
+  private void refuseFileMetadata(Object name) {
+    if (Bridge.FILE_METADATA.equals(name) && !target.hasColumn(Bridge.FILE_METADATA)) {
+      throw Bridge.noFileMetadata();
+    }
   }
 
   private boolean isRenamed(Expression expression) {

@@ -21,6 +21,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.plans.logical.View;
+import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
@@ -128,6 +129,15 @@ public final class LanceTarget {
   // Whether Spark has added the columns of MERGE WITH SCHEMA EVOLUTION to the table by now.
   public boolean evolves() {
     return relation.table().capabilities().contains(Shim.schemaEvolution());
+  }
+
+  /** Whether the table itself has a column, and not Spark as a hidden one. */
+  public boolean hasColumn(String name) {
+    boolean result = false;
+    for (Column column : relation.table().columns()) {
+      result = result || column.name().equals(name);
+    }
+    return result;
   }
 
   private boolean isLance(DataSourceV2Relation relation) {
