@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,11 @@ class Site:
         text = text.replace("DeltaTable", "LanceTable").replace("convertToDelta", "convertToLance")
         text = re.sub(r"from delta(?:\.tables)? import [^\n]*|from delta import [^\n]*", "", text)
         text = re.sub(r"""(['"])(?:delta|iceberg)\1""", "'lance'", text)
-        text = text.replace("spark_catalog.", "catalog_name.").replace(".delta(", ".lance(")
+        text = text.replace("spark_catalog.", "catalog_name.")
+        # Scala's implicit methods of readers and writers.
+        text = re.sub(r"(\bread(?:Stream)?\b[^\n]*)\.delta\(", r"\1.format('lance').load(", text)
+        text = re.sub(r"(\bwriteStream\b[^\n]*)\.delta\(", r"\1.format('lance').start(", text)
+        text = re.sub(r"(\bwrite\b[^\n]*)\.delta\(", r"\1.format('lance').save(", text)
         text = self._placeholders(text, language)
         text = self._moments(text)
         return _PATH.sub(lambda match: f"{match[1]}{self._path(match[2])}{match[1]}", text)
@@ -199,19 +203,26 @@ class Site:
                 f"last_week = spark.sql(\"SELECT '{self.moment}'\")",
             )
         text = re.sub(
+            r"""(['"])SELECT CAST\(date_sub\(current_date\(\), \d\) AS STRING\)\1""",
+            f"\"SELECT '{self.moment}'\"",
+            text,
+        )
+        text = re.sub(
             r"SELECT CAST\(date_sub\(current_date\(\), \d\) AS STRING\)", f"SELECT '{self.moment}'", text
         )
         text = re.sub(r"(VERSION\s+AS OF\s+|versionAsOf['\"], *)\d+", r"\g<1>1", text, flags=re.IGNORECASE)
         text = re.sub(r"(['\"])(?:63874143573109|87647489814522183702)\1", "'2'", text)
         text = re.sub(r"\b10963874102873\b|(?<=VERSION AS OF )\d+|(?<=OF VERSION )\d+", "1", text)
         text = re.sub(r"ARRAY\(123\)", "ARRAY(1)", text)
+        text = re.sub(r"(endingVersion['\"],|table_changes\('\w+', \d,) *10\b", r"\1 2", text)
+        text = re.sub(r"(startingVersion['\"], *['\"])5(?=['\"])", r"\g<1>1", text)
         return re.sub(r"((?:startingVersion|tableName)'?,) 0\b", r"\1 1", text).replace(
             "restoreToVersion(0)", "restoreToVersion(1)"
         )
 
     @property
     def moment(self) -> str:
-        return (datetime.now() + timedelta(seconds=-1)).strftime("%Y-%m-%d %H:%M:%S.%f")
+        return datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")
 
     @property
     def seconds(self) -> int:
@@ -225,6 +236,7 @@ class Site:
 
     def prepare(self, text: str) -> None:
         """Make the tables that a statement mentions, with the columns that it names."""
+        text = re.sub(r"^from [\w.]+ import [^\n]*$", "", text, flags=re.MULTILINE)
         creates = re.match(r"CREATE\s+(?:EXTERNAL )?TABLE\s+(?:IF NOT EXISTS )?(\S+)", text, re.IGNORECASE)
         if creates and not creates[1].startswith(("lance.`", "parquet.`")):
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace(creates[1])}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,7 +135,13 @@ def _sql(code: str) -> Iterator[str | None]:
             if text.startswith("spark."):
                 yield from _python(text)
                 continue
-            yield None if _PARTS_OF_GRAMMAR.search(text) else text
+            if _PARTS_OF_GRAMMAR.search(text):
+                yield None
+                continue
+            # A line for each of several queries.
+            queries = text.split("\n")
+            whole = all(re.match(r"SELECT\b.*\bFROM\b", query, re.IGNORECASE) for query in queries)
+            yield from queries if whole else [text]
 
 
 def _python(code: str) -> Iterator[str | None]:
@@ -143,7 +149,12 @@ def _python(code: str) -> Iterator[str | None]:
     code = re.sub(r"#[^\n]*$", "", code, flags=re.MULTILINE)
     code = re.sub(r"[ \t]*\\?\s*\n(?:[ \t]*\n)*[ \t]*\.(?=\w)", ".", code)
     code = re.sub(r"\\[ \t]*$", "", code, flags=re.MULTILINE).replace("<-", "<")
-    code = re.sub(r"<([\w-]+)>", lambda match: f'"<{match[1]}>"', re.sub(r'"<([^"]*)>"', r"<\1>", code))
+    # A placeholder becomes a text, unless it is in one.
+    code = re.sub(
+        r"""("[^"\n]*"|'[^'\n]*')|<([\w-]+)>""",
+        lambda match: match[1] or f'"<{match[2]}>"',
+        code,
+    )
     code = textwrap.dedent(code)
     try:
         body = ast.parse(code).body
@@ -166,13 +177,20 @@ def _has_call(node: ast.AST) -> bool:
     return any(isinstance(part, ast.Call) for part in ast.walk(node))
 
 
-_SCALA = (
+def _clause(match: re.Match[str]) -> str:
+    """Return a clause of a merge as one call."""
+    return f".when{match[1]}{match[2][0].upper()}{match[2][1:]}()"
+
+
+_SCALA: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"/\*.*?\*/", ""),
     (r"(?<!:)//[^\n]*", ""),
     (r"\bval\s+(\w+)(?:\s*:\s*\w+)?\s*=", r"\1 ="),
     (r'\$"([\w.]+)"', r'col("\1")'),
     (r"'(\w+)(?=\W)(?!')", r'col("\1")'),
     (r"===", "=="),
+    (r"\.(update|insert)Expr\(", r".\1("),
+    (r"\.when(Matched|NotMatched|NotMatchedBySource)\(\)\s*\.(updateAll|insertAll|delete)\(\)", _clause),
     (r"\b(\d+)L\b", r"\1"),
     (r"\btrue\b", "True"),
     (r"\bfalse\b", "False"),

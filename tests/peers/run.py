@@ -98,6 +98,7 @@ def _run(site: Site, values: dict[str, Any], page: Page, statement: Statement) -
             page.name, statement.number, statement.language, Outcome.REFUSED, text, f"PREPARE {_line(error)}"
         )
     text = site.replaced(statement.text, statement.language)
+    values["timestamp_string"] = site.moment
     try:
         frame = site.spark.sql(text) if statement.language == "sql" else _program(site, values, text)
         if isinstance(frame, DataFrame):

@@ -35,7 +35,13 @@ from spark_lance.spark.scan import changes
 from spark_lance.spark.scan import search as searches
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.sql.catalogs import BridgeRequest
-from spark_lance.spark.sql.search_functions import HYBRID_KEYS, SEARCH_FUNCTIONS, TEXT_KEYS, VECTOR_KEYS
+from spark_lance.spark.sql.search_functions import (
+    CHANGE_FUNCTIONS,
+    HYBRID_KEYS,
+    SEARCH_FUNCTIONS,
+    TEXT_KEYS,
+    VECTOR_KEYS,
+)
 from spark_lance.spark.sql.tables import resolve_table
 from spark_lance.spark.table.batch_search import WordsPlan, answers_to_each, any_vector, nearest_to_each
 from spark_lance.spark.table.expressions import quoted
@@ -191,7 +197,7 @@ _REFINE = 10
 def search(question: BridgeRequest) -> dict[str, Any]:
     """Return the relation of what a search finds: name, schema, options of the read, how it is done."""
     request = question.request
-    if request["function"] == "table_changes":
+    if request["function"] in CHANGE_FUNCTIONS:
         return _table_changes(question)
     arguments = _arguments(request["function"], request["arguments"][1:], request["named"], request["each"])
     always, metadata = resolve_table(question.catalog, question.name)
@@ -212,7 +218,7 @@ def _table_changes(question: BridgeRequest) -> dict[str, Any]:
         UnsupportedFormatError: the name is that of a metadata table.
     """
     request = question.request
-    bounds = _arguments("table_changes", request["arguments"][1:], request["named"], ())
+    bounds = _arguments(request["function"], request["arguments"][1:], request["named"], ())
     always, metadata = resolve_table(question.catalog, question.name)
     if metadata:
         name = display_name(question.name)
@@ -223,8 +229,8 @@ def _table_changes(question: BridgeRequest) -> dict[str, Any]:
         bound = bounds.get(argument)
         if isinstance(bound, bool) or not (bound is None or isinstance(bound, (int, str))):
             raise OptionError(
-                f"{argument} of table_changes is a version or a time, such as 3 or '2026-03-01 12:00:00', "
-                f"not {bound!r}"
+                f"{argument} of {request['function']} is a version or a time, such as 3 or "
+                f"'2026-03-01 12:00:00', not {bound!r}"
             )
         if bound is not None:
             reads[f"{option}{'Version' if isinstance(bound, int) else 'Timestamp'}"] = str(bound)

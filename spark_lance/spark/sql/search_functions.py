@@ -39,6 +39,9 @@ class SearchFunction:
     usage: str
 
 
+# Functions for the changes of a table -> their first argument. Delta has one for names and one for paths;
+# here both take both.
+CHANGE_FUNCTIONS = {"table_changes": "table", "table_changes_by_path": "path"}
 SEARCH_FUNCTIONS: Mapping[str, SearchFunction] = {
     "vector_search": SearchFunction(
         ("column", "vector", "k", "options"),
@@ -61,11 +64,14 @@ SEARCH_FUNCTIONS: Mapping[str, SearchFunction] = {
         "_FUNC_(table, vector_column, vector, text_column, query, k[, options]) - The k rows of a Lance "
         "table that a vector and words rank best together, with _relevance_score.",
     ),
-    "table_changes": SearchFunction(
-        ("start", "end"),
-        1,
-        (),
-        "_FUNC_(table, start[, end]) - The rows of a Lance table that changed from a version or time to "
-        "another, both included, with _change_type, _commit_version and _commit_timestamp.",
-    ),
+    **{
+        name: SearchFunction(
+            ("start", "end"),
+            1,
+            (),
+            f"_FUNC_({table}, start[, end]) - The rows of a Lance table that changed from a version or time "
+            "to another, both included, with _change_type, _commit_version and _commit_timestamp.",
+        )
+        for name, table in CHANGE_FUNCTIONS.items()
+    },
 }

@@ -135,6 +135,8 @@ def test_table_changes(session: SparkSession, path: str, bounds: str, options: d
     expected = texts(session.read.options(**options, readChangeFeed="true").table("lance.ev"))
     for name in ("lance.ev", f"lance.`{path}`", path):
         assert texts(session.sql(f"SELECT * FROM table_changes('{name}', {bounds})")) == expected
+    changes = session.sql(f"SELECT * FROM table_changes_by_path('{path}', {bounds})")
+    assert texts(changes) == expected
 
 
 @pytest.mark.parametrize(

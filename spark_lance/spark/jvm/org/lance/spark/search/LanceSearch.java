@@ -113,7 +113,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
 
   // What is searched for, if an argument is that: "vector" or "query"; null if it is another. By its name, or its place.
   private String searchArgument(String name, int ordinal) {
-    if (function.equals("table_changes")) {
+    if (function.startsWith("table_changes")) {
       return null;
     }
     boolean hybrid = function.equals("hybrid_search");
@@ -211,7 +211,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
       }
       return list == null ? null : numbers;
     }
-    if (function.equals("table_changes") && type instanceof DatetimeType) {
+    if (function.startsWith("table_changes") && type instanceof DatetimeType) {
       scala.Option zone = scala.Option.apply(SQLConf$.MODULE$.get().sessionLocalTimeZone());
       Object time = new Cast(expression, DataTypes.StringType, zone).eval(null);
       return time == null ? null : time.toString();
