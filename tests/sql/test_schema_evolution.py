@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pyspark
@@ -348,3 +349,23 @@ def test_random_sources_against_store_assignment(
         finally:
             control.sql(f"DROP TABLE {theirs}").collect()
     assert min(outcomes.values()) > 2, outcomes
+
+
+@pytest.mark.skipif(RELEASE > (4, 1), reason="the grammar of newer releases has the statement")
+def test_older_releases_say_what_to_write_in_place_of_an_insert(session: SparkSession) -> None:
+    session.sql("CREATE NAMESPACE lance.db")
+    session.sql("CREATE TABLE lance.db.u AS SELECT 1 AS id")
+    session.sql("USE lance.db")
+    with pytest.raises(PySparkException, match=r"ALTER TABLE u ADD COLUMN name type, .* INSERT OVERWRITE u$"):
+        session.sql("INSERT WITH SCHEMA EVOLUTION OVERWRITE u SELECT 2 AS id, 'x' AS s")
+    with pytest.raises(PySparkException) as refusal:
+        session.sql("INSERT WITH SCHEMA EVOLUTION INTO TABLE u SELECT 2 AS id, 'x' AS s")
+    form = r"write (ALTER.*) name type, and then (INSERT.*); or write (df\..*\))"
+    advice = re.search(form, str(refusal.value))
+    assert advice is not None
+    assert "\n" not in str(refusal.value)
+    session.sql(f"{advice[1]} s STRING")
+    session.sql(f"{advice[2]} SELECT 2 AS id, 'x' AS s")
+    df = session.sql("SELECT 3 AS id, 'y' AS s, 4.5D AS d")
+    eval(advice[3], {"df": df})
+    assert texts(session, "SELECT * FROM u") == ["1 None None", "2 x None", "3 y 4.5"]

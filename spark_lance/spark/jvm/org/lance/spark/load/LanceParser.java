@@ -112,6 +112,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       "ALTER TABLE %s CREATE [OR REPLACE] TAG | BRANCH [IF NOT EXISTS] name [AS OF VERSION number] [RETAIN number DAYS], "
         + "or DROP TAG | BRANCH [IF EXISTS] name"},
   };
+  private static final String EVOLUTION = "INSERT\\s+WITH\\s+SCHEMA\\s+EVOLUTION\\s+(INTO|OVERWRITE)";
   private static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
   private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
   // The catalog of sessions that are made from now on.
@@ -287,6 +288,15 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
             + "Lance table write " + call(catalog, array, match);
       }
     }
+    Matcher evolution = matcher(EVOLUTION + TABLE, text, ".*");
+    if (evolution.matches() && !isParsed("INSERT WITH SCHEMA EVOLUTION INTO t SELECT 1")) {
+      String verb = evolution.group(1).toUpperCase();
+      String table = evolution.group(2);
+      String frame = verb.equals("INTO")
+          ? "; or write df.write.option(\"mergeSchema\", \"true\").mode(\"append\").saveAsTable(\"" + table + "\")" : "";
+      return "WITH SCHEMA EVOLUTION of INSERT is not in the grammar of this release of Spark: write ALTER TABLE " + table
+          + " ADD COLUMN name type, and then INSERT " + verb + " " + table + frame;
+    }
     for (String[] form : FORMS) {
       Matcher match = matcher(form[0], text, ".*");
       if (match.matches()) {
@@ -298,6 +308,15 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       }
     }
     return null;
+  }
+
+  private boolean isParsed(String text) {
+    try {
+      ((ParserInterface) parser).parsePlan(text);
+      return true;
+    } catch (Exception problem) {
+      return false;
+    }
   }
 
   // The catalog of ours that a table is in: the one that its name begins with, or the current one; null if there is none.
