@@ -11,6 +11,8 @@ OPTIMIZE lance.`{root}/p`;
 ~ 2
 DESCRIBE DETAIL lance.`{root}/p`;
 ~ lance
+USE lance;
+ANALYZE TABLES COMPUTE STATISTICS NOSCAN;
 USE lance.db;
 INSERT INTO h VALUES (101, 1, 'y');
 OPTIMIZE h WHERE s = 'y' OR s = "it's";
@@ -38,6 +40,15 @@ ANALYZE TABLE h PARTITION (m) COMPUTE STATISTICS NOSCAN;
 ANALYZE TABLES IN lance.db COMPUTE STATISTICS NOSCAN;
 ANALYZE TABLES IN lance.nope COMPUTE STATISTICS;
 ! SCHEMA_NOT_FOUND
+ANALYZE TABLES COMPUTE STATISTICS;
+INSERT OVERWRITE DIRECTORY '{root}/files' USING lance SELECT 1 AS id;
+! write CREATE OR REPLACE TABLE lance.`{root}/files` AS SELECT ..., or INSERT OVERWRITE lance.`{root}/files` SELECT ...
+CREATE OR REPLACE TABLE lance.`{root}/files` AS SELECT 1 AS id;
+INSERT OVERWRITE lance.`{root}/files` SELECT 2 AS id;
+SELECT * FROM lance.`{root}/files`;
+> 2
+INSERT OVERWRITE DIRECTORY USING lance OPTIONS (path '{root}/files') SELECT 1 AS id;
+! write CREATE OR REPLACE TABLE lance.`/path`
 SELECT id FROM h WHERE _metadata.file_path = 'x';
 ! write _rowid, _rowaddr, _fragid, _row_created_at_version or _row_last_updated_at_version; SELECT * FROM <catalog>
 UPDATE h SET m = 1 WHERE _metadata.file_path = 'x';

@@ -25,6 +25,7 @@ import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.parser.ParseException;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SessionState;
@@ -113,6 +114,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
         + "or DROP TAG | BRANCH [IF EXISTS] name"},
   };
   private static final String EVOLUTION = "INSERT\\s+WITH\\s+SCHEMA\\s+EVOLUTION\\s+(INTO|OVERWRITE)";
+  // Statements of Spark's grammar without a table: the current namespace, and files that Lance does not write.
+  private static final String ANALYZE_TABLES = "ANALYZE\\s+TABLES(\\s+COMPUTE\\s+STATISTICS(?:\\s+NOSCAN)?)";
+  private static final String DIRECTORY =
+      "INSERT\\s+OVERWRITE\\s+(?:LOCAL\\s+)?DIRECTORY\\s+(?:" + TEXT + "\\s+)?USING\\s+`?lance`?(?!\\w)";
   private static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
   private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
   // The catalog of sessions that are made from now on.
@@ -181,6 +186,9 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       return scala.collection.immutable.Nil$.MODULE$;
     }
     boolean isStatement = method.getName().startsWith("parsePlan") && arguments[0] instanceof String;
+    if (isStatement) {
+      refuseDirectory((String) arguments[0]);
+    }
     if (isStatement && isOfSpark(((String) arguments[0]).trim().toUpperCase())) {
       String call = call((String) arguments[0]);
       if (call != null) {
@@ -224,8 +232,38 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     return Pattern.compile("\\s*" + pattern + rest, Pattern.CASE_INSENSITIVE | Pattern.DOTALL).matcher(text);
   }
 
+  private void refuseDirectory(String text) {
+    Matcher match = matcher(DIRECTORY, text, ".*");
+    if (match.matches()) {
+      String path = match.group(1) == null ? "/path" : unquoted(match.group(1));
+      String table = catalog + ".`" + path.replace("`", "``") + "`";
+      throw new IllegalArgumentException(
+          "INSERT OVERWRITE DIRECTORY writes files of other formats: for a Lance table write CREATE OR REPLACE TABLE " + table
+              + " AS SELECT ..., or INSERT OVERWRITE " + table + " SELECT ... if the table exists");
+    }
+  }
+
+  // ANALYZE TABLES without a name, with that of the current namespace in a catalog of ours; other statements as they are.
+  private static String withNamespace(String text) {
+    Matcher match = matcher(ANALYZE_TABLES, text, "\\s*;?\\s*");
+    if (!match.matches() || active() == null) {
+      return text;
+    }
+    CatalogManager catalogs = active().sessionState().catalogManager();
+    String current = catalogs.currentCatalog().name();
+    if (!isOurs(current) || current.equals("spark_catalog")) {
+      return text;
+    }
+    StringBuilder namespace = new StringBuilder("`" + current.replace("`", "``") + "`");
+    for (String part : catalogs.currentNamespace()) {
+      namespace.append(".`" + part.replace("`", "``") + "`");
+    }
+    return "ANALYZE TABLES IN " + namespace + match.group(1);
+  }
+
   // The CALL that does what a statement says, if its table is in a catalog of ours; null if not.
-  private String call(String text) {
+  private String call(String statementText) {
+    String text = withNamespace(statementText);
     for (String[] statement : STATEMENTS) {
       Matcher match = matcher(statement[0], text, "\\s*;?\\s*");
       if (match.matches()) {
