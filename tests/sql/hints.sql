@@ -1,6 +1,6 @@
 -- Statements of other table formats: by name, by path, in the current namespace; and what errors say to write.
 CREATE NAMESPACE lance.db;
-CREATE TABLE lance.db.h AS SELECT id, id % 3 AS m, 'it''s' AS s FROM range(30);
+CREATE TABLE lance.db.h AS SELECT id, id % 3 AS m, "it's" AS s FROM range(30);
 CREATE TABLE lance.h AS SELECT 7 AS id;
 CREATE TABLE lance.`{root}/p` AS SELECT 1 AS id;
 INSERT INTO lance.`{root}/p` VALUES (2);
