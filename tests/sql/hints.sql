@@ -69,6 +69,12 @@ SELECT count(_rowid), count(_rowaddr), count(_fragid), min(_row_created_at_versi
 > 1 | 1 | 1 | True
 SELECT max(_row_last_updated_at_version) > 0, (SELECT count(*) > 0 FROM lance.db.h.data_files) FROM h;
 > True | True
+SELECT count(*) > 0 FROM own.data_files;
+! `own`.`data_files` (write `lance`.`db`.`own`.`data_files`)
+SELECT count(*) > 0 FROM `lance`.`db`.`own`.`data_files`;
+> True
+SELECT * FROM h.nope;
+! TABLE_OR_VIEW_NOT_FOUND
 ALTER TABLE h CREATE TAG first AS OF VERSION 1;
 ALTER TABLE h CREATE OR REPLACE TAG first AS OF VERSION 2;
 SELECT count(*) FROM h VERSION AS OF 'first';

@@ -5,6 +5,7 @@
 package org.lance.spark.catalog;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -13,11 +14,13 @@ import java.util.Map;
 import java.util.Set;
 import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.trees.CurrentOrigin$;
 import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -227,9 +230,36 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
         }
         Platform.throwException(Bridge.missing((NoSuchTableException) problem, name, identifier));
       }
+      if (problem instanceof NoSuchTableException) {
+        refuseMetadataTable(identifier);
+      }
       Platform.throwException(problem);
       return null;
     }
+  }
+
+  // Spark takes t.history for table history of namespace t. Where it is a table in the current namespace, the error has the
+  // whole name. It is not loaded by the short one, which Spark looks up again later, perhaps from another namespace.
+  private void refuseMetadataTable(Identifier identifier) {
+    CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
+    String[] current = catalogs.currentNamespace();
+    if (identifier.namespace().length != 1 || current.length == 0 || catalogs.currentCatalog() != this
+        || !Callers.isResolvingRelations() || UNCACHED.matcher(before()).find()) {
+      return;
+    }
+    String[] namespace = (String[]) Arrays.copyOf(current, current.length + 1);
+    namespace[current.length] = identifier.namespace()[0];
+    Identifier whole = Identifier.of(namespace, identifier.name());
+    try {
+      Bridge.ask(question(Protocol.LOAD_TABLE, whole), null);
+    } catch (Exception problem) {
+      if (!(problem instanceof NoSuchTableException || problem instanceof NoSuchNamespaceException)) {
+        Platform.throwException(problem);
+      }
+      return;
+    }
+    Platform.throwException(
+        Bridge.missing(Bridge.noSuchTable(identifier, "write " + Bridge.quoted(name, whole)), name, identifier));
   }
 
   // The text of a statement before the name that the analyzer looks up.

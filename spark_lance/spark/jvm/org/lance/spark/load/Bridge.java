@@ -187,6 +187,11 @@ public final class Bridge {
     }
   }
 
+  /** A missing table, with a reason in the message. */
+  public static NoSuchTableException noSuchTable(Identifier identifier, String reason) {
+    return new NoSuchBranchException(identifier, reason);
+  }
+
   // The options of a read, with the session's zone for times that name none.
   public static CaseInsensitiveStringMap zoned(CaseInsensitiveStringMap options) {
     if (!LanceUnits.hasOption(options, "time") || options.containsKey(ZONE)) {
