@@ -323,7 +323,7 @@ def test_an_unknown_outcome_stops_the_writer(tmp_path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(type(dataset.store), "put_if_absent", lost)
-        with pytest.raises(CommitOutcomeUnknownError, match="open the shard anew"):
+        with pytest.raises(CommitOutcomeUnknownError, match="open the shard again"):
             log.put(rows((1, "a")))
     with pytest.raises(CommitOutcomeUnknownError):
         log.put(rows((1, "b")))

@@ -44,7 +44,6 @@ _HINTS = frozenset(
 )
 
 
-@raises_os_errors
 @dataclass(frozen=True)
 class IndexConfig:
     """A kind of index, and its options.
@@ -58,6 +57,7 @@ class IndexConfig:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
+@raises_os_errors
 class Changes(DatasetBase):
     """The methods that change a dataset."""
 

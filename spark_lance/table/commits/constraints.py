@@ -23,7 +23,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.constraints import (
     Constraint,
     comparable,
@@ -151,7 +151,7 @@ def _check_fragments(
             continue
         # A column is needed for the number of rows.
         names = list(constraint.columns) or [built.schema.fields[0].name]
-        scan = Scan.plan(table, built, names, fragments=[fragment])
+        scan = Snapshot(table, built).scan(names, fragments=[fragment])
         _check_tables(constraint, fields, scan.tables(target_bytes=_WINDOW_BYTES), use)
         done.add(key)
 
