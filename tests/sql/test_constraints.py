@@ -124,6 +124,8 @@ def test_every_write_checks_constraints(
     # Only Spark knows upper.
     table.addConstraint("big", "upper(s) IN ('A', 'B')")
     before = rows(session)
+    if session.version.startswith("4.0"):  # it writes no stream to a Python data source
+        writes = tuple(write for write in writes if write is not _stream)
     for number, write in enumerate(writes):
         _violates(session, table.path, write, *((-1, "a") if number % 3 == 0 else (3, "c")))
         assert rows(session) == before, write.__name__
@@ -192,9 +194,11 @@ def test_create_table_declares_constraints(session: SparkSession) -> None:
     assert caught.value.getCondition() == "CHECK_CONSTRAINT_VIOLATION"
     shown = session.sql("SHOW CREATE TABLE lance.t").collect()[0][0]
     described = {row[0]: row[1] for row in session.sql("DESCRIBE EXTENDED lance.t").collect()}
-    assert described["small"] == "CHECK (v < 10) ENFORCED NORELY"
+    # Spark 4.1 leaves NORELY out.
+    assert described["small"].removesuffix(" NORELY") == "CHECK (v < 10) ENFORCED"
     assert described["t_pk"] == "PRIMARY KEY (id) NOT ENFORCED RELY"
-    assert described["f"] == "FOREIGN KEY (v) REFERENCES lance.o (id) NOT ENFORCED NORELY"
+    foreign = described["f"].removesuffix(" NORELY")
+    assert foreign == "FOREIGN KEY (v) REFERENCES lance.o (id) NOT ENFORCED"
     session.sql(
         "CREATE OR REPLACE TABLE lance.t (id INT NOT NULL, v INT, CONSTRAINT big CHECK (v > 1))"
     ).collect()
