@@ -28,7 +28,7 @@ from spark_lance.file.base.columns import owned_columns
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.partitions import PartitionField, PartitionSpec, storage_type
+from spark_lance.table.format.partitions import PartitionField, PartitionSpec, split_transform, storage_type
 
 __all__ = [
     "FieldBounds",
@@ -76,12 +76,7 @@ class FieldBounds:
 
     def field(self, source: str) -> PartitionField:
         """Return the partition field that computes the values."""
-        return PartitionField.of(source, *_transform(self.transform))
-
-
-def _transform(text: str) -> tuple[str, int]:
-    name, _, width = text.partition("[")
-    return name, int(width[:-1] or 0) if width else 0
+        return PartitionField.of(source, *split_transform(self.transform))
 
 
 def ordinal(value: Any) -> Value | None:
@@ -162,16 +157,28 @@ def read_bounds(path: str) -> tuple[FieldBounds, ...]:
     text = name[_NAME_CHARS + len(_MARK) :]
     try:
         items = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        return tuple(
-            FieldBounds(int(place), str(transform), _value(low), _value(high), bool(nulls))
+        bounds = tuple(
+            FieldBounds(int(place), transform, _value(low), _value(high), bool(nulls))
             for place, transform, low, high, nulls in items
         )
-    except (ValueError, TypeError, KeyError):
+        for each in bounds:
+            split_transform(each.transform)
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         return ()
+    return bounds
 
 
 def _value(value: Any) -> Value | None:
-    return Decimal(value["decimal"]) if isinstance(value, dict) else value
+    """Return a bound.
+
+    Raises:
+        TypeError, KeyError, ArithmeticError: it is none.
+    """
+    if isinstance(value, dict):
+        return Decimal(value["decimal"])
+    if value is not None and not isinstance(value, (bool, int, str)):
+        raise TypeError(f"{value!r} is no bound")
+    return value
 
 
 def bounds_of_fragment(fragment: table_pb2.DataFragment) -> Mapping[int, list[FieldBounds]]:

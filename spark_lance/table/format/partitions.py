@@ -45,6 +45,7 @@ __all__ = [
     "PartitionField",
     "PartitionSpec",
     "parse_transform",
+    "split_transform",
     "storage_type",
 ]
 
@@ -241,15 +242,28 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def split_transform(text: str) -> tuple[str, int]:
+    """Return the name and the width of a transform such as `bucket[16]`; the width is 0 if it has none.
+
+    Raises:
+        ValueError: there is no such transform.
+    """
+    match = _TRANSFORM.fullmatch(text)
+    width = int(match[2] or 0) if match else 0
+    if match is None or (match[1] in _WITH_WIDTH) != (match[2] is not None) or not 0 <= width <= _MAX_WIDTH:
+        raise ValueError(f"unknown transform {text!r}")
+    if match[2] is not None and not width:
+        raise ValueError(f"the width of {text!r} is at least 1")
+    return match[1], width
+
+
 def _parsed(item: Mapping[str, Any]) -> PartitionField:
-    match = _TRANSFORM.fullmatch(item["transform"])
-    if match is None or (match[2] is not None) != (match[1] in _WITH_WIDTH):
-        raise ValueError(f"unknown transform {item['transform']!r}")
+    transform, width = split_transform(item["transform"])
     number = item.get("source-id")
     if not isinstance(item["name"], str) or not isinstance(item["source"], str):
         raise TypeError("a name is no text")
     return PartitionField(
-        item["name"], item["source"], match[1], int(match[2] or 0), None if number is None else int(number)
+        item["name"], item["source"], transform, width, None if number is None else int(number)
     )
 
 

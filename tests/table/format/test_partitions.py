@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 from decimal import Decimal
 from typing import Any
@@ -128,3 +129,24 @@ def test_bounds_in_names() -> None:
     assert read_bounds(new_data_file_name()) == ()
     for text in ("-p-", "-p-AAAA", "-p-!!!", "-p-" + "W10"):
         assert read_bounds(new_data_file_name("", text)) == ()
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        '[[0, "identity", {"decimal": "x"}, {"decimal": "1"}, 0]]',
+        '[[Infinity, "identity", 1, 2, 0]]',
+        '[[0, "identity", [1], [2], 0]]',
+        '[[0, "identity", 0.5, 1.5, 0]]',
+        '[[0, "secret", 1, 2, 0]]',
+        '[[0, "bucket", 1, 2, 0]]',
+        '[[0, "bucket[0]", 1, 2, 0]]',
+        '[[0, "bucket[99999999999999]", 1, 2, 0]]',
+        '[[0, "day[3]", 1, 2, 0]]',
+        "[[0, 5, 1, 2, 0]]",
+        "[" * 100_000,
+    ],
+)
+def test_a_name_of_somebody_else_has_no_bounds(items: str) -> None:
+    text = base64.urlsafe_b64encode(items.encode()).decode().rstrip("=")
+    assert read_bounds(new_data_file_name("", f"-p-{text}")) == ()
