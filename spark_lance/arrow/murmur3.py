@@ -12,11 +12,13 @@ Example: the 8 bytes of 34 hash to 2017239379, the text "iceberg" to 1210000089 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["UInt32Array", "finish", "hash32", "hash64", "hash_bytes", "mix"]
+__all__ = ["UInt32Array", "finish", "hash32", "hash64", "hash_bytes", "mix", "mix_tail"]
 
 UInt32Array = npt.NDArray[np.uint32]
 
@@ -60,8 +62,27 @@ def hash64(values: npt.NDArray[np.uint64], seed: int = 0) -> UInt32Array:
     return finish(mix(mix(np.full(len(values), seed, np.uint32), low), high), np.uint32(8))
 
 
-def hash_bytes(strings: pa.LargeBinaryArray, seed: int = 0) -> UInt32Array:
-    """Return the hashes of byte strings without nulls; strings of one length are hashed together."""
+def mix_tail(state: UInt32Array, tail: npt.NDArray[np.uint8]) -> UInt32Array:
+    """Return states after the last 1 to 3 bytes of each string, shape (rows, bytes)."""
+    number = np.zeros(len(tail), np.uint32)
+    for place in range(tail.shape[1]):
+        number |= tail[:, place].astype(np.uint32) << np.uint32(8 * place)
+    with np.errstate(over="ignore"):
+        return state ^ _scrambled(number)
+
+
+def hash_bytes(
+    strings: pa.LargeBinaryArray | pa.LargeStringArray,
+    seed: int = 0,
+    tail: Callable[[UInt32Array, npt.NDArray[np.uint8]], UInt32Array] = mix_tail,
+) -> UInt32Array:
+    """Return the hashes of byte strings without nulls; strings of one length are hashed together.
+
+    Args:
+        strings: the values.
+        seed: the first state.
+        tail: mixes the last 1 to 3 bytes into states, see `mix_tail`.
+    """
     offsets = np.frombuffer(strings.buffers()[1], np.int64)[strings.offset :][: len(strings) + 1]
     data = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
     lengths = np.diff(offsets)
@@ -75,10 +96,6 @@ def hash_bytes(strings: pa.LargeBinaryArray, seed: int = 0) -> UInt32Array:
         for place in range(words.shape[1]):
             state = mix(state, words[:, place].astype(np.uint32))
         if whole < length:
-            rest = np.zeros(len(rows), np.uint32)
-            for place in range(whole, int(length)):
-                rest |= values[:, place].astype(np.uint32) << np.uint32(8 * (place - whole))
-            with np.errstate(over="ignore"):
-                state = state ^ _scrambled(rest)
+            state = tail(state, values[:, whole:])
         result[rows] = finish(state, np.uint32(length))
     return result

@@ -35,8 +35,10 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
     @property
     def partition_expression(self) -> NoReturn:
-        """Not there: tables have no partitions."""
-        raise UnsupportedFormatError("Lance tables have no partitions")
+        """Not there: partitions of a table are no expression of pyarrow."""
+        raise UnsupportedFormatError(
+            "the partitions of a Lance table are no expression of pyarrow: filter by their columns"
+        )
 
     def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> LanceScanner:
         """Describe a read; see `LanceDataset.scanner`."""

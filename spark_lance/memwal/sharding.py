@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import one_array, pick_rows
-from spark_lance.arrow.murmur3 import UInt32Array, finish, hash32, hash64, mix
+from spark_lance.arrow.murmur3 import UInt32Array, hash32, hash64, hash_bytes, mix
 from spark_lance.errors import OptionError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import Store
@@ -58,7 +58,7 @@ def hashes(values: pa.Array, seed: int = 0) -> UInt32Array:
     """
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _hash_texts(values.cast(pa.large_string()).fill_null(""), seed)
+        return hash_bytes(values.cast(pa.large_string()).fill_null(""), seed, _mix_signed_bytes)
     check_hashable(kind)
     if pa.types.is_boolean(kind):
         return hash32(values.fill_null(False).cast(pa.uint8()).to_numpy().astype(np.uint32), seed)
@@ -97,24 +97,11 @@ def buckets(values: pa.Array, count: int) -> npt.NDArray[np.int32]:
     return numbered
 
 
-def _hash_texts(texts: pa.LargeStringArray, seed: int) -> UInt32Array:
-    """Return the hashes of texts; those of one length are hashed together."""
-    offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
-    lengths = np.diff(offsets)
-    result = np.empty(len(texts), np.uint32)
-    for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        values = np.ascontiguousarray(data[offsets[rows][:, None] + np.arange(length)])
-        state = np.full(len(rows), seed, np.uint32)
-        whole = int(length) - int(length) % 4
-        words = np.ascontiguousarray(values[:, :whole]).view("<u4").reshape(len(rows), -1)
-        for place in range(words.shape[1]):
-            state = mix(state, words[:, place].astype(np.uint32))
-        for place in range(whole, int(length)):
-            state = mix(state, values[:, place].view(np.int8).astype(np.int32).view(np.uint32))
-        result[rows] = finish(state, np.uint32(length))
-    return result
+def _mix_signed_bytes(state: UInt32Array, tail: npt.NDArray[np.uint8]) -> UInt32Array:
+    """Return states after the last bytes of texts: each is a word of its own, with its sign."""
+    for place in range(tail.shape[1]):
+        state = mix(state, tail[:, place].view(np.int8).astype(np.int32).view(np.uint32))
+    return state
 
 
 def sharding_spec(

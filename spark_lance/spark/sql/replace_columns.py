@@ -103,10 +103,10 @@ def _moves(
             yield from _inner_moves(table, (*path, own.name), own.dataType, field.dataType)
     missing = [name for name in old.names if name not in names]
     if missing:
-        lost = ".".join((*path, missing[0]))
+        column = ".".join((*path, missing[0]))
         raise SchemaError(
-            f"REPLACE COLUMNS would lose the values of {lost}: name it too, or write first "
-            f"ALTER TABLE {table} DROP COLUMN {lost}"
+            f"REPLACE COLUMNS would lose the values of {column}: name it too, or write first "
+            f"ALTER TABLE {table} DROP COLUMN {column}"
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

@@ -47,7 +47,7 @@ def use_engine(engine: Engine) -> None:
 
 
 def check_constraints(
-    table: TableRef, base: Manifest | None, built: Manifest, operation: str | None, done: set[object]
+    table: TableRef, base: Manifest | None, built: Manifest, operation: str | None, memo: set[object]
 ) -> None:
     """Refuse a version whose new rows violate a constraint.
 
@@ -56,7 +56,7 @@ def check_constraints(
         base: the version that it is built on; None if it is the first.
         built: the new version, whose files exist.
         operation: the name of its operation.
-        done: what was checked by an earlier attempt of the same commit; more is added.
+        memo: the files that earlier attempts of the same commit have checked; more are added.
 
     Raises:
         ConstraintError: a row violates a constraint, one of its columns is gone, or only Spark can tell.
@@ -85,7 +85,7 @@ def check_constraints(
         fragments = [
             fragment for fragment in built.fragments if is_other or _has_new_values(fragment, files, ids)
         ]
-        _check_fragments(table, built, constraint, fragments, use, done)
+        _check_fragments(table, built, constraint, fragments, use, memo)
 
 
 def check_rows(config: Mapping[str, str], schema: Schema, rows: pa.Table, where: str) -> None:
@@ -115,19 +115,19 @@ def _key(file: table_pb2.DataFile) -> tuple[str, int]:
 
 
 def _fields(constraint: Constraint, schema: Schema, root: str) -> tuple[Field, ...]:
-    there = {field.name: field for field in schema.fields}
-    if missing := [name for name in constraint.columns if name not in there]:
+    by_name = {field.name: field for field in schema.fields}
+    if missing := [name for name in constraint.columns if name not in by_name]:
         raise ConstraintError(
             f"column {missing[0]!r} of {root} is used by constraint {constraint.name} ({constraint.sql}): "
             f"before it is dropped or renamed, ALTER TABLE t DROP CONSTRAINT {constraint.name}, or "
             f"LanceTable.dropConstraint({constraint.name!r})"
         )
-    return tuple(there[name] for name in constraint.columns)
+    return tuple(by_name[name] for name in constraint.columns)
 
 
 def _types(constraint: Constraint, schema: Schema) -> list[object]:
-    there = {field.name: field for field in schema.fields}
-    return [(field.id, field.arrow_type()) for name in constraint.columns if (field := there.get(name))]
+    by_name = {field.name: field for field in schema.fields}
+    return [(field.id, field.arrow_type()) for name in constraint.columns if (field := by_name.get(name))]
 
 
 def _has_new_values(fragment: table_pb2.DataFragment, files: set[tuple[str, int]], ids: set[int]) -> bool:
@@ -142,18 +142,18 @@ def _check_fragments(
     constraint: Constraint,
     fragments: Iterable[table_pb2.DataFragment],
     use: str,
-    done: set[object],
+    memo: set[object],
 ) -> None:
     fields = _fields(constraint, built.schema, table.root)
     for fragment in fragments:
         key = (constraint, tuple(map(_key, fragment.files)))
-        if key in done:
+        if key in memo:
             continue
         # A column is needed for the number of rows.
         names = list(constraint.columns) or [built.schema.fields[0].name]
         scan = Snapshot(table, built).scan(names, fragments=[fragment])
         _check_tables(constraint, fields, scan.tables(target_bytes=_WINDOW_BYTES), use)
-        done.add(key)
+        memo.add(key)
 
 
 def _check_tables(

@@ -1,7 +1,7 @@
 """Metadata tables by Iceberg's names and with its columns, where Lance has values for them; null where not.
 
     snapshots       a row for each version              refs        branches and tags, with main
-    manifests       the version's manifest              partitions  one row: there are no partitions
+    manifests       the version's manifest              partitions  one row for the whole table
     data_files      data files of the version           delete_files   files that mark deleted rows
     entries         data files, and whether new         position_deletes  the deleted rows
     metadata_log_entries   the manifests of versions

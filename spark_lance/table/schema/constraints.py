@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,9 +28,6 @@ from spark_lance.errors import ConstraintError, ExpressionError, FormatError
 from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal, bind, type_of
 from spark_lance.expressions.predicate import Condition, compile_tree
 from spark_lance.table.format.reserved_names import CONSTRAINTS
-
-if TYPE_CHECKING:
-    pass
 
 CHECK = "check"
 _TYPES = ("check", "primary_key", "unique", "foreign_key")

@@ -34,9 +34,9 @@ public final class LanceMissingColumns {
     if (relation == null || !insert.query().resolved() || !insert.partitionSpec().isEmpty() || !(hasColumnList || insert.byName())) {
       return plan;
     }
-    LogicalPlan rows = hasColumnList ? named(insert.query(), insert.userSpecifiedCols()) : insert.query();
-    LogicalPlan filled = rows == null ? null : filled(relation, rows);
-    if (filled == null) {
+    LogicalPlan rows = hasColumnList ? withNames(insert.query(), insert.userSpecifiedCols()) : insert.query();
+    LogicalPlan allColumns = rows == null ? null : withAllColumns(relation, rows);
+    if (allColumns == null) {
       return plan;
     }
     Object[] parts = new Object[plan.productArity()];
@@ -44,7 +44,7 @@ public final class LanceMissingColumns {
       String name = plan.productElementName(i);
       Object part = plan.productElement(i);
       if (name.equals("query")) {
-        part = filled;
+        part = allColumns;
       } else if (name.equals("userSpecifiedCols")) {
         part = scala.collection.immutable.Nil$.MODULE$;
       } else if (name.equals("byName")) {
@@ -59,20 +59,21 @@ public final class LanceMissingColumns {
   public static LogicalPlan write(LogicalPlan plan) {
     V2WriteCommand command = (V2WriteCommand) plan;
     DataSourceV2Relation relation = LanceNewColumns.relation((LogicalPlan) command.table());
-    LogicalPlan filled = relation == null || !command.query().resolved() ? null : filled(relation, command.query());
-    if (filled == null) {
+    LogicalPlan allColumns =
+        relation == null || !command.query().resolved() ? null : withAllColumns(relation, command.query());
+    if (allColumns == null) {
       return plan;
     }
     Object[] parts = new Object[plan.productArity()];
     for (int i = 0; i < parts.length; i++) {
       Object part = plan.productElement(i);
-      parts[i] = part == command.table() ? relation : part == command.query() ? filled : part;
+      parts[i] = part == command.table() ? relation : part == command.query() ? allColumns : part;
     }
     return (LogicalPlan) plan.makeCopy(parts);
   }
 
   // The rows of an INSERT with the names of its column list; null if there are more or fewer of them.
-  private static LogicalPlan named(LogicalPlan query, Seq<String> names) {
+  private static LogicalPlan withNames(LogicalPlan query, Seq<String> names) {
     if (names.size() != query.output().size()) {
       return null;
     }
@@ -85,7 +86,7 @@ public final class LanceMissingColumns {
   }
 
   // Rows with the missing columns of a table; null if they have all, or others, which Spark reports.
-  private static LogicalPlan filled(DataSourceV2Relation relation, LogicalPlan rows) {
+  private static LogicalPlan withAllColumns(DataSourceV2Relation relation, LogicalPlan rows) {
     boolean hasAll = true;
     int count = 0;
     for (Attribute column : CollectionConverters.asJava(relation.output())) {
