@@ -55,10 +55,10 @@ asked, said = [], {}
 answer_to = bridge._answer_to
 def noted(verb):
     answer = answer_to(verb)
-    def record(question):
-        name = question.name if "name" in question.request else ()
-        asked.append((verb, name, dict(question.request.get("options", {}))))
-        return answer(question)
+    def record(request):
+        name = request.name if "name" in request.body else ()
+        asked.append((verb, name, dict(request.body.get("options", {}))))
+        return answer(request)
     return record
 bridge._answer_to = noted
 

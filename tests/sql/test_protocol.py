@@ -70,11 +70,11 @@ def test_java_has_the_same_keys() -> None:
 def checked(verb: str, answer_to: Callable[[str], bridge.Answer], verbs: set[str]) -> bridge.Answer:
     """Return what answers a verb, after it has checked the keys of the request and of the answer."""
 
-    def answer(question: BridgeRequest) -> Any:
+    def answer(request: BridgeRequest) -> Any:
         kind: Any = REQUESTS[verb]
-        keys = question.request.keys()
+        keys = request.body.keys()
         assert kind.__required_keys__ <= keys <= kind.__required_keys__ | kind.__optional_keys__, verb
-        result = answer_to(verb)(question)
+        result = answer_to(verb)(request)
         if verb in ANSWERS and result is not None:
             of_answer: Any = ANSWERS[verb]
             keys = of_answer.__required_keys__ | of_answer.__optional_keys__

@@ -206,19 +206,19 @@ _MOST_LOOKED = 1 << 16
 _ESTIMATED = (st.IntegralType, st.DecimalType, st.DateType, st.TimestampType, st.BooleanType)
 
 
-def push_aggregates(question: BridgeRequest) -> dict[str, Any] | None:
+def push_aggregates(request: BridgeRequest) -> dict[str, Any] | None:
     """Return the rows of aggregates, as `plan_scan` returns rows; None if tasks have to find them.
 
     `groups` are the paths of the columns that rows are grouped by, `aggregates` have a `function`, its `path`
     (None for all rows), and whether it is `distinct`. Answers have the groups first.
     """
-    request = question.request
-    read = Read(request["read"])
+    body = request.body
+    read = Read(body["read"])
     if read.options.kind != "rows":
         return None
     check_batch(read.options)
-    facts = _Facts(read, request)
-    answer = facts.by_group() if request["groups"] else facts.of_all()
+    facts = _Facts(read, body)
+    answer = facts.by_group() if body["groups"] else facts.of_all()
     if answer is None:
         return None
     schema, columns = answer
@@ -226,18 +226,18 @@ def push_aggregates(question: BridgeRequest) -> dict[str, Any] | None:
     return {**rows, "schema": schema.json(), "ref": version_answer(read.opened[0])}
 
 
-def column_statistics(question: BridgeRequest) -> dict[str, Any]:
+def column_statistics(request: BridgeRequest) -> dict[str, Any]:
     """Return statistics of columns of a scan from indices, for estimates.
 
     `columns` have `nulls` and `distinct` (None if not known) by name; the two rows are the least and the
     greatest values, null where they are not known.
     """
-    request = question.request
-    read = Read(request["read"])
+    body = request.body
+    read = Read(body["read"])
     statistics, fields, ends = {}, [], []
     if read.options.kind == "rows":
         ref_schema = read.opened[1].schema
-        for column in st.StructType.fromJson(json.loads(request["columns"])).fields:
+        for column in st.StructType.fromJson(json.loads(body["columns"])).fields:
             path = [column.name]
             bounds = bounds_of(read.opened[1], path) if is_same_value(path, ref_schema, read.seen) else None
             if bounds is None:
@@ -273,20 +273,20 @@ class _Facts:
     """Facts about the rows of a read that need no tasks."""
 
     read: Read
-    request: Mapping[str, Any] = dataclass_field(repr=False)
+    body: Mapping[str, Any] = dataclass_field(repr=False)
 
     @cached_property
     def _reader(self) -> LanceReader:
-        return reader_of(self.read, st.StructType(), self.request)
+        return reader_of(self.read, st.StructType(), self.body)
 
     @cached_property
     def _target(self) -> TargetRows | None:
         """The rows that are asked about; None if only a look at them tells."""
-        return target_rows(self.read, self.request) if local_bounds(self.request)[0] > 0 else None
+        return target_rows(self.read, self.body) if local_bounds(self.body)[0] > 0 else None
 
     def of_all(self) -> _Answer | None:
         """Return one row with a value for each aggregate."""
-        aggregates = self.request["aggregates"]
+        aggregates = self.body["aggregates"]
         readers = {"count": self._counted, "min": self._extreme, "max": self._extreme}
         answers = [
             readers[one["function"]](one) if one["function"] in readers else None for one in aggregates
@@ -307,21 +307,21 @@ class _Facts:
 
     def _looked(self, aggregates: Sequence[Mapping[str, Any]]) -> list[_Found] | None:
         """Return aggregates that are found by looking through their columns, if these are few bytes."""
-        most_rows, most_bytes = local_bounds(self.request)
+        most_rows, most_bytes = local_bounds(self.body)
         seen, schema = self.read.seen, self.read.opened[1].schema
         pending: list[Running] = []
         for one in aggregates:
             path = one["path"]
             kind = None if path is None else spark_type_of(path, seen)
             ordered = path is not None and is_ordered_alike(path, schema, seen)
-            accumulator = running(one, self.request["aggregates"], kind, ordered=ordered)
+            accumulator = running(one, self.body["aggregates"], kind, ordered=ordered)
             if accumulator is None or (path is not None and kind is None):
                 return None
             pending.append(accumulator)
         paths = [one["path"] for one in aggregates]
         columns = _only([path for path in paths if path is not None], seen)
         batches = (
-            reader_of(self.read, columns, self.request).stream_if_small(most_bytes) if most_rows > 0 else None
+            reader_of(self.read, columns, self.body).stream_if_small(most_bytes) if most_rows > 0 else None
         )
         if batches is None:
             return None
@@ -357,7 +357,7 @@ class _Facts:
         if chosen is None:
             empty = null_count(snapshot, path)
             return None if empty is None else snapshot.live_rows() - empty
-        without = rows_without(snapshot, path, local_bounds(self.request)[1])
+        without = rows_without(snapshot, path, local_bounds(self.body)[1])
         return None if without is None else chosen.num_rows - (chosen & without).num_rows
 
     def _distinct(self, path: Sequence[str]) -> int | None:
@@ -368,14 +368,14 @@ class _Facts:
         snapshot = self.read.opened[1]
         if self._target is None or not is_same_value(path, snapshot.schema, self.read.seen):
             return None
-        return value_counts(snapshot, path, *local_bounds(self.request), within=self._target.rows)
+        return value_counts(snapshot, path, *local_bounds(self.body), within=self._target.rows)
 
     def by_group(self) -> _Answer | None:
         """Return a row for each value of the one column that rows are grouped by."""
-        aggregates = self.request["aggregates"]
-        if len(self.request["groups"]) != 1 or any(one["function"] != "count" for one in aggregates):
+        aggregates = self.body["aggregates"]
+        if len(self.body["groups"]) != 1 or any(one["function"] != "count" for one in aggregates):
             return None
-        (path,) = self.request["groups"]
+        (path,) = self.body["groups"]
         kind = spark_type_of(path, self.read.seen)
         if kind is None or any(one["path"] not in (None, path) or one["distinct"] for one in aggregates):
             return None
@@ -402,9 +402,9 @@ class _Facts:
         if rows is None:
             return None
         schema = _only([path], self.read.seen)
-        reader = reader_of(self.read, schema, self.request)
+        reader = reader_of(self.read, schema, self.body)
         reader.set_rows(rows)
-        most_rows, most_bytes = local_bounds(self.request)
+        most_rows, most_bytes = local_bounds(self.body)
         batches = reader.read_if_small(max(most_rows, _MOST_LOOKED), most_bytes)
         kind = spark_type_of(path, schema)
         if batches is None or kind is None:

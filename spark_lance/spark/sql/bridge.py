@@ -1,4 +1,4 @@
-"""Answers to what the Java classes ask: a question is a JSON object with a verb, an answer is JSON, too."""
+"""Answers the requests of the Java classes: JSON objects with a verb. An answer is JSON, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 Answer = Callable[[BridgeRequest], Any]
 
-# Verb -> the module of this package with the function that answers it. It is imported at the first question:
+# Verb -> the module of this package with the function that answers it. It is imported at the first request:
 # a session that only reads does not load the code for changing tables.
 VERBS = {
     "open_catalog": "namespaces",
@@ -69,8 +69,8 @@ VERBS = {
     "plan_upserts": "writes",
     "finish_write": "writes",
     "write_rows": "writes",
-    "make_format": "made",
-    "make_blob_function": "made",
+    "make_format": "java_objects",
+    "make_blob_function": "java_objects",
     "search": "search",
     "search_each": "search",
     "nearest": "search",
@@ -94,7 +94,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Bridge:
-    """Answers the questions of one driver.
+    """Answers the requests of one driver.
 
     Args:
         spark: a classic session of it.
@@ -104,13 +104,13 @@ class Bridge:
         self._spark = spark
         evaluate_with(spark)
 
-    def apply(self, question: str, subject: Any) -> str:
-        """Answer a question: `{"answer": ...}`, or `{"error": kind, "message": ..., "name": [...]}`."""
-        request = json.loads(question)
+    def apply(self, request: str, subject: Any) -> str:
+        """Answer a request: `{"answer": ...}`, or `{"error": kind, "message": ..., "name": [...]}`."""
+        body = json.loads(request)
         try:
-            answer = _answer_to(request["verb"])(BridgeRequest(self._spark, request, subject))
+            answer = _answer_to(body["verb"])(BridgeRequest(self._spark, body, subject))
         except (errors.LanceError, OSError, PySparkException) as error:
-            return json.dumps(_failure(error, request))
+            return json.dumps(_failure(error, body))
         return json.dumps({"answer": answer})
 
 
@@ -119,39 +119,39 @@ def _answer_to(verb: str) -> Answer:
     return cast("Answer", getattr(module, verb))
 
 
-def _sentence(error: Exception, request: Mapping[str, Any]) -> str:
+def _sentence(error: Exception, body: Mapping[str, Any]) -> str:
     """Return what happened, where, and what to do; the system's own errors say only the first."""
     if isinstance(error, errors.LanceError) or not isinstance(error, OSError) or error.strerror is None:
         return str(error)
-    root = request.get("options", {}).get("root")
+    root = body.get("options", {}).get("root")
     remedy = "name a place that this process may write to"
     if root is not None and str(error.filename).startswith(root.rstrip("/").rpartition("/")[0]):
-        setting = f"spark.sql.catalog.{request['catalog']}.root"
+        setting = f"spark.sql.catalog.{body['catalog']}.root"
         remedy = f"let {setting}, {root}, be a folder that this process may write to"
     return f"{error.filename or root}: {error.strerror}; {remedy}"
 
 
-def _failure(error: Exception, request: Mapping[str, Any]) -> dict[str, Any]:
+def _failure(error: Exception, body: Mapping[str, Any]) -> dict[str, Any]:
     kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), "Refused")
-    logger.debug("%s failed: %s", request["verb"], error)
+    logger.debug("%s failed: %s", body["verb"], error)
     is_final = isinstance(error, errors.WorkerPythonError)  # Spark's own read or write would fail, too
-    in_place = request["verb"].endswith("_procedure") or not request.keys().isdisjoint(("read", "write"))
+    in_place = body["verb"].endswith("_procedure") or not body.keys().isdisjoint(("read", "write"))
     if in_place and not is_final:
         kind = "Refused"  # the name is the procedure's, or there is none
-    if request["verb"] == "alter_table" and kind == "Refused":
+    if body["verb"] == "alter_table" and kind == "Refused":
         kind = "Unsupported"  # Spark wraps the other one into an error with a stack trace
-    name = list(request.get("name", []))
-    if kind in ("TableExists", "ViewExists") and "to" in request:
-        new = list(request["to"])  # the name that is taken
+    name = list(body.get("name", []))
+    if kind in ("TableExists", "ViewExists") and "to" in body:
+        new = list(body["to"])  # the name that is taken
         name = [*name[:-1], *new] if len(new) == 1 else new
-    if "write" in request:
+    if "write" in body:
         # By its name programs know whether a write may be repeated, as in what tasks raise.
         kind_of_error = f"{type(error).__module__}.{type(error).__qualname__}"
-        return {"error": kind, "message": f"{kind_of_error}: {_sentence(error, request)}"}
+        return {"error": kind, "message": f"{kind_of_error}: {_sentence(error, body)}"}
     if kind != "NoSuchNamespace":
-        return {"error": kind, "message": _sentence(error, request), "name": name}
-    if request["verb"].endswith(("_table", "_view", "_relation")):
-        name = name[:-1] or [request["catalog"]]
+        return {"error": kind, "message": _sentence(error, body), "name": name}
+    if body["verb"].endswith(("_table", "_view", "_relation")):
+        name = name[:-1] or [body["catalog"]]
     # A name that is only missing needs no more words than Spark has for it.
-    hint = None if {"root", "impl"} & set(request.get("options", {})) else _sentence(error, request)
-    return {"error": kind, "message": _sentence(error, request), "name": name, "hint": hint}
+    hint = None if {"root", "impl"} & set(body.get("options", {})) else _sentence(error, body)
+    return {"error": kind, "message": _sentence(error, body), "name": name, "hint": hint}

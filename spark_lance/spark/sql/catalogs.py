@@ -274,21 +274,21 @@ class BridgeRequest:
 
     Attributes:
         spark: a session of the driver.
-        request: the decoded JSON object.
+        body: the decoded JSON object.
         subject: the Java object that the request is about, or None.
     """
 
     spark: SparkSession
-    request: Mapping[str, Any] = field(repr=False)
+    body: Mapping[str, Any] = field(repr=False)
     subject: Any
 
     @property
     def catalog(self) -> OpenCatalog:
         """The catalog of the request."""
-        catalog = OpenCatalog.of(self.request["catalog"], self.request["options"])
+        catalog = OpenCatalog.of(self.body["catalog"], self.body["options"])
         return replace(catalog, session=self.spark) if catalog.name == SESSION_CATALOG else catalog
 
     @property
     def name(self) -> Name:
         """The name in the request."""
-        return tuple(self.request["name"])
+        return tuple(self.body["name"])

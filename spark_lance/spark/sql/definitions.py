@@ -52,77 +52,77 @@ _RESERVED = frozenset(
 _FORMAT = "lance"
 
 
-def create_table(question: BridgeRequest) -> dict[str, Any]:
+def create_table(request: BridgeRequest) -> dict[str, Any]:
     """Make an empty table and return it; a LOCATION in the session's own catalog may have a table already."""
-    uri = _place(question, replaces=False)
-    if question.catalog.session is not None and _location(question) and _is_table(question, uri):
-        _check_same(question, uri)
-        _register(question, uri, is_new=False)
+    uri = _place(request, replaces=False)
+    if request.catalog.session is not None and _location(request) and _is_table(request, uri):
+        _check_same(request, uri)
+        _register(request, uri, is_new=False)
     else:
-        _make(question, "create", uri)
-        _register(question, uri)
-    return load_table(question)
+        _make(request, "create", uri)
+        _register(request, uri)
+    return load_table(request)
 
 
-def stage_table(question: BridgeRequest) -> dict[str, Any]:
+def stage_table(request: BridgeRequest) -> dict[str, Any]:
     """Return a table that is about to be made or replaced, without touching anything."""
-    mode = question.request["mode"]
-    exists = _exists(question)
+    mode = request.body["mode"]
+    exists = _exists(request)
     if mode == "create" and exists:
-        raise TableExistsError(f"there is a table {question.name[-1]!r} already")
+        raise TableExistsError(f"there is a table {request.name[-1]!r} already")
     if mode == "replace" and not exists:
-        raise TableNotFoundError(f"there is no table {question.name[-1]!r} to replace")
-    uri = _place(question, replaces=mode != "create")
-    options, _ = _split_for(question)
-    if key := question.request["properties"].get(PRIMARY_KEY):
+        raise TableNotFoundError(f"there is no table {request.name[-1]!r} to replace")
+    uri = _place(request, replaces=mode != "create")
+    options, _ = _split_for(request)
+    if key := request.body["properties"].get(PRIMARY_KEY):
         options |= key_options(key)
-    catalog = question.catalog
-    schema = st.StructType.fromJson(json.loads(question.request["schema"]))
+    catalog = request.catalog
+    schema = st.StructType.fromJson(json.loads(request.body["schema"]))
     check_known(write_options({**options, "path": uri}).column_settings, schema)
     return {
-        "display_name": f"{catalog.name}.{'.'.join(question.name)}",
+        "display_name": f"{catalog.name}.{'.'.join(request.name)}",
         "schema": schema.json(),
         "declared": schema.json(),
         "hidden": st.StructType().json(),
-        "partition_fields": partitioning({PARTITION_FIELDS: _setting(_declared(question))}, _stored(schema)),
+        "partition_fields": partitioning({PARTITION_FIELDS: _setting(_declared(request))}, _stored(schema)),
         "properties": {},
-        "always": catalog.options(uri, question.name),
+        "always": catalog.options(uri, request.name),
         "pinned": {},
         "writable": True,
         "staged": {
             "uri": uri,
             "truncates": exists,
             "options": {**options, **({"overwriteSchema": "true"} if exists else {})},
-            "declaration": _setting(_declared(question)),
+            "declaration": _setting(_declared(request)),
         },
     }
 
 
-def commit_staged(question: BridgeRequest) -> None:
+def commit_staged(request: BridgeRequest) -> None:
     """End a staged statement: make the table if no rows were written, and give it its name."""
-    staged = question.request["staged"]
-    if not question.request["written"]:
-        _make(question, "create_or_replace" if staged["truncates"] else "create", staged["uri"])
-    elif _split_for(question)[1] or question.request["properties"].get("comment") or staged["truncates"]:
-        _describe(question, staged["uri"])
+    staged = request.body["staged"]
+    if not request.body["written"]:
+        _make(request, "create_or_replace" if staged["truncates"] else "create", staged["uri"])
+    elif _split_for(request)[1] or request.body["properties"].get("comment") or staged["truncates"]:
+        _describe(request, staged["uri"])
     if not staged["truncates"]:
-        _register(question, staged["uri"])
+        _register(request, staged["uri"])
 
 
-def abort_staged(question: BridgeRequest) -> None:
+def abort_staged(request: BridgeRequest) -> None:
     """End a staged statement that failed: its write has cleaned up, and no name was given yet."""
 
 
-def _place(question: BridgeRequest, *, replaces: bool) -> str:
+def _place(request: BridgeRequest, *, replaces: bool) -> str:
     """Return the path of a table that is to be made or replaced.
 
     Raises:
         OptionError: the statement asks for another format, or another place than the table's name.
         UnsupportedFormatError: the name is that of a branch.
     """
-    catalog, name = question.catalog, question.name
-    _check_format(question)
-    location = _location(question)
+    catalog, name = request.catalog, request.name
+    _check_format(request)
+    location = _location(request)
     if is_path(name):
         if location not in (None, name[0]):
             raise OptionError(f"the table is named by its path {name[0]}: leave out LOCATION {location!r}")
@@ -133,7 +133,7 @@ def _place(question: BridgeRequest, *, replaces: bool) -> str:
             )
         return name[0]
     if catalog.session is not None and location is not None:
-        return _external_place(question, location, replaces=replaces)
+        return _external_place(request, location, replaces=replaces)
     if location is not None:
         raise OptionError(
             f"tables of catalog {catalog.name} live where the catalog puts them: leave out LOCATION, "
@@ -148,21 +148,21 @@ def _place(question: BridgeRequest, *, replaces: bool) -> str:
     return catalog.names.place(name)
 
 
-def _location(question: BridgeRequest) -> str | None:
-    location: str | None = question.request["properties"].get("location")
+def _location(request: BridgeRequest) -> str | None:
+    location: str | None = request.body["properties"].get("location")
     return location
 
 
-def _external_place(question: BridgeRequest, location: str, *, replaces: bool) -> str:
+def _external_place(request: BridgeRequest, location: str, *, replaces: bool) -> str:
     """Return the place of an external table of the session's own catalog.
 
     Raises:
         TableExistsError: there is a table of the name, which is not replaced.
         OptionError: the place has other files, or the table that is replaced is elsewhere.
     """
-    catalog, name = question.catalog, question.name
+    catalog, name = request.catalog, request.name
     uri = local_path(location)
-    if replaces and _exists(question):
+    if replaces and _exists(request):
         if (place := catalog.uri(name)) != uri:
             raise OptionError(
                 f"{display_name(name)} is at {place}: leave out LOCATION '{location}', or write DROP TABLE "
@@ -170,26 +170,26 @@ def _external_place(question: BridgeRequest, location: str, *, replaces: bool) -
             )
         return uri
     catalog.registry.check_free(name)
-    is_staged = question.request["verb"] != "create_table"
-    if is_staged or not _is_table(question, uri):
+    is_staged = request.body["verb"] != "create_table"
+    if is_staged or not _is_table(request, uri):
         catalog.registry.check_empty(uri, name)
     return uri
 
 
-def _is_table(question: BridgeRequest, uri: str) -> bool:
-    options = question.catalog.options(uri, question.name)
-    return LanceTable.isLanceTable(question.spark, options.pop("path"), **options)
+def _is_table(request: BridgeRequest, uri: str) -> bool:
+    options = request.catalog.options(uri, request.name)
+    return LanceTable.isLanceTable(request.spark, options.pop("path"), **options)
 
 
-def _check_same(question: BridgeRequest, uri: str) -> None:
+def _check_same(request: BridgeRequest, uri: str) -> None:
     """Refuse to register a table under a statement that describes another one.
 
     Raises:
         OptionError: columns differ, or the statement sets what only a new table can have.
     """
-    name = display_name(question.name)
-    schema = st.StructType.fromJson(json.loads(question.request["schema"]))
-    columns, _ = described_columns(uri, dict(question.catalog.storage))
+    name = display_name(request.name)
+    schema = st.StructType.fromJson(json.loads(request.body["schema"]))
+    columns, _ = described_columns(uri, dict(request.catalog.storage))
     actual = [(column.name, column.dataType.simpleString()) for column in columns]
     expected = [(column.name, column.dataType.simpleString()) for column in schema]
     if expected and expected != actual:
@@ -198,11 +198,11 @@ def _check_same(question: BridgeRequest, uri: str) -> None:
             f"the table at {uri} has other columns than {name} is declared with, such as "
             f"{' '.join(different)}: leave the columns out"
         )
-    options, settings = _split_for(question)
+    options, settings = _split_for(request)
     extra = [key for key in (*options, *settings) if not key.startswith("storage.")]
-    if PRIMARY_KEY in question.request["properties"]:
+    if PRIMARY_KEY in request.body["properties"]:
         extra.append(PRIMARY_KEY)
-    if extra or question.request["partitions"]:
+    if extra or request.body["partitions"]:
         what = f"property {extra[0]!r}" if extra else "the partitioning"
         raise OptionError(
             f"the table at {uri} exists, so {what} of CREATE TABLE {name} is not its own: leave it out, and "
@@ -210,72 +210,72 @@ def _check_same(question: BridgeRequest, uri: str) -> None:
         )
 
 
-def _check_format(question: BridgeRequest) -> None:
-    provider = question.request["properties"].get("provider", _FORMAT)
+def _check_format(request: BridgeRequest) -> None:
+    provider = request.body["properties"].get("provider", _FORMAT)
     # Spark's writers of DataFrames name the session's default format where the user names none.
-    is_default = question.request["default_format"] and provider == question.spark.conf.get(
+    is_default = request.body["default_format"] and provider == request.spark.conf.get(
         "spark.sql.sources.default"
     )
     if provider.lower() != _FORMAT and not is_default:
         raise OptionError(
-            f"catalog {question.catalog.name} keeps Lance tables, so none USING {provider}: leave it out, "
+            f"catalog {request.catalog.name} keeps Lance tables, so none USING {provider}: leave it out, "
             "write USING lance, or name a table of another catalog"
         )
 
 
-def _exists(question: BridgeRequest) -> bool:
+def _exists(request: BridgeRequest) -> bool:
     try:
-        options = question.catalog.reads(question.name)
+        options = request.catalog.reads(request.name)
     except TableNotFoundError:
         return False
-    return LanceTable.isLanceTable(question.spark, options.pop("path"), **options)
+    return LanceTable.isLanceTable(request.spark, options.pop("path"), **options)
 
 
-def _register(question: BridgeRequest, uri: str, *, is_new: bool = True) -> None:
-    if is_path(question.name):
+def _register(request: BridgeRequest, uri: str, *, is_new: bool = True) -> None:
+    if is_path(request.name):
         return
-    if question.catalog.session is not None:
-        external = _location(question) is not None
-        question.catalog.registry.register(question.name, uri, external=external, is_new=is_new)
+    if request.catalog.session is not None:
+        external = _location(request) is not None
+        request.catalog.registry.register(request.name, uri, external=external, is_new=is_new)
     else:
-        question.catalog.names.add(question.name, uri, {})
+        request.catalog.names.add(request.name, uri, {})
 
 
-def _make(question: BridgeRequest, mode: str, uri: str) -> None:
+def _make(request: BridgeRequest, mode: str, uri: str) -> None:
     """Make an empty table, or an empty version of one that is replaced."""
-    options, settings = _split_for(question)
-    catalog: OpenCatalog = question.catalog
-    builder: TableBuilder[LanceTable] = getattr(LanceTable, _BUILDERS[mode])(question.spark)
+    options, settings = _split_for(request)
+    catalog: OpenCatalog = request.catalog
+    builder: TableBuilder[LanceTable] = getattr(LanceTable, _BUILDERS[mode])(request.spark)
     builder.location(uri)
-    for key, value in catalog.options(uri, question.name).items():
+    for key, value in catalog.options(uri, request.name).items():
         if key != "path":
             builder.option(key, value)
     for key in TABLE_OPTIONS & options.keys():
         builder.option(key, options[key])
     column_settings = write_options({**options, "path": uri}).column_settings
-    schema = st.StructType.fromJson(json.loads(question.request["schema"]))
+    schema = st.StructType.fromJson(json.loads(request.body["schema"]))
     check_known(column_settings, schema)
     for column in schema.fields:
         arrow = new_field(column, column_settings)
         metadata = {key.decode(): value.decode() for key, value in (arrow.metadata or {}).items()}
         comment = column.metadata.get("comment")
         builder.addColumn(column.name, arrow.type, column.nullable, comment, metadata=metadata)
-    if key := question.request["properties"].get(PRIMARY_KEY):
+    if key := request.body["properties"].get(PRIMARY_KEY):
         builder.primaryKey(*(part.strip() for part in key.split(",")))
-    if comment := question.request["properties"].get("comment"):
+    if comment := request.body["properties"].get("comment"):
         builder.comment(comment)
     for name, value in settings.items():
         if name != PARTITION_FIELDS:
             builder.property(name, value)
-    if constraints := _constraints(question):
+    if constraints := _constraints(request):
         builder.constraints(*constraints)
     builder.partition(PartitionSpec.of_config(settings)).execute()
 
 
-def _constraints(question: BridgeRequest) -> list[Constraint]:
+def _constraints(request: BridgeRequest) -> list[Constraint]:
     """Return the constraints of a statement."""
     result = []
-    for values in question.request["constraints"]:
+    for values in request.body["constraints"]:
         rest = dict(values)
         result.append(Constraint.of(rest.pop("name"), rest))
     return result
@@ -298,28 +298,28 @@ def _set(table: LanceTable, settings: Mapping[str, str]) -> None:
         table.setConfig(changed)
 
 
-def _describe(question: BridgeRequest, uri: str) -> None:
-    _, settings = _split_for(question)
-    options = question.catalog.options(uri, question.name)
-    table = LanceTable.forPath(question.spark, options.pop("path"), **options)
+def _describe(request: BridgeRequest, uri: str) -> None:
+    _, settings = _split_for(request)
+    options = request.catalog.options(uri, request.name)
+    table = LanceTable.forPath(request.spark, options.pop("path"), **options)
     _set(table, settings)
-    if comment := question.request["properties"].get("comment"):
+    if comment := request.body["properties"].get("comment"):
         table.dataset().update_schema_metadata({"comment": comment})
 
 
-def _split_for(question: BridgeRequest) -> tuple[dict[str, str], dict[str, str]]:
+def _split_for(request: BridgeRequest) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options and settings of TBLPROPERTIES, with CLUSTER BY and PARTITIONED BY."""
-    options, settings = _split(question.request["properties"])
-    if names := _clustering(question):
+    options, settings = _split(request.body["properties"])
+    if names := _clustering(request):
         fields = {
-            field["name"].lower(): field["name"] for field in json.loads(question.request["schema"])["fields"]
+            field["name"].lower(): field["name"] for field in json.loads(request.body["schema"])["fields"]
         }
         if missing := [name for name in names if name.lower() not in fields]:
             raise OptionError(
                 f"CLUSTER BY names {missing[0]!r}, and the table has {', '.join(fields.values())}"
             )
         settings[CLUSTERING] = ", ".join(fields[name.lower()] for name in names)
-    if spec := _declared(question):
+    if spec := _declared(request):
         settings[PARTITION_FIELDS] = _setting(spec)
     return options, settings
 
@@ -344,22 +344,22 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
     return options, settings
 
 
-def _clustering(question: BridgeRequest) -> list[str]:
+def _clustering(request: BridgeRequest) -> list[str]:
     """Return the columns of CLUSTER BY."""
-    parts = [_CLUSTER_BY.fullmatch(text) for text in question.request["partitions"]]
+    parts = [_CLUSTER_BY.fullmatch(text) for text in request.body["partitions"]]
     return [name.strip().strip("`") for part in parts if part for name in part[1].split(",") if name.strip()]
 
 
-def _declared(question: BridgeRequest) -> PartitionSpec:
+def _declared(request: BridgeRequest) -> PartitionSpec:
     """Return the declaration of PARTITIONED BY.
 
     Raises:
         OptionError: a transform does not exist, or names a column that the table lacks.
         SchemaError: a column has a type that the transform does not take.
     """
-    items = [text for text in question.request["partitions"] if not _CLUSTER_BY.fullmatch(text)]
+    items = [text for text in request.body["partitions"] if not _CLUSTER_BY.fullmatch(text)]
     spec = PartitionSpec(tuple(parse_transform(item) for item in items))
-    schema = st.StructType.fromJson(json.loads(question.request["schema"]))
+    schema = st.StructType.fromJson(json.loads(request.body["schema"]))
     fields = {column.name.lower(): column for column in schema.fields}
     for field in spec.fields:
         if field.source.lower() not in fields:

@@ -43,43 +43,43 @@ def _moment(micros: int) -> datetime:
     return datetime.fromtimestamp(micros / 1e6, timezone.utc)
 
 
-def _frame(question: BridgeRequest, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
-    return question.spark.createDataFrame(list(rows), columns)
+def _frame(request: BridgeRequest, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:
+    return request.spark.createDataFrame(list(rows), columns)
 
 
-def _restored(question: BridgeRequest, table: LanceTable, version: int) -> DataFrame:
+def _restored(request: BridgeRequest, table: LanceTable, version: int) -> DataFrame:
     before = table.version
     table.restoreToVersion(version).collect()
-    return _frame(question, [(before, table.version)], _MOVED)
+    return _frame(request, [(before, table.version)], _MOVED)
 
 
-def _rollback_to_snapshot(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
-    return _restored(question, table, int(a["snapshot_id"]))
+def _rollback_to_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    return _restored(request, table, int(a["snapshot_id"]))
 
 
-def _rollback_to_timestamp(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _rollback_to_timestamp(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
     version = version_at(dataset.table, _moment(a["timestamp"]))
-    return _restored(question, table, version)
+    return _restored(request, table, version)
 
 
-def _set_current_snapshot(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _set_current_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     if (a["snapshot_id"] is None) == (a["ref"] is None):
         raise OptionError("set_current_snapshot needs a snapshot_id or a ref: ref => 'tag'")
     if a["snapshot_id"] is not None:
-        return _restored(question, table, int(a["snapshot_id"]))
+        return _restored(request, table, int(a["snapshot_id"]))
     tags = table.tags.list()
     if a["ref"] not in tags and a["ref"] in table.branches.list():
         raise UnsupportedFormatError(
             f"{a['ref']!r} is a branch, which is published: CALL "
-            f"{question.catalog.name}.system.fast_forward('<table>', 'main', '{a['ref']}')"
+            f"{request.catalog.name}.system.fast_forward('<table>', 'main', '{a['ref']}')"
         )
     before = table.version
     table.restoreToTag(a["ref"]).collect()
-    return _frame(question, [(before, table.version)], _MOVED)
+    return _frame(request, [(before, table.version)], _MOVED)
 
 
-def _ancestors_of(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _ancestors_of(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
     newest = dataset.version if a["snapshot_id"] is None else int(a["snapshot_id"])
     dataset.checkout_version(newest)
@@ -87,7 +87,7 @@ def _ancestors_of(question: BridgeRequest, table: LanceTable, a: Mapping[str, An
     return rows.selectExpr("version AS snapshot_id", "unix_millis(timestamp) AS timestamp")
 
 
-def _expire_snapshots(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _expire_snapshots(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
     config = dataset.config()
     drop_expired_refs(dataset.store, dataset.main_root, _setting(config, _MAX_REF_AGE))
@@ -103,13 +103,13 @@ def _expire_snapshots(question: BridgeRequest, table: LanceTable, a: Mapping[str
         stats = dataset.cleanup_old_versions(versions=numbers, error_if_tagged_old_versions=False)
     else:
         stats = dataset.cleanup_old_versions(
-            older_than=_age(question, dataset, a["older_than"]),
+            older_than=_age(request, dataset, a["older_than"]),
             retain_versions=max(1, a["retain_last"] or _setting(config, _MIN_KEPT) or 1),
             error_if_tagged_old_versions=False,
         )
     row = (stats.data_files_removed, stats.deletion_files_removed, 0, stats.old_versions, 0, 0)
     return _frame(
-        question,
+        request,
         [row],
         "deleted_data_files_count bigint, deleted_position_delete_files_count bigint, "
         "deleted_equality_delete_files_count bigint, deleted_manifest_files_count bigint, "
@@ -117,7 +117,7 @@ def _expire_snapshots(question: BridgeRequest, table: LanceTable, a: Mapping[str
     )
 
 
-def _age(question: BridgeRequest, dataset: LanceDataset, older_than: int | None) -> timedelta:
+def _age(request: BridgeRequest, dataset: LanceDataset, older_than: int | None) -> timedelta:
     """Return the age of the versions that go: five days, or what the table or the caller says.
 
     Raises:
@@ -131,7 +131,7 @@ def _age(question: BridgeRequest, dataset: LanceDataset, older_than: int | None)
         raise OptionError(
             f"older_than is less than {least / timedelta(hours=1):g} hours ago, and readers of younger "
             "versions would lose their files. If there are none: CALL "
-            f"{question.catalog.name}.system.vacuum('<table>', "
+            f"{request.catalog.name}.system.vacuum('<table>', "
             f"retention_hours => {max(0.0, age / timedelta(hours=1)):.2f}, allow_short_retention => true)"
         )
     return age
@@ -146,7 +146,7 @@ def _setting(config: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _remove_orphan_files(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _remove_orphan_files(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     if a["file_list_view"] is not None:
         raise UnsupportedFormatError(
             "remove_orphan_files lists the table's folders itself: leave out file_list_view"
@@ -159,7 +159,7 @@ def _remove_orphan_files(question: BridgeRequest, table: LanceTable, a: Mapping[
             raise OptionError(
                 f"a file younger than {_UNVERIFIED_DAYS} days may belong to a commit that is not done: leave "
                 "out older_than, or while nobody writes CALL "
-                f"{question.catalog.name}.system.vacuum('<table>', "
+                f"{request.catalog.name}.system.vacuum('<table>', "
                 "delete_unverified => true)"
             )
     dataset = table.dataset()
@@ -182,7 +182,7 @@ def _remove_orphan_files(question: BridgeRequest, table: LanceTable, a: Mapping[
             )
     if not a["dry_run"]:
         dataset.cleanup_old_versions(versions=[0])
-    return _frame(question, [(dataset.store.uri(path),) for path in files], "orphan_file_location string")
+    return _frame(request, [(dataset.store.uri(path),) for path in files], "orphan_file_location string")
 
 
 def _place(dataset: LanceDataset, location: str) -> str:
@@ -226,7 +226,7 @@ _WITHOUT_EFFECT = frozenset(
 _ZORDER = re.compile(r"\s*zorder\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 
 
-def _rewrite_data_files(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _rewrite_data_files(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     strategy = str(a["strategy"] or ("sort" if a["sort_order"] else "binpack")).lower()
     if strategy not in ("binpack", "sort"):
         raise OptionError(f"strategy is binpack or sort, not {a['strategy']!r}")
@@ -250,7 +250,7 @@ def _rewrite_data_files(question: BridgeRequest, table: LanceTable, a: Mapping[s
         work.executeSortBy(*texts(order)).collect()
     row = _rewritten(before.manifest, table.dataset().manifest)
     return _frame(
-        question,
+        request,
         [row],
         "rewritten_data_files_count int, added_data_files_count int, rewritten_bytes_count bigint, "
         "failed_data_files_count int, removed_delete_files_count int",
@@ -286,69 +286,69 @@ def _rewritten(before: Manifest, after: Manifest) -> tuple[int, int, int, int, i
     return len(old.keys() - new.keys()), len(new.keys() - old.keys()), size, 0, len(gone)
 
 
-def _rewrite_manifests(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _rewrite_manifests(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     # Every version has one manifest, which is written as a whole.
-    return _frame(question, [(0, 0)], "rewritten_manifests_count int, added_manifests_count int")
+    return _frame(request, [(0, 0)], "rewritten_manifests_count int, added_manifests_count int")
 
 
 def _rewrite_position_delete_files(
-    question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]
+    request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]
 ) -> DataFrame:
     # A fragment has one deletion file at most, and it holds no mark of a row that is gone.
     return _frame(
-        question,
+        request,
         [(0, 0, 0, 0)],
         "rewritten_delete_files_count int, added_delete_files_count int, rewritten_bytes_count bigint, "
         "added_bytes_count bigint",
     )
 
 
-def _source(question: BridgeRequest, text: str) -> DataFrame:
+def _source(request: BridgeRequest, text: str) -> DataFrame:
     """Return the rows of a table of any catalog, or of files: parquet.`/path`."""
-    return question.spark.sql(f"SELECT * FROM {text.strip()}")
+    return request.spark.sql(f"SELECT * FROM {text.strip()}")
 
 
-def _target(question: BridgeRequest, text: str) -> str:
-    name = catalog_name(question.catalog, text, current_namespace(question))
-    return ".".join(f"`{part.replace('`', '``')}`" for part in (question.catalog.name, *name))
+def _target(request: BridgeRequest, text: str) -> str:
+    name = catalog_name(request.catalog, text, current_namespace(request))
+    return ".".join(f"`{part.replace('`', '``')}`" for part in (request.catalog.name, *name))
 
 
-def _snapshot(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
+def _snapshot(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
     if a["location"] is not None:
         raise OptionError(
-            f"catalog {question.catalog.name} chooses where its tables are: leave out location, or name a "
+            f"catalog {request.catalog.name} chooses where its tables are: leave out location, or name a "
             f"path as the table, table => '{a['location']}'"
         )
-    source = _source(question, a["source_table"])
+    source = _source(request, a["source_table"])
     files = len(source.inputFiles())
-    writer = source.writeTo(_target(question, a["table"])).using("lance")
+    writer = source.writeTo(_target(request, a["table"])).using("lance")
     for name, value in (a["properties"] or {}).items():
         writer = writer.tableProperty(name, value)
     writer.create()
-    return _frame(question, [(files,)], "imported_files_count bigint")
+    return _frame(request, [(files,)], "imported_files_count bigint")
 
 
-def _migrate(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
-    if question.catalog.session is not None:
+def _migrate(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
+    if request.catalog.session is not None:
         old, new = a["table"], f"{a['table']}_lance"
         raise UnsupportedFormatError(
-            f"migrate would leave no table if it failed half-way: write CALL {question.catalog.name}.system."
+            f"migrate would leave no table if it failed half-way: write CALL {request.catalog.name}.system."
             f"snapshot('{old}', '{new}'), then DROP TABLE {old}, then ALTER TABLE {new} RENAME TO {old}"
         )
     raise UnsupportedFormatError(
         f"migrate would replace a table of Spark's own catalog, where no Lance table can be: write CALL "
-        f"{question.catalog.name}.system.snapshot('spark_catalog.{a['table']}', '{a['table']}'), and then "
+        f"{request.catalog.name}.system.snapshot('spark_catalog.{a['table']}', '{a['table']}'), and then "
         f"DROP TABLE spark_catalog.{a['table']}"
     )
 
 
-def _add_files(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _add_files(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     if a["check_duplicate_files"]:
         raise UnsupportedFormatError(
             "add_files copies rows and keeps no list of the files that they came from: leave out "
             "check_duplicate_files"
         )
-    source = _source(question, a["source_table"])
+    source = _source(request, a["source_table"])
     for column, value in (a["partition_filter"] or {}).items():
         source = source.where(f.col(column) == f.lit(value))
     before = {file.path for x in table.dataset().manifest.fragments for file in x.files}
@@ -357,7 +357,7 @@ def _add_files(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any])
     ).save(table.path)
     after = {file.path for x in table.dataset().manifest.fragments for file in x.files}
     return _frame(
-        question, [(len(after - before), None)], "added_files_count bigint, changed_partition_count bigint"
+        request, [(len(after - before), None)], "added_files_count bigint, changed_partition_count bigint"
     )
 
 
@@ -372,11 +372,11 @@ def _matching(source: DataFrame, table: LanceTable) -> list[str]:
     return names
 
 
-def _register_table(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
-    catalog = question.catalog
-    name = catalog_name(catalog, a["table"], current_namespace(question))
+def _register_table(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
+    catalog = request.catalog
+    name = catalog_name(catalog, a["table"], current_namespace(request))
     location = re.sub(r"/(?:metadata|_versions)/[^/]*$", "", str(a["metadata_file"])).rstrip("/")
-    table = LanceTable.forPath(question.spark, location)
+    table = LanceTable.forPath(request.spark, location)
     if is_path(name) or (catalog.root is None and catalog.session is None):
         raise OptionError(f"catalog {catalog.name} registers names of tables: table => 'db.t'")
     if catalog.session is not None:
@@ -389,7 +389,7 @@ def _register_table(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> D
     detail = table.detail().first()
     assert detail is not None
     return _frame(
-        question,
+        request,
         [(detail.version, detail.numRows, detail.numFiles)],
         "current_snapshot_id bigint, total_records_count bigint, total_data_files_count bigint",
     )
@@ -405,22 +405,22 @@ def _inside(root: str, location: str) -> str:
     return location[len(head) :]
 
 
-def _no_statistics(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _no_statistics(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     raise UnsupportedFormatError(
         "Lance keeps no file of statistics: data files have those of their pages, and CALL "
-        f"{question.catalog.name}.system.create_index('<table>', '<column>', 'ZONEMAP') adds ranges of values"
+        f"{request.catalog.name}.system.create_index('<table>', '<column>', 'ZONEMAP') adds ranges of values"
     )
 
 
-def _fast_forward(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
-    return _published(question, table, a["to"], a["branch"])
+def _fast_forward(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    return _published(request, table, a["to"], a["branch"])
 
 
-def _published(question: BridgeRequest, table: LanceTable, branch: str, target: str) -> DataFrame:
+def _published(request: BridgeRequest, table: LanceTable, branch: str, target: str) -> DataFrame:
     dataset = table.dataset()
     done = publish_branch(dataset.store, dataset.main_root, branch, target)
     return _frame(
-        question,
+        request,
         [(target, done.before, done.after)],
         "branch_updated string, previous_ref bigint, updated_ref bigint",
     )
@@ -431,30 +431,30 @@ def wap_branch(wap_id: str) -> str:
     return f"wap-{wap_id}"
 
 
-def _publish_changes(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _publish_changes(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     branch = wap_branch(a["wap_id"])
     if branch not in table.branches.list():
         raise OptionError(
             f"there is no branch {branch!r}: ALTER TABLE t CREATE BRANCH `{branch}`, and write to it before "
             f"it is published, INSERT INTO db.t.`branch_{branch}`"
         )
-    done = _published(question, table, branch, MAIN).first()
+    done = _published(request, table, branch, MAIN).first()
     assert done is not None
     table.branches.delete(branch)
     columns = "source_snapshot_id bigint, current_snapshot_id bigint"
-    return _frame(question, [(done.previous_ref, done.updated_ref)], columns)
+    return _frame(request, [(done.previous_ref, done.updated_ref)], columns)
 
 
-def _cherrypick_snapshot(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _cherrypick_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     raise UnsupportedFormatError(
         f"version {a['snapshot_id']} is one of the table's own line, and a branch has its own numbers: "
-        f"publish a branch, CALL {question.catalog.name}.system.fast_forward('<table>', 'main', '<branch>'), "
+        f"publish a branch, CALL {request.catalog.name}.system.fast_forward('<table>', 'main', '<branch>'), "
         "or the branch wap-<id>, CALL "
-        f"{question.catalog.name}.system.publish_changes('<table>', '<id>')"
+        f"{request.catalog.name}.system.publish_changes('<table>', '<id>')"
     )
 
 
-def _create_changelog_view(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+def _create_changelog_view(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     keys = list(a["identifier_columns"] or ())
     updates = bool(keys) if a["compute_updates"] is None else bool(a["compute_updates"])
     if updates and a["net_changes"]:
@@ -472,13 +472,13 @@ def _create_changelog_view(question: BridgeRequest, table: LanceTable, a: Mappin
         rows = _net(rows, columns)
     elif not updates:
         rows = _without_carryovers(rows, columns)
-    name = a["changelog_view"] or f"{_last_part(question, a['named'])}_changes"
+    name = a["changelog_view"] or f"{_last_part(request, a['named'])}_changes"
     rows.createOrReplaceTempView(f"`{name}`")
-    return _frame(question, [(name,)], "changelog_view string")
+    return _frame(request, [(name,)], "changelog_view string")
 
 
-def _last_part(question: BridgeRequest, text: str) -> str:
-    return catalog_name(question.catalog, text, current_namespace(question))[-1].rpartition("/")[2]
+def _last_part(request: BridgeRequest, text: str) -> str:
+    return catalog_name(request.catalog, text, current_namespace(request))[-1].rpartition("/")[2]
 
 
 def _changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:

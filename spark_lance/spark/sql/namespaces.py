@@ -23,57 +23,55 @@ __all__ = [
 _SYSTEM = ("system",)
 
 
-def open_catalog(question: BridgeRequest) -> str:
+def open_catalog(request: BridgeRequest) -> str:
     """Check the settings of a catalog, and return the version of this package."""
-    OpenCatalog.of(question.request["catalog"], question.request["options"])
+    OpenCatalog.of(request.body["catalog"], request.body["options"])
     release: str = import_module(__name__.partition(".")[0]).__version__
     return release
 
 
-def list_namespaces(question: BridgeRequest) -> list[list[str]]:
+def list_namespaces(request: BridgeRequest) -> list[list[str]]:
     """Return the namespaces directly in one."""
-    if not question.catalog.has_names:
+    if not request.catalog.has_names:
         return []
-    return [list(name) for name in question.catalog.names.namespaces(question.name)]
+    return [list(name) for name in request.catalog.names.namespaces(request.name)]
 
 
-def load_namespace(question: BridgeRequest) -> dict[str, str]:
+def load_namespace(request: BridgeRequest) -> dict[str, str]:
     """Return the properties of a namespace."""
-    if question.name == _SYSTEM or (not question.catalog.has_names and not question.name):
+    if request.name == _SYSTEM or (not request.catalog.has_names and not request.name):
         return {}
-    return question.catalog.names.namespace_properties(question.name)
+    return request.catalog.names.namespace_properties(request.name)
 
 
-def create_namespace(question: BridgeRequest) -> None:
+def create_namespace(request: BridgeRequest) -> None:
     """Make a namespace."""
-    properties = {key: value for key, value in question.request["properties"].items() if key != "owner"}
-    question.catalog.names.create_namespace(question.name, properties)
+    properties = {key: value for key, value in request.body["properties"].items() if key != "owner"}
+    request.catalog.names.create_namespace(request.name, properties)
 
 
-def alter_namespace(question: BridgeRequest) -> None:
+def alter_namespace(request: BridgeRequest) -> None:
     """Set and remove properties of a namespace."""
-    question.catalog.names.alter_namespace(
-        question.name, question.request["set"], question.request["removed"]
-    )
+    request.catalog.names.alter_namespace(request.name, request.body["set"], request.body["removed"])
 
 
-def drop_namespace(question: BridgeRequest) -> None:
+def drop_namespace(request: BridgeRequest) -> None:
     """Remove a namespace; with CASCADE what is in it, too."""
-    names = question.catalog.names
-    if question.request["cascade"]:
-        _drop_content(question, question.name)
-    names.drop_namespace(question.name)
+    names = request.catalog.names
+    if request.body["cascade"]:
+        _drop_content(request, request.name)
+    names.drop_namespace(request.name)
 
 
-def _drop_content(question: BridgeRequest, namespace: Name) -> None:
-    names: Any = question.catalog.names
+def _drop_content(request: BridgeRequest, namespace: Name) -> None:
+    names: Any = request.catalog.names
     for name in names.tables(namespace):
         names.drop(name)
     if isinstance(names, HoldsViews):
         for name in names.list_views(namespace):
             names.views.drop(name)
     for inner in names.namespaces(namespace):
-        _drop_content(question, inner)
+        _drop_content(request, inner)
         try:
             names.drop_namespace(inner)
         except NamespaceNotFoundError:

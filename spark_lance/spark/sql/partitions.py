@@ -48,9 +48,9 @@ def _spec(dataset: LanceDataset) -> PartitionSpec:
     return PartitionSpec.of_config(dataset.config()).bound(dataset.lance_schema)
 
 
-def list_partitions(question: BridgeRequest) -> list[list[str | None]]:
+def list_partitions(request: BridgeRequest) -> list[list[str | None]]:
     """Return the partitions that have rows, in order; each is a list of texts, one for each field."""
-    dataset = table_at(question).dataset()
+    dataset = table_at(request).dataset()
     spec = _spec(dataset)
     names = [field.name for field in spec.fields]
     counted = partition_counts(dataset.snapshot, spec).select(names)
@@ -59,11 +59,11 @@ def list_partitions(question: BridgeRequest) -> list[list[str | None]]:
     return [list(values) for values in zip(*columns, strict=True)]
 
 
-def delete_partitions(question: BridgeRequest) -> bool:
+def delete_partitions(request: BridgeRequest) -> bool:
     """Delete the rows of partitions in one commit; False if they have none."""
-    dataset = table_at(question).dataset()
+    dataset = table_at(request).dataset()
     spec = _spec(dataset)
-    rows = question.request["partition_values"]
+    rows = request.body["partition_values"]
     columns = []
     for place, field in enumerate(spec.fields):
         kind = field.type(dataset.lance_schema.field(field.source).arrow_type())

@@ -27,7 +27,7 @@ class Procedure:
     """A procedure: its parameters, its function and its result.
 
     Attributes:
-        run: called with the question, the table and the arguments by name; returns a DataFrame or None.
+        run: called with the request, the table and the arguments by name; returns a DataFrame or None.
         parameters: behind `table`.
         doc: what it does, in a sentence.
         on_table: whether there is a parameter `table` that names a table. Without one, `run` gets no table.
@@ -54,9 +54,9 @@ def number(value: str | None) -> int | str | None:
     return int(value) if value is not None and value.isdigit() else value
 
 
-def current_namespace(question: BridgeRequest) -> tuple[str, ...]:
+def current_namespace(request: BridgeRequest) -> tuple[str, ...]:
     """Return the namespace that names of one part are in: the session's, if it is one of this catalog."""
-    manager = question.subject.sessionState().catalogManager()
-    if str(manager.currentCatalog().name()) != question.catalog.name:
+    manager = request.subject.sessionState().catalogManager()
+    if str(manager.currentCatalog().name()) != request.catalog.name:
         return ()
     return tuple(map(str, manager.currentNamespace()))

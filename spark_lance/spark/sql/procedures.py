@@ -82,10 +82,10 @@ def _create_index(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> 
     return table.createScalarIndex(a["column"], kind, a["name"], replace=a["replace"])
 
 
-def _clone(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
+def _clone(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
     catalog, target = (
-        question.catalog,
-        catalog_name(question.catalog, a["target"], current_namespace(question)),
+        request.catalog,
+        catalog_name(request.catalog, a["target"], current_namespace(request)),
     )
     uri = target[0] if is_path(target) and catalog.paths else catalog.names.place(target)
     table.clone(uri, bool(a["shallow"]), version=number(a["version"]))
@@ -93,23 +93,23 @@ def _clone(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> 
         catalog.names.add(target, uri, {})
 
 
-def _add_columns_from(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
-    source, keys = question.spark.table(a["source"]), texts(a["keys"])
+def _add_columns_from(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    source, keys = request.spark.table(a["source"]), texts(a["keys"])
     if a["columns"] is not None:
         source = source.select(*keys, *texts(a["columns"]))
     return table.addColumns(source, on=keys)
 
 
-def _verify(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _verify(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     if a["repair"]:
         table.repair()
     dataset = table.dataset()
     report = verify(dataset.snapshot)
     rows = [(finding.level, finding.where, finding.message) for finding in report.findings]
-    return question.spark.createDataFrame(rows, "level string, place string, message string")
+    return request.spark.createDataFrame(rows, "level string, place string, message string")
 
 
-def _compact_wal(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
+def _compact_wal(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
     done = table.compactWal(flush=bool(a["flush"]))
     gone = table.collectWal(a["retention_hours"])
     row = (
@@ -120,16 +120,16 @@ def _compact_wal(question: BridgeRequest, table: LanceTable, a: Mapping[str, Any
         done.rows_deleted,
         gone.bytes_removed,
     )
-    return question.spark.createDataFrame(
+    return request.spark.createDataFrame(
         [row],
         "version bigint, shards bigint, sstables bigint, rows_upserted bigint, rows_deleted bigint, "
         "bytes_removed bigint",
     )
 
 
-def _last_change(question: BridgeRequest, _: None, __: Mapping[str, Any]) -> Any:
-    change = last_change(question.request["session"])
-    return question.spark.createDataFrame([] if change is None else [change.row()], _LAST_CHANGE)
+def _last_change(request: BridgeRequest, _: None, __: Mapping[str, Any]) -> Any:
+    change = last_change(request.body["session"])
+    return request.spark.createDataFrame([] if change is None else [change.row()], _LAST_CHANGE)
 
 
 _LAST_CHANGE = (
@@ -258,20 +258,20 @@ PROCEDURES: dict[str, Procedure] = {
 }
 
 
-def list_procedures(question: BridgeRequest) -> list[str]:
+def list_procedures(request: BridgeRequest) -> list[str]:
     """Return the names of all procedures."""
     return sorted(PROCEDURES)
 
 
-def load_procedure(question: BridgeRequest) -> dict[str, Any]:
+def load_procedure(request: BridgeRequest) -> dict[str, Any]:
     """Return what Spark has to know of a procedure; of an unknown one the error (`problem`)."""
-    name = question.name[-1].lower()
-    if question.name[:-1] != ("system",) or name not in PROCEDURES:
-        place = f"{question.catalog.name}.system"
+    name = request.name[-1].lower()
+    if request.name[:-1] != ("system",) or name not in PROCEDURES:
+        place = f"{request.catalog.name}.system"
         close = get_close_matches(name, PROCEDURES, 1)
         guess = f": did you mean {place}.{close[0]}?" if close else ":"
         names = ", ".join(sorted(PROCEDURES))
-        problem = f"procedure {'.'.join(question.name)} does not exist{guess} {place} has {names}"
+        problem = f"procedure {'.'.join(request.name)} does not exist{guess} {place} has {names}"
         return {"name": name, "description": problem, "parameters": [], "problem": problem}
     procedure = PROCEDURES[name]
     arguments = ", ".join(f"{one.name} {one.type}" for one in procedure.all_parameters)
@@ -291,24 +291,24 @@ def load_procedure(question: BridgeRequest) -> dict[str, Any]:
     }
 
 
-def call_procedure(question: BridgeRequest) -> dict[str, Any]:
+def call_procedure(request: BridgeRequest) -> dict[str, Any]:
     """Run a procedure in the session that called it.
 
     Returns:
         The schema and rows of its result, and the full name of the table that it may have changed.
     """
-    procedure = PROCEDURES[question.name[-1].lower()]
-    question = replace(question, spark=session_of(question.spark, question.subject))
+    procedure = PROCEDURES[request.name[-1].lower()]
+    request = replace(request, spark=session_of(request.spark, request.subject))
     names = [one.name for one in procedure.all_parameters]
-    arguments = dict(zip(names, question.request["arguments"], strict=True))
+    arguments = dict(zip(names, request.body["arguments"], strict=True))
     if not procedure.on_table:
-        return _rows(procedure.run(question, None, arguments))
+        return _rows(procedure.run(request, None, arguments))
     text = arguments.pop("table")
     if text is None:
-        raise OptionError(f"{question.name[-1]} needs the name of a table")
-    name = catalog_name(question.catalog, str(text), current_namespace(question))
-    rows = _rows(procedure.run(question, table_at(question, name), {**arguments, "named": str(text)}))
-    return {**rows, "changed": [question.catalog.name, *name]}
+        raise OptionError(f"{request.name[-1]} needs the name of a table")
+    name = catalog_name(request.catalog, str(text), current_namespace(request))
+    rows = _rows(procedure.run(request, table_at(request, name), {**arguments, "named": str(text)}))
+    return {**rows, "changed": [request.catalog.name, *name]}
 
 
 def _rows(result: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Makes the SQL catalog, its statements and its functions known to a session, and connects Java's questions.
+"""Makes the SQL catalog, its statements and its functions known to a session, and connects Java's requests.
 
 SQL functions are searches in FROM, distances of vectors, and ranges of blobs. `LanceUnits` answers the class
 loader that Spark asks: it compiles a class of the catalog, or finds it in the cache folder, at its first use.
-The first question of Java imports the modules that answer it. A session that uses no catalog compiles nothing
+The first request of Java imports the modules that answer it. A session that uses no catalog compiles nothing
 and imports none of them.
 """
 
@@ -77,11 +77,11 @@ class LateBridge:
     def __init__(self, spark: Any) -> None:
         self._spark = spark
 
-    def apply(self, question: str, subject: Any) -> str:
-        """Answer a question; see `Bridge.apply`."""
+    def apply(self, request: str, subject: Any) -> str:
+        """Answer a request; see `Bridge.apply`."""
         from spark_lance.spark.sql.bridge import Bridge
 
-        return Bridge(self._spark).apply(question, subject)
+        return Bridge(self._spark).apply(request, subject)
 
     class Java:  # noqa: D106 (py4j reads it)
         implements = ("java.util.function.BiFunction",)
@@ -123,7 +123,7 @@ PLANS_IN_DRIVER = "spark.lance.planInDriver"
 # Names of options whose values Spark hides in plans: those of its own default, and those that may be secret.
 _HIDDEN_OPTIONS, _HIDDEN_NAMES = "spark.sql.redaction.options.regex", f"{SECRET_NAMES}|url"
 
-# The classes that answer questions; the functions and a rule; parse errors; statements.
+# The classes that answer requests; the functions and a rule; parse errors; statements.
 _UNITS, _FUNCTIONS = "org.lance.spark.load.LanceUnits", "org.lance.spark.load.LanceLate"
 _PARSER, _STATEMENTS = "org.lance.spark.load.LanceParser", "org.lance.spark.rowlevel.LanceStatements"
 PARTS = (_UNITS, _FUNCTIONS, _PARSER, _STATEMENTS)

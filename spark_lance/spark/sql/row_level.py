@@ -98,27 +98,27 @@ def last_change(session: str) -> LastChange | None:
     return _CHANGES.get(session)
 
 
-def change_rows(question: BridgeRequest) -> None:
+def change_rows(request: BridgeRequest) -> None:
     """Carry out a statement.
 
     Raises:
         LanceError: as the method of `LanceTable` that does it.
         PySparkException: what Spark said of an expression or a job.
     """
-    request, subject = question.request, question.subject
+    body, subject = request.body, request.subject
     began = time.monotonic()
-    spark = session_of(question.spark, subject["session"])
-    statement = _Statement(request, subject, _table(spark, request))
+    spark = session_of(request.spark, subject["session"])
+    statement = _Statement(body, subject, _table(spark, body))
     try:
-        done = getattr(statement, request["kind"])()
+        done = getattr(statement, body["kind"])()
     except CapturedException as error:
         # Java throws it again as it is, with Spark's name for it.
         subject["thrown"] = java_exception(error)
         raise
-    name = request["display_name"]
+    name = body["display_name"]
     title = statement.table.path if name.lower() == "lance" else name
-    change = LastChange(request["kind"].upper(), title, done, round(time.monotonic() - began, 3))
-    _CHANGES.put(request["session"], change)
+    change = LastChange(body["kind"].upper(), title, done, round(time.monotonic() - began, 3))
+    _CHANGES.put(body["session"], change)
     logger.info(
         "%s %s: %d rows updated, %d deleted, %d inserted, version %d, %.2f s",
         *(change.statement, change.table, done.updated, done.deleted, done.inserted, done.version),
@@ -130,22 +130,22 @@ def change_rows(question: BridgeRequest) -> None:
 class _Statement:
     """A statement, its expressions and its table. The methods are named like kinds of statements."""
 
-    request: Mapping[str, Any] = field(repr=False)
+    body: Mapping[str, Any] = field(repr=False)
     subject: Any
     table: LanceTable
 
     def delete(self) -> Changed:
-        return delete_rows(self.table, self._some("condition", self.request), _reruns(), self._wider)
+        return delete_rows(self.table, self._some("condition", self.body), _reruns(), self._wider)
 
     def update(self) -> Changed:
-        condition = self._some("condition", self.request)
-        return update_rows(self.table, condition, self._values(self.request), _reruns(), self._wider)
+        condition = self._some("condition", self.body)
+        return update_rows(self.table, condition, self._values(self.body), _reruns(), self._wider)
 
     def merge(self) -> Changed:
-        names = self.request["source"]
+        names = self.body["source"]
         source = dataframe.DataFrame(self.subject["source"], self.table.spark).toDF(*names)
         rows = self._attached(source, "source").alias(_SOURCE)
-        condition = self._expression(self.request["condition"], self.request["equal"])
+        condition = self._expression(self.body["condition"], self.body["equal"])
         merge = MergeBuilder(self.table, rows, condition, self._wider)
         add = {
             ("matched", "update"): merge.whenMatchedUpdate,
@@ -156,7 +156,7 @@ class _Statement:
             "matched": merge.whenMatchedDelete,
             "not matched by source": merge.whenNotMatchedBySourceDelete,
         }
-        for clause in self.request["clauses"]:
+        for clause in self.body["clauses"]:
             only = self._some("condition", clause)
             if clause["kind"] == "delete":
                 drop[clause["rows"]](only)
@@ -195,22 +195,22 @@ def _reruns() -> Any:
     return policy(RETRIES, RETRY_TIMEOUT)
 
 
-def _table(spark: SparkSession, request: Mapping[str, Any]) -> LanceTable:
+def _table(spark: SparkSession, body: Mapping[str, Any]) -> LanceTable:
     """Return the table that a statement is about.
 
     Raises:
         UnsupportedFormatError: what leads to it shows other rows than those of the newest version.
     """
-    options = read_options(request["options"])
+    options = read_options(body["options"])
     for name in _OTHER_ROWS:
         if getattr(options, name) != OPTIONS[name].default:
             raise UnsupportedFormatError(
-                f"{request['kind'].upper()} changes the newest version of a whole table, and this view shows "
+                f"{body['kind'].upper()} changes the newest version of a whole table, and this view shows "
                 f"something else by its option {name!r}: name the table itself"
             )
     place = {
         key: value
-        for key, value in request["options"].items()
+        for key, value in body["options"].items()
         if key.lower() in _PLACE or key.lower().startswith(STORAGE_PREFIX) or key.lower() in STORAGE_NAMES
     }
     place = {key.lower() if key.lower() in _PLACE else key: value for key, value in place.items()}

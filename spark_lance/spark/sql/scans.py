@@ -1,7 +1,7 @@
 """Scans that the driver's own Python plans, and answers itself where little has to be read.
 
-Every question has `read`: the options of a read, the version if it is known ([root, branch, number]), and the
-columns as Spark has them. A token tells the questions about one table from those about another.
+Every request has `read`: the options of a read, the version if it is known ([root, branch, number]), and the
+columns as Spark has them. A token identifies the table object that the requests are about.
 
 Which columns have the order for Spark that they have in the table, and which values Spark tells apart.
 
@@ -135,7 +135,7 @@ class _Bounded(Protocol):
 
 @dataclass(frozen=True)
 class Read:
-    """The common part of all questions about one table."""
+    """The common part of all requests about one table."""
 
     request: dict[str, Any] = field(repr=False)
 
@@ -156,7 +156,7 @@ class Read:
 
     @cached_property
     def opened(self) -> tuple[VersionRef, Snapshot]:
-        """The version that is read; kept for the next question."""
+        """The version that is read; kept for the next request."""
         key = (self.request["token"], str(self.ref), *sorted(self.request["options"].items()))
         return _OPEN.get(
             key,
@@ -181,9 +181,9 @@ class Read:
         return [expression_of(predicate, schema, self.seen) for predicate in predicates]
 
 
-def describe_read(question: BridgeRequest) -> dict[str, Any]:
+def describe_read(request: BridgeRequest) -> dict[str, Any]:
     """Return the Spark schema of a read, the version that is pinned, and what Spark may push down."""
-    read = Read(question.request["read"])
+    read = Read(request.body["read"])
     if read.options.kind == "rows":
         ref, snapshot = read.opened
         schema = rows.described(snapshot, read.options)
@@ -194,26 +194,26 @@ def describe_read(question: BridgeRequest) -> dict[str, Any]:
     return {"schema": schema.json(), "ref": version_answer(ref), "pushdown": pushdown}
 
 
-def describe_pushdown(question: BridgeRequest) -> dict[str, Any]:
+def describe_pushdown(request: BridgeRequest) -> dict[str, Any]:
     """Return what Spark may push down into a read whose options its table does not know."""
-    read = Read(question.request["read"])
+    read = Read(request.body["read"])
     return pushdown_of(read.options, read.table_schema, read.seen)
 
 
-def pin_read(question: BridgeRequest) -> list[Any]:
+def pin_read(request: BridgeRequest) -> list[Any]:
     """Return the version of a read that is not pinned yet.
 
     Raises:
         SchemaError: the columns are `given` by the user, and do not fit the table.
     """
-    read = Read(question.request["read"])
+    read = Read(request.body["read"])
     if read.options.kind == "rows":
         ref, snapshot = read.opened
-        if question.request["has_user_schema"]:
+        if request.body["has_user_schema"]:
             resolve_projection(snapshot.schema, read.seen)
         return version_answer(ref)
     kind = read_kind(read.options)
-    if question.request["has_user_schema"]:
+    if request.body["has_user_schema"]:
         return version_answer(kind.reader(read.options, read.seen, None).ref)
     return version_answer(kind.describe(read.options, None)[0])
 
@@ -225,16 +225,16 @@ class TargetRows:
     rows: RowSet | None
 
 
-def target_rows(read: Read, request: Mapping[str, Any]) -> TargetRows | None:
+def target_rows(read: Read, body: Mapping[str, Any]) -> TargetRows | None:
     """Return the rows that a read of a version is about; None if only a look at them tells.
 
     Raises:
         FormatError: an index is damaged.
     """
-    _, most_bytes = local_bounds(request)
-    if read.options.fragments is not None or request.get("limit") is not None:
+    _, most_bytes = local_bounds(body)
+    if read.options.fragments is not None or body.get("limit") is not None:
         return None
-    condition = reader_of(read, st.StructType(), request).condition
+    condition = reader_of(read, st.StructType(), body).condition
     if condition is None:
         return TargetRows(None)
     row_set = _index_exact_rows(condition, read.opened[1], most_bytes)
@@ -261,7 +261,7 @@ def first_of(read: Read, top: Mapping[str, Any], within: RowSet | None) -> RowSe
     return leading_rows(snapshot, path, top["rows"], **order, within=within)
 
 
-def plan_scan(question: BridgeRequest) -> dict[str, Any]:
+def plan_scan(request: BridgeRequest) -> dict[str, Any]:
     """Return the rows of a scan, if these are few and little has to be read for them, or its tasks.
 
     `kind` is "rows", "columns" or "tasks". Every answer has the version (`ref`), and the most `rows` and
@@ -269,41 +269,41 @@ def plan_scan(question: BridgeRequest) -> dict[str, Any]:
 
     Rows are an Arrow stream, and tasks are the input of Spark's reader of Python data sources, both in
     base64. Tasks read only the first rows of the order `top` where they are `ordered`. Columns are in a file,
-    see `columns_answer`; so are rows of many bytes where the question has `files`. Columns are for more rows
-    than Spark's local scans are made for, if the question says that the caller can read them (`columnar`).
+    see `columns_answer`; so are rows of many bytes where the request has `files`. Columns are for more rows
+    than Spark's local scans are made for, if the request says that the caller can read them (`columnar`).
 
     Raises:
         WorkerPythonError: the workers that would run the tasks have no spark_lance.
     """
-    request = question.request
-    read = Read(request["read"])
+    body = request.body
+    read = Read(body["read"])
     check_batch(read.options)
-    all_columns = request["columns"] == request["read"]["schema"]
-    schema = read.seen if all_columns else st.StructType.fromJson(json.loads(request["columns"]))
-    most_rows, most_bytes = local_bounds(request)
+    all_columns = body["columns"] == body["read"]["schema"]
+    schema = read.seen if all_columns else st.StructType.fromJson(json.loads(body["columns"]))
+    most_rows, most_bytes = local_bounds(body)
     reader: DataSourceReader
     is_ordered = False
     if read.options.kind == "rows":
-        reader = planned = reader_of(read, schema, request)
+        reader = planned = reader_of(read, schema, body)
         ref = planned.ref
-        is_ordered = _keep_first(planned, read, request)
-        if planned.condition is not None and request.get("limit") is None and read.options.fragments is None:
+        is_ordered = _keep_first(planned, read, body)
+        if planned.condition is not None and body.get("limit") is None and read.options.fragments is None:
             row_set = _index_exact_rows(planned.condition, read.opened[1], most_bytes)
             if row_set is not None and row_set.num_rows <= most_rows:
                 planned.set_rows(row_set.only(number for number, rows in row_set.items() if rows))
         local_rows = (
             max(most_rows, _MOST_HELD_ROWS)
-            if request.get("columnar") and most_rows and planned.columns
+            if body.get("columnar") and most_rows and planned.columns
             else most_rows
         )
-        few = None if request.get("runtime") else planned.read_if_small(local_rows, most_bytes)
+        few = None if body.get("runtime") else planned.read_if_small(local_rows, most_bytes)
         size: tuple[int, int] | None = None if few is not None else planned.size()
     else:
         placed = read_kind(read.options).reader(read.options, schema, read.ref)
         reader, ref = placed, placed.ref  # type: ignore[assignment]
         few, size = None, None
         if isinstance(reader, MetadataReader):
-            reader.set_filters(_taken(read, request), request.get("limit"))
+            reader.set_filters(_taken(read, body), body.get("limit"))
         if isinstance(reader, _Bounded):
             few = reader.read_if_small(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
@@ -311,8 +311,8 @@ def plan_scan(question: BridgeRequest) -> dict[str, Any]:
         about = _account(reader, "")
         return {**answer, **about, **columns_answer(few, schema)}
     if few is not None:
-        return {**answer, **rows_answer(few, schema, in_file=bool(request.get("files")))}
-    check_package(question.spark)
+        return {**answer, **rows_answer(few, schema, in_file=bool(body.get("files")))}
+    check_package(request.spark)
     function, partitions = pickled_read(reader, schema)
     return {
         **answer,
@@ -347,39 +347,39 @@ def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:
     return {"about": reader.explain(), "amounts": lines, "taskAmounts": TASK_AMOUNTS}
 
 
-def reader_of(read: Read, schema: st.StructType, request: Any) -> LanceReader:
+def reader_of(read: Read, schema: st.StructType, body: Any) -> LanceReader:
     """Return the reader of some columns, with all that was taken over so far."""
     ref, snapshot = read.opened
-    reader = LanceReader(read.options, schema, ref, snapshot, request["cores"])
+    reader = LanceReader(read.options, schema, ref, snapshot, body["cores"])
     reader.set_filters(
-        _taken(read, request),
-        request.get("limit"),
-        alone=bool(request.get("alone")),
-        skip=request.get("offset") or 0,
+        _taken(read, body),
+        body.get("limit"),
+        alone=bool(body.get("alone")),
+        skip=body.get("offset") or 0,
     )
     return reader
 
 
-def _keep_first(reader: LanceReader, read: Read, request: Any) -> bool:
+def _keep_first(reader: LanceReader, read: Read, body: Any) -> bool:
     """Read only rows that hold the first ones of an order, if an index tells; Spark still orders them."""
-    if not request.get("top") or request["top"]["rows"] > _MOST_TOP:
+    if not body.get("top") or body["top"]["rows"] > _MOST_TOP:
         return False
-    row_set = target_rows(read, request)
-    rows = None if row_set is None else first_of(read, request["top"], row_set.rows)
+    row_set = target_rows(read, body)
+    rows = None if row_set is None else first_of(read, body["top"], row_set.rows)
     if rows is not None:
         reader.set_rows(rows)
     return rows is not None
 
 
-def _taken(read: Read, request: Any) -> list[Expression]:
+def _taken(read: Read, body: Any) -> list[Expression]:
     """Return the conditions that rows are read by.
 
     These are the pushed predicates, which Spark does not apply any more, and what is known of others, which
     it applies: conditions on documents (`candidates`) and the keys of a join (`runtime`).
     """
-    taken = read.expressions(request["predicates"])
+    taken = read.expressions(body["predicates"])
     assert None not in taken  # Java pushes what `pushdown_of` allows
-    others = read.expressions([*request["candidates"], *(request.get("runtime") or [])])
+    others = read.expressions([*body["candidates"], *(body.get("runtime") or [])])
     return [tree for tree in (*taken, *others) if tree is not None]
 
 
@@ -428,14 +428,14 @@ def columns_answer(batches: Sequence[pa.RecordBatch], schema: st.StructType) -> 
     return {"kind": "columns", "rows": rows.num_rows, "bytes": rows.nbytes, "file": name, "parts": parts}
 
 
-def local_bounds(request: Any) -> tuple[int, int]:
+def local_bounds(body: Any) -> tuple[int, int]:
     """Return how many rows, and bytes, the driver reads itself."""
     bounds = []
     for name in ("localRows", "localBytes"):
         try:
-            bounds.append(int(request[name]))
+            bounds.append(int(body[name]))
         except ValueError:
-            raise OptionError(f"spark.lance.{name} is a whole number, not {request[name]!r}") from None
+            raise OptionError(f"spark.lance.{name} is a whole number, not {body[name]!r}") from None
     return bounds[0], bounds[1]
 
 

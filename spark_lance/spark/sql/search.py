@@ -118,25 +118,25 @@ def stand_ins(
     return values
 
 
-def search_each(question: BridgeRequest) -> None:
-    """Put a DataFrame of what a search finds for each of many rows into the question's subject, as `result`.
+def search_each(request: BridgeRequest) -> None:
+    """Put a DataFrame of what a search finds for each of many rows into the request's subject, as `result`.
 
     Its columns are those of the rows without the last ones, the `arguments` of the search, and `columns` of
     the search.
     """
-    request, subject = question.request, question.subject
-    spark = session_of(question.spark, subject["session"])
+    body, subject = request.body, request.subject
+    spark = session_of(request.spark, subject["session"])
     rows = dataframe.DataFrame(subject["rows"], spark)
-    options = read_options(request["search"])
+    options = read_options(body["search"])
     dataset = opened(options, pin(options))
-    along = rows.schema.fields[: -len(request["arguments"])]
+    along = rows.schema.fields[: -len(body["arguments"])]
     if options.nearest is not None:
-        results = _nearest(dataset, options, rows, request["columns"])
+        results = _nearest(dataset, options, rows, body["columns"])
     else:
-        results = _answers(dataset, options, rows, request["columns"], tuple(request["arguments"]))
+        results = _answers(dataset, options, rows, body["columns"], tuple(body["arguments"]))
     frame: Any = results.select(
         *(F.col(f"{_ROW}.{field.name}") for field in along),
-        *(F.col(quoted(name)) for name in request["columns"]),
+        *(F.col(quoted(name)) for name in body["columns"]),
     )
     subject["result"] = java_frame(frame)
 
@@ -194,42 +194,42 @@ def _has_order(kind: st.DataType) -> bool:
 _REFINE = 10
 
 
-def search(question: BridgeRequest) -> dict[str, Any]:
+def search(request: BridgeRequest) -> dict[str, Any]:
     """Return the relation of what a search finds: name, schema, options of the read, how it is done."""
-    request = question.request
-    if request["function"] in CHANGE_FUNCTIONS:
-        return _table_changes(question)
-    arguments = _arguments(request["function"], request["arguments"][1:], request["named"], request["each"])
-    always, metadata = resolve_table(question.catalog, question.name)
+    body = request.body
+    if body["function"] in CHANGE_FUNCTIONS:
+        return _table_changes(request)
+    arguments = _arguments(body["function"], body["arguments"][1:], body["named"], body["each"])
+    always, metadata = resolve_table(request.catalog, request.name)
     if metadata:
-        raise UnsupportedFormatError(f"{display_name(question.name)} tells of a table and cannot be searched")
-    keys, reads = _split(request["function"], arguments.get("options") or {})
-    if each := request["each"]:
-        arguments |= stand_ins(request["function"], {**always, **reads}, arguments, each, {*keys, *reads})
-    options = {**always, **reads, **_SEARCHES[request["function"]](arguments, keys)}
-    return _relation(f"{question.catalog.name}.{display_name(question.name)}", options, arguments["k"])
+        raise UnsupportedFormatError(f"{display_name(request.name)} tells of a table and cannot be searched")
+    keys, reads = _split(body["function"], arguments.get("options") or {})
+    if each := body["each"]:
+        arguments |= stand_ins(body["function"], {**always, **reads}, arguments, each, {*keys, *reads})
+    options = {**always, **reads, **_SEARCHES[body["function"]](arguments, keys)}
+    return _relation(f"{request.catalog.name}.{display_name(request.name)}", options, arguments["k"])
 
 
-def _table_changes(question: BridgeRequest) -> dict[str, Any]:
+def _table_changes(request: BridgeRequest) -> dict[str, Any]:
     """Return the relation of the rows that a range of versions changed.
 
     Raises:
         OptionError: a bound is missing, or neither a version nor a time.
         UnsupportedFormatError: the name is that of a metadata table.
     """
-    request = question.request
-    bounds = _arguments(request["function"], request["arguments"][1:], request["named"], ())
-    always, metadata = resolve_table(question.catalog, question.name)
+    body = request.body
+    bounds = _arguments(body["function"], body["arguments"][1:], body["named"], ())
+    always, metadata = resolve_table(request.catalog, request.name)
     if metadata:
-        name = display_name(question.name)
+        name = display_name(request.name)
         raise UnsupportedFormatError(f"{name} is a metadata table: it has no change feed")
-    zone = question.spark.conf.get("spark.sql.session.timeZone")
+    zone = request.spark.conf.get("spark.sql.session.timeZone")
     reads = {"readChangeFeed": "true", "timeZone": str(zone)}
     for argument, option in (("start", "starting"), ("end", "ending")):
         bound = bounds.get(argument)
         if isinstance(bound, bool) or not (bound is None or isinstance(bound, (int, str))):
             raise OptionError(
-                f"{argument} of {request['function']} is a version or a time, such as 3 or "
+                f"{argument} of {body['function']} is a version or a time, such as 3 or "
                 f"'2026-03-01 12:00:00', not {bound!r}"
             )
         if bound is not None:
@@ -238,7 +238,7 @@ def _table_changes(question: BridgeRequest) -> dict[str, Any]:
     ref, schema = changes.describe(options, None)
     if bounds.get("end") is None:
         reads["endingVersion"] = str(ref.version)
-    name = f"{question.catalog.name}.{display_name(question.name)}"
+    name = f"{request.catalog.name}.{display_name(request.name)}"
     return {
         "display_name": name,
         "schema": schema.json(),
@@ -248,16 +248,16 @@ def _table_changes(question: BridgeRequest) -> dict[str, Any]:
     }
 
 
-def nearest(question: BridgeRequest) -> dict[str, Any] | None:
+def nearest(request: BridgeRequest) -> dict[str, Any] | None:
     """Return the relation of what an index finds nearest to a vector; None if none has the metric."""
-    request = question.request
+    body = request.body
     near = {
-        "column": request["column"],
-        "q": request["vector"],
-        "k": request["k"],
-        "metric": request["metric"],
+        "column": body["column"],
+        "q": body["vector"],
+        "k": body["k"],
+        "metric": body["metric"],
     }
-    reads = {**request["reads"], "version": request["version"], "columns": json.dumps(request["columns"])}
+    reads = {**body["reads"], "version": body["version"], "columns": json.dumps(body["columns"])}
     texts = {**reads, "nearest": json.dumps({**near, "refine_factor": _REFINE})}
     options = read_options(texts)
     ref, _ = searches.describe(options, None)
@@ -265,7 +265,7 @@ def nearest(question: BridgeRequest) -> dict[str, Any] | None:
     query = VectorQuery.parse(near)
     if VectorSearch(dataset.snapshot, query.column).index_name(query) is None:
         return None
-    return _relation(request["display_name"], texts, request["k"])
+    return _relation(body["display_name"], texts, body["k"])
 
 
 def _relation(name: str, texts: dict[str, str], rows: int) -> dict[str, Any]:

@@ -183,32 +183,32 @@ def _properties(text: str | None) -> dict[str, str]:
     return values
 
 
-def _clone_table(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
+def _clone_table(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
     """Make a table that begins as another one; a table that is replaced gets copies of the rows."""
-    catalog = question.catalog
-    target = catalog_name(catalog, a["target"], current_namespace(question))
-    quoted = _quoted(question, target)
+    catalog = request.catalog
+    target = catalog_name(catalog, a["target"], current_namespace(request))
+    quoted = _quoted(request, target)
     if a["location"] is not None:
         raise OptionError(
             f"tables of catalog {catalog.name} live where the catalog puts them: leave out LOCATION, or name "
             f"the path itself, CREATE TABLE {catalog.name}.`{a['location']}` SHALLOW CLONE {a['source']}"
         )
     properties = _properties(a["properties"])
-    exists = question.spark.catalog.tableExists(quoted)
+    exists = request.spark.catalog.tableExists(quoted)
     if exists and a["if_not_exists"]:
         return
     files = _FILES.fullmatch(a["source"])
     if exists and not a["replace"]:
         raise OptionError(f"there is a table {a['target']} already: write CREATE OR REPLACE TABLE")
-    if files or exists or not _is_ours(question, a["source"]):
-        rows = question.spark.sql(f"SELECT * FROM {a['source']}{_travel(a)}")
+    if files or exists or not _is_ours(request, a["source"]):
+        rows = request.spark.sql(f"SELECT * FROM {a['source']}{_travel(a)}")
         writer = rows.writeTo(quoted).using("lance")
         for name, value in properties.items():
             writer = writer.tableProperty(name, value)
         (writer.createOrReplace if exists else writer.create)()
         return
-    source = table_at(question, catalog_name(catalog, a["source"], current_namespace(question)))
-    version = _version(question, source, a)
+    source = table_at(request, catalog_name(catalog, a["source"], current_namespace(request)))
+    version = _version(request, source, a)
     shallow = "DEEP" not in str(a["kind"] or "").upper()
     uri = target[0] if is_path(target) and catalog.paths else catalog.names.place(target)
     clone = source.clone(uri, shallow, version=version)
@@ -218,17 +218,17 @@ def _clone_table(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> None
         replace(clone, options=source.options).setConfig(properties)
 
 
-def _is_ours(question: BridgeRequest, text: str) -> bool:
+def _is_ours(request: BridgeRequest, text: str) -> bool:
     """Whether a source is a table of this catalog."""
     try:
-        table_at(question, catalog_name(question.catalog, text, current_namespace(question)))
+        table_at(request, catalog_name(request.catalog, text, current_namespace(request)))
     except (TableNotFoundError, OptionError, UnsupportedFormatError):
         return False
     return True
 
 
-def _quoted(question: BridgeRequest, name: Sequence[str]) -> str:
-    return ".".join(f"`{part.replace('`', '``')}`" for part in (question.catalog.name, *name))
+def _quoted(request: BridgeRequest, name: Sequence[str]) -> str:
+    return ".".join(f"`{part.replace('`', '``')}`" for part in (request.catalog.name, *name))
 
 
 def _travel(a: Mapping[str, Any]) -> str:
@@ -237,11 +237,11 @@ def _travel(a: Mapping[str, Any]) -> str:
     return "" if a["timestamp"] is None else f" TIMESTAMP AS OF '{a['timestamp']}'"
 
 
-def _version(question: BridgeRequest, source: LanceTable, a: Mapping[str, Any]) -> int | str | None:
+def _version(request: BridgeRequest, source: LanceTable, a: Mapping[str, Any]) -> int | str | None:
     if a["timestamp"] is None:
         return number(a["version"])
     dataset = source.dataset()
-    moment = in_zone(str(a["timestamp"]), question.spark.conf.get(SESSION_ZONE))
+    moment = in_zone(str(a["timestamp"]), request.spark.conf.get(SESSION_ZONE))
     return version_at(dataset.table, moment)
 
 
@@ -257,14 +257,14 @@ def _analyze(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
         )
 
 
-def _analyze_tables(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
-    question.spark.sql(f"DESCRIBE NAMESPACE {a['namespace']}").collect()
+def _analyze_tables(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
+    request.spark.sql(f"DESCRIBE NAMESPACE {a['namespace']}").collect()
 
 
-def _convert(question: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
+def _convert(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
     raise UnsupportedFormatError(
         f"a Lance table has a folder of its own, so {a['source']} is not converted in its place: write "
-        f"CREATE TABLE {question.catalog.name}.`<new path>` AS SELECT * FROM {a['source']}"
+        f"CREATE TABLE {request.catalog.name}.`<new path>` AS SELECT * FROM {a['source']}"
     )
 
 

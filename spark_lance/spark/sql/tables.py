@@ -97,47 +97,47 @@ _BRANCH = "@"
 _CHANGES_TABLE = "changes"
 
 
-def list_tables(question: BridgeRequest) -> list[str]:
+def list_tables(request: BridgeRequest) -> list[str]:
     """Return the names of the tables directly in a namespace."""
-    if not question.catalog.has_names:
+    if not request.catalog.has_names:
         return []
-    return [name[-1] for name in question.catalog.names.tables(question.name)]
+    return [name[-1] for name in request.catalog.names.tables(request.name)]
 
 
-def load_table(question: BridgeRequest) -> dict[str, Any]:
+def load_table(request: BridgeRequest) -> dict[str, Any]:
     """Return what Spark has to know of a table."""
-    catalog, name = question.catalog, question.name
+    catalog, name = request.catalog, request.name
     options, table = resolve_table(catalog, name)
     tag = options.pop("tag", None)
     if table == _CHANGES_TABLE:
-        return _all_changes(question, options)
+        return _all_changes(request, options)
     travel = {} if tag is None else {"tag": tag}
-    if "version" in question.request:
-        text = str(question.request["version"])
+    if "version" in request.body:
+        text = str(request.body["version"])
         travel = {"version": text} if text.isdigit() else {"tag": text}
-        if "tag" in travel and "branch" not in options and _is_branch(question, text):
+        if "tag" in travel and "branch" not in options and _is_branch(request, text):
             options, travel = {**options, "branch": text}, {}
-    elif "asof" in question.request:
-        moment = datetime.fromtimestamp(question.request["asof"] / 1e6, timezone.utc)
+    elif "asof" in request.body:
+        moment = datetime.fromtimestamp(request.body["asof"] / 1e6, timezone.utc)
         travel = {"asof": moment.isoformat()}
     return answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
 
 
-def _is_branch(question: BridgeRequest, name: str) -> bool:
+def _is_branch(request: BridgeRequest, name: str) -> bool:
     """Return whether a name is that of a branch of the table, and of no tag."""
-    opened = table_at(question).dataset()
+    opened = table_at(request).dataset()
     return name not in opened.tags.list() and name in opened.branches.list()
 
 
-def _all_changes(question: BridgeRequest, always: dict[str, str]) -> dict[str, Any]:
+def _all_changes(request: BridgeRequest, always: dict[str, str]) -> dict[str, Any]:
     """Return the view of the table `t.changes`: the changes of all versions that there are.
 
     Raises:
         UnsupportedFormatError: the statement names a version, which has no changes of its own.
     """
-    if question.request.keys() & {"version", "asof"}:
+    if request.body.keys() & {"version", "asof"}:
         raise UnsupportedFormatError(
-            f"{display_name(question.name)} has the changes of all versions: leave out VERSION AS OF, and "
+            f"{display_name(request.name)} has the changes of all versions: leave out VERSION AS OF, and "
             "write WHERE _commit_version <= n"
         )
     branch = always.get("branch")
@@ -146,35 +146,35 @@ def _all_changes(question: BridgeRequest, always: dict[str, str]) -> dict[str, A
     # The changes of the oldest version need the version before.
     start = oldest if oldest == 1 else min(oldest + 1, newest.version)
     reads = {**always, "readChangeFeed": "true", "startingVersion": str(start)}
-    return _changes_answer(question, reads, reads, ends=False)
+    return _changes_answer(request, reads, reads, ends=False)
 
 
-def load_changes(question: BridgeRequest) -> dict[str, Any]:
+def load_changes(request: BridgeRequest) -> dict[str, Any]:
     """Return the Java side's view of the changes of a table; `given` are the options of the read.
 
     Raises:
         OptionError: an option is unknown, or names one version.
         UnsupportedFormatError: the name is that of a metadata table.
     """
-    catalog, name = question.catalog, question.name
-    user_options = _user_options(question)
+    catalog, name = request.catalog, request.name
+    user_options = _user_options(request)
     check_known(user_options)
     always, table = resolve_table(catalog, name)
     if table:
         raise UnsupportedFormatError(f"{display_name(name)} is a metadata table: it has no change feed")
     options = read_options(CaseInsensitiveDict({**always, **user_options}))
     # A stream goes on with later versions; a DataFrame always has the changes up to the same version.
-    ends = question.request["streams"] or options.endingVersion or options.endingTimestamp
-    return _changes_answer(question, always, {**always, **user_options}, ends=bool(ends))
+    ends = request.body["streams"] or options.endingVersion or options.endingTimestamp
+    return _changes_answer(request, always, {**always, **user_options}, ends=bool(ends))
 
 
 def _changes_answer(
-    question: BridgeRequest, always: dict[str, str], reads: dict[str, str], *, ends: bool
+    request: BridgeRequest, always: dict[str, str], reads: dict[str, str], *, ends: bool
 ) -> dict[str, Any]:
     """Return the Java side's view of changes.
 
     Args:
-        question: the question, which has the name.
+        request: the request, which has the name.
         always: options of every read.
         reads: the same with those of this read.
         ends: whether the options say where the changes end.
@@ -182,7 +182,7 @@ def _changes_answer(
     options = read_options(CaseInsensitiveDict(reads))
     place, schema = read_kind(options).describe(options, None)
     return {
-        "display_name": f"{question.catalog.name}.{display_name(question.name)}",
+        "display_name": f"{request.catalog.name}.{display_name(request.name)}",
         "schema": schema.json(),
         "declared": schema.json(),
         "hidden": st.StructType().json(),
@@ -194,30 +194,30 @@ def _changes_answer(
     }
 
 
-def load_merged(question: BridgeRequest) -> dict[str, Any]:
+def load_merged(request: BridgeRequest) -> dict[str, Any]:
     """Return a table with the columns that it will have after a write with mergeSchema or overwriteSchema.
 
     `rows` are the columns of the rows, `by_name` says how they match, `replaces` whether they become the
     columns of the table.
     """
-    table = load_table(question)
-    rows = st.StructType.fromJson(json.loads(question.request["rows"]))
-    if question.request["replaces"]:
+    table = load_table(request)
+    rows = st.StructType.fromJson(json.loads(request.body["rows"]))
+    if request.body["replaces"]:
         merged = rows
     else:
         schema = st.StructType.fromJson(json.loads(table["schema"]))
-        merged = merged_schema(schema, rows, by_name=question.request["by_name"])
+        merged = merged_schema(schema, rows, by_name=request.body["by_name"])
     return {**table, "schema": merged.json(), "declared": declared_schema(merged).json()}
 
 
-def fitting_types(question: BridgeRequest) -> dict[str, str]:
+def fitting_types(request: BridgeRequest) -> dict[str, str]:
     """Return the types to cast columns of a source to, so that evolution makes only supported changes.
 
     `rows` are the columns of the source.
     """
-    manifest = table_at(question).dataset().manifest
-    table = st.StructType.fromJson(json.loads(load_table(question)["schema"]))
-    rows = st.StructType.fromJson(json.loads(question.request["rows"]))
+    manifest = table_at(request).dataset().manifest
+    table = st.StructType.fromJson(json.loads(load_table(request)["schema"]))
+    rows = st.StructType.fromJson(json.loads(request.body["rows"]))
     result = {}
     for column in rows:
         own = match_name(table, column.name)
@@ -228,7 +228,7 @@ def fitting_types(question: BridgeRequest) -> dict[str, str]:
     return result
 
 
-def check_options(question: BridgeRequest) -> None:
+def check_options(request: BridgeRequest) -> None:
     """Refuse what the options of a statement cannot mean, such as those of WITH (...).
 
     `given` are the options, `path` is the table's, and `use` says what for: "read" or "write".
@@ -236,23 +236,23 @@ def check_options(question: BridgeRequest) -> None:
     Raises:
         OptionError: one is not known, or leads to another table than the named one.
     """
-    user_options = _user_options(question)
+    user_options = _user_options(request)
     for key, text in user_options.items():
         if key.lower() not in ("path", "paths"):
             continue
-        if is_path(question.name) and str(Path(text).absolute()) == question.name[0]:
+        if is_path(request.name) and str(Path(text).absolute()) == request.name[0]:
             return  # a write by path, whose options are those of a format
-        if text != question.request["path"]:
-            name = f"{question.catalog.name}.{display_name(question.name)}"
+        if text != request.body["path"]:
+            name = f"{request.catalog.name}.{display_name(request.name)}"
             raise OptionError(f"option {key!r} leads to another table than {name}: name that table itself")
     check_known(user_options)
-    if question.request["use"] == "read":
+    if request.body["use"] == "read":
         check_by_name({key: text for key, text in user_options.items() if key.lower() != "path"})
 
 
-def _user_options(question: BridgeRequest) -> dict[str, str]:
+def _user_options(request: BridgeRequest) -> dict[str, str]:
     """Return the options of a statement without those that Spark adds."""
-    options = question.request["user_options"]
+    options = request.body["user_options"]
     return {key: text for key, text in options.items() if not key.startswith("__")}
 
 
@@ -322,64 +322,64 @@ def partitioning(config: Mapping[str, str], schema: Schema) -> list[dict[str, An
     ]
 
 
-def table_at(question: BridgeRequest, name: Name | None = None) -> LanceTable:
+def table_at(request: BridgeRequest, name: Name | None = None) -> LanceTable:
     """Return a table by name, to be changed.
 
     Raises:
         TableNotFoundError: there is none.
         UnsupportedFormatError: it is a metadata table.
     """
-    options, table = resolve_table(question.catalog, question.name if name is None else name)
+    options, table = resolve_table(request.catalog, request.name if name is None else name)
     if "tag" in options:
         raise UnsupportedFormatError(
-            f"{display_name(question.name)} is the version of a tag, which cannot be changed: name "
+            f"{display_name(request.name)} is the version of a tag, which cannot be changed: name "
             "the table itself"
         )
     if table:
-        raise UnsupportedFormatError(f"{display_name(question.name)} tells of a table and cannot be changed")
-    return LanceTable.forPath(question.spark, options.pop("path"), **options)
+        raise UnsupportedFormatError(f"{display_name(request.name)} tells of a table and cannot be changed")
+    return LanceTable.forPath(request.spark, options.pop("path"), **options)
 
 
-def drop_table(question: BridgeRequest) -> bool:
+def drop_table(request: BridgeRequest) -> bool:
     """Drop a table with its files; False if there is none.
 
     Raises:
         UnsupportedFormatError: it is a path, which is its place and not a name, or a branch.
     """
-    if is_path(question.name):
+    if is_path(request.name):
         raise UnsupportedFormatError(
-            f"{question.name[0]} is a path, not a name of the catalog: delete its folder, "
+            f"{request.name[0]} is a path, not a name of the catalog: delete its folder, "
             "or delete its rows with TRUNCATE TABLE"
         )
     try:
-        question.catalog.names.drop(question.name)
+        request.catalog.names.drop(request.name)
     except (TableNotFoundError, NamespaceNotFoundError):
-        check_no_branch(question.catalog, question.name, "drop")
+        check_no_branch(request.catalog, request.name, "drop")
         return False
     return True
 
 
-def rename_table(question: BridgeRequest) -> None:
+def rename_table(request: BridgeRequest) -> None:
     """Give a table another name: one in its own namespace, or one with namespaces.
 
     Spark leaves the new name as it was written, so the catalog's name may be its first part.
     """
-    catalog, old, new = question.catalog, question.name, tuple(question.request["to"])
+    catalog, old, new = request.catalog, request.name, tuple(request.body["to"])
     if is_path(old) or is_path(new):
         raise UnsupportedFormatError("a path cannot be renamed: move its folder")
     catalog.names.rename(old, (*old[:-1], *new) if len(new) == 1 else inside(catalog, new))
 
 
-def truncate_table(question: BridgeRequest) -> bool:
+def truncate_table(request: BridgeRequest) -> bool:
     """Delete all rows."""
-    table_at(question).delete()
+    table_at(request).delete()
     return True
 
 
-def delete_where(question: BridgeRequest) -> None:
+def delete_where(request: BridgeRequest) -> None:
     """Delete the rows that meet all of Spark's predicates, which come as those of scans do."""
-    table = table_at(question)
-    predicates = question.request["predicates"]
+    table = table_at(request)
+    predicates = request.body["predicates"]
     if not predicates:
         table.delete()
         return
@@ -388,24 +388,24 @@ def delete_where(question: BridgeRequest) -> None:
     delete_rows(snapshot, compile_tree(tree, nameable(snapshot.schema)))
 
 
-def alter_table(question: BridgeRequest) -> dict[str, Any]:
+def alter_table(request: BridgeRequest) -> dict[str, Any]:
     """Carry out the changes of an ALTER TABLE, one after the other, and return the table as it is then."""
-    table = table_at(question)
-    if question.request["evolves"]:
-        check_evolution(table.dataset().manifest, question.request["changes"])
-    changes = question.request["changes"]
-    schema = st.StructType.fromJson(json.loads(load_table(question)["declared"]))
+    table = table_at(request)
+    if request.body["evolves"]:
+        check_evolution(table.dataset().manifest, request.body["changes"])
+    changes = request.body["changes"]
+    schema = st.StructType.fromJson(json.loads(load_table(request)["declared"]))
     if replaces_columns(schema, changes):
-        changes = column_changes(f"{question.catalog.name}.{display_name(question.name)}", schema, changes)
+        changes = column_changes(f"{request.catalog.name}.{display_name(request.name)}", schema, changes)
     _check_changes(table, changes)
     for change in changes:
         _CHANGES[change["kind"]](table, change)
-    return load_table(question)
+    return load_table(request)
 
 
-def supports_change(question: BridgeRequest) -> bool:
+def supports_change(request: BridgeRequest) -> bool:
     """Return whether a statement WITH SCHEMA EVOLUTION may make a change of the schema."""
-    return is_supported(table_at(question).dataset().manifest, question.request["change"])
+    return is_supported(table_at(request).dataset().manifest, request.body["change"])
 
 
 def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> None:

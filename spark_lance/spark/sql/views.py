@@ -20,89 +20,89 @@ from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, inside, i
 from spark_lance.spark.sql.tables import load_table
 
 
-def load_relation(question: BridgeRequest) -> dict[str, Any]:
+def load_relation(request: BridgeRequest) -> dict[str, Any]:
     """Return a table, or the view of a name that no table has."""
     try:
-        return load_table(question)
+        return load_table(request)
     except LanceError as error:
-        if not isinstance(error, TableNotFoundError | OptionError) or not _may_be_view(question):
+        if not isinstance(error, TableNotFoundError | OptionError) or not _may_be_view(request):
             raise
         try:
-            return load_view(question)
+            return load_view(request)
         except ViewNotFoundError:
             raise error from None
 
 
-def load_view(question: BridgeRequest) -> dict[str, Any]:
+def load_view(request: BridgeRequest) -> dict[str, Any]:
     """Return the members of a view.
 
     Raises:
         ViewNotFoundError: there is none.
     """
-    if not _may_be_view(question):
-        raise ViewNotFoundError(f"there is no view {question.name[-1]!r}")
-    view = _views(question.catalog).views.load(question.name)
+    if not _may_be_view(request):
+        raise ViewNotFoundError(f"there is no view {request.name[-1]!r}")
+    view = _views(request.catalog).views.load(request.name)
     return {"view": {**view, "schema": json.dumps(view["schema"])}}
 
 
-def list_views(question: BridgeRequest) -> list[str]:
+def list_views(request: BridgeRequest) -> list[str]:
     """Return the names of the views directly in a namespace."""
-    catalog = question.catalog
+    catalog = request.catalog
     if not catalog.has_names or not isinstance(catalog.names, HoldsViews):
         return []
-    return [name[-1] for name in catalog.names.list_views(question.name)]
+    return [name[-1] for name in catalog.names.list_views(request.name)]
 
 
-def create_view(question: BridgeRequest) -> None:
+def create_view(request: BridgeRequest) -> None:
     """Create a view.
 
     Raises:
         ViewExistsError: a view or a table has the name.
     """
-    _check_name(question)
-    _views(question.catalog).create_view(question.name, _members(question))
+    _check_name(request)
+    _views(request.catalog).create_view(request.name, _members(request))
 
 
-def replace_view(question: BridgeRequest) -> None:
+def replace_view(request: BridgeRequest) -> None:
     """Replace a view; with `creates`, create it if it does not exist.
 
     Raises:
         ViewNotFoundError: there is none.
         ViewExistsError: a table has the name.
     """
-    _check_name(question)
-    names, view = _views(question.catalog), _members(question)
+    _check_name(request)
+    names, view = _views(request.catalog), _members(request)
     try:
-        names.views.replace(question.name, view)
+        names.views.replace(request.name, view)
     except ViewNotFoundError:
-        if not question.request["creates"]:
+        if not request.body["creates"]:
             raise
-        names.create_view(question.name, view)
+        names.create_view(request.name, view)
 
 
-def drop_view(question: BridgeRequest) -> bool:
+def drop_view(request: BridgeRequest) -> bool:
     """Drop a view; False if there is none."""
-    return _may_be_view(question) and _views(question.catalog).views.drop(question.name)
+    return _may_be_view(request) and _views(request.catalog).views.drop(request.name)
 
 
-def rename_view(question: BridgeRequest) -> None:
+def rename_view(request: BridgeRequest) -> None:
     """Give a view another name: one in its own namespace, or one with namespaces; see `rename_table`."""
-    catalog, old, new = question.catalog, question.name, tuple(question.request["to"])
-    if not _may_be_view(question):
+    catalog, old, new = request.catalog, request.name, tuple(request.body["to"])
+    if not _may_be_view(request):
         raise ViewNotFoundError(f"there is no view {old[-1]!r}")
     _views(catalog).rename_view(old, (*old[:-1], *new) if len(new) == 1 else inside(catalog, new))
 
 
-def _may_be_view(question: BridgeRequest) -> bool:
+def _may_be_view(request: BridgeRequest) -> bool:
     """Whether a name can be that of a view: it is no path, and the catalog keeps views."""
-    catalog = question.catalog
-    return not is_path(question.name) and catalog.has_names and isinstance(catalog.names, HoldsViews)
+    catalog = request.catalog
+    return not is_path(request.name) and catalog.has_names and isinstance(catalog.names, HoldsViews)
 
 
-def _check_name(question: BridgeRequest) -> None:
-    if is_path(question.name):
+def _check_name(request: BridgeRequest) -> None:
+    if is_path(request.name):
         raise OptionError(
-            f"{question.name[0]} is a path: a view needs a name, such as {question.catalog.name}.db.v"
+            f"{request.name[0]} is a path: a view needs a name, such as {request.catalog.name}.db.v"
         )
 
 
@@ -122,6 +122,6 @@ def _views(catalog: OpenCatalog) -> HoldsViews:
     return names
 
 
-def _members(question: BridgeRequest) -> dict[str, Any]:
-    view = dict(question.request["view"])
+def _members(request: BridgeRequest) -> dict[str, Any]:
+    view = dict(request.body["view"])
     return {**view, "schema": json.loads(view["schema"])}

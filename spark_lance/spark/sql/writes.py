@@ -1,6 +1,6 @@
 """Writes that the driver's own Python plans and commits, and does itself where there are few rows.
 
-Every question that plans has `write`: the options of a write, the schema of its rows, and whether they take
+Every request that plans has `write`: the options of a write, the schema of its rows, and whether they take
 the place of the table's content. The answer None leaves the write to Spark's own way, which says in the way
 of all Python data sources what is wrong with it; nothing has been written then.
 
@@ -35,35 +35,35 @@ if TYPE_CHECKING:
 __all__ = ["finish_write", "plan_upserts", "plan_write", "write_rows"]
 
 
-def plan_write(question: BridgeRequest) -> dict[str, str] | None:
+def plan_write(request: BridgeRequest) -> dict[str, str] | None:
     """Return what the tasks of a write run, and the writer that commits, pickled and in base64.
 
     Raises:
         WorkerPythonError: the workers that would run the tasks have no spark_lance.
     """
     try:
-        writer = _writer(question.request["write"], streams=question.request["streams"])
+        writer = _writer(request.body["write"], streams=request.body["streams"])
     except (LanceError, OSError):
         return None
-    check_package(question.spark)
+    check_package(request.spark)
     tasks = writer.task_rows() if isinstance(writer, LanceWriter) else writer
-    function = pickled_write(tasks, batches=question.request["batches"])
+    function = pickled_write(tasks, batches=request.body["batches"])
     return {"writer": _text(pickle.dumps(writer)), "function": _text(function)}
 
 
-def plan_upserts(question: BridgeRequest) -> dict[str, Any] | None:
+def plan_upserts(request: BridgeRequest) -> dict[str, Any] | None:
     """Return the plan of a micro-batch of upserts, and how its rows are to be sent to tasks (`route`).
 
     `epoch` is the number of the micro-batch, `partitions` the tasks that it may have. Without a route any
     task may have any row.
     """
-    request = question.request
+    body = request.body
     try:
-        writer = _writer(request["write"], streams=True)
-        route = writer.by_route(request["epoch"], request["partitions"])  # type: ignore[union-attr]
+        writer = _writer(body["write"], streams=True)
+        route = writer.by_route(body["epoch"], body["partitions"])  # type: ignore[union-attr]
     except (LanceError, OSError):
         return None
-    check_package(question.spark)
+    check_package(request.spark)
     return {
         "writer": _text(pickle.dumps(writer)),
         "function": _text(pickled_write(writer)),
@@ -71,7 +71,7 @@ def plan_upserts(question: BridgeRequest) -> dict[str, Any] | None:
     }
 
 
-def finish_write(question: BridgeRequest) -> None:
+def finish_write(request: BridgeRequest) -> None:
     """Commit what tasks wrote, or delete it.
 
     `messages` are those of all tasks, None for one that did not finish; `epoch` is the number of a stream's
@@ -81,14 +81,14 @@ def finish_write(question: BridgeRequest) -> None:
         CommitOutcomeUnknownError: the version may exist; no file was deleted.
         CommitError, SchemaError, OSError: nothing was committed; the files were deleted.
     """
-    request = question.request
-    writer = pickle.loads(_bytes(request["writer"]))
-    messages = [None if message is None else pickle.loads(_bytes(message)) for message in request["messages"]]
-    epoch = () if request["epoch"] is None else (request["epoch"],)
-    if not request["aborts"]:
+    body = request.body
+    writer = pickle.loads(_bytes(body["writer"]))
+    messages = [None if message is None else pickle.loads(_bytes(message)) for message in body["messages"]]
+    epoch = () if body["epoch"] is None else (body["epoch"],)
+    if not body["aborts"]:
         writer.commit(messages, *epoch)
         return
-    wait_for_tasks(question.spark, lambda: _stages(question.spark, request["execution"]))
+    wait_for_tasks(request.spark, lambda: _stages(request.spark, body["execution"]))
     writer.abort(messages, *epoch)
 
 
@@ -103,7 +103,7 @@ def _stages(spark: Any, execution: str | None) -> list[int]:
     return [ids.apply(place) for place in range(ids.size())]
 
 
-def write_rows(question: BridgeRequest) -> dict[str, int] | None:
+def write_rows(request: BridgeRequest) -> dict[str, int] | None:
     """Write and commit rows, which come as a stream of Arrow in base64; return how many these are.
 
     Raises:
@@ -111,22 +111,22 @@ def write_rows(question: BridgeRequest) -> dict[str, int] | None:
         CommitError: as `finish_write`.
     """
     try:
-        writer = _writer(question.request["write"], streams=False)
+        writer = _writer(request.body["write"], streams=False)
     except (LanceError, OSError):
         return None
     assert isinstance(writer, LanceWriter)  # no stream
-    with pa.ipc.open_stream(pa.py_buffer(_bytes(question.request["arrow"]))) as stream:
+    with pa.ipc.open_stream(pa.py_buffer(_bytes(request.body["arrow"]))) as stream:
         message = writer.write(iter(stream))
     writer.commit([message])
     return {"rows": message.rows}
 
 
-def _writer(request: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:
-    schema = st.StructType.fromJson(json.loads(request["schema"]))
-    options = write_options(CaseInsensitiveDict(request["options"]), request["overwrite"])
+def _writer(body: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:
+    schema = st.StructType.fromJson(json.loads(body["schema"]))
+    options = write_options(CaseInsensitiveDict(body["options"]), body["overwrite"])
     if streams:
-        return stream_writer(options, schema, request["overwrite"])
-    return LanceWriter(options, schema, request["overwrite"], request["declaration"])
+        return stream_writer(options, schema, body["overwrite"])
+    return LanceWriter(options, schema, body["overwrite"], body["declaration"])
 
 
 def _text(data: bytes) -> str:

@@ -304,9 +304,9 @@ def test_spark_sends_rows_of_a_shard_to_one_task(
     plans: dict[int, list[Any]] = {0: [], 1: []}
     plan = writes.plan_upserts
 
-    def kept(question: Any) -> Any:
-        found = plan(question)
-        plans[question.request["epoch"]].append(found)
+    def kept(request: Any) -> Any:
+        found = plan(request)
+        plans[request.body["epoch"]].append(found)
         return found
 
     monkeypatch.setattr(writes, "plan_upserts", kept)

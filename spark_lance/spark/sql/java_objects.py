@@ -10,17 +10,17 @@ from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.worker.blob_function import BLOB_FUNCTION, blob_function
 
 
-def make_format(question: BridgeRequest) -> None:
-    """Put the format, in Spark's form, into the question's subject.
+def make_format(request: BridgeRequest) -> None:
+    """Put the format, in Spark's form, into the request's subject.
 
     Spark has it after a look at all installed formats; for that look it starts a daemon of Python workers of
     its own, and a worker that imports them.
     """
-    question.subject.set(java_data_source(question.spark.sparkContext, LanceDataSource))
+    request.subject.set(java_data_source(request.spark.sparkContext, LanceDataSource))
 
 
-def make_blob_function(question: BridgeRequest) -> None:
-    """Put the function `lance_blob`, in Spark's form, into the question's subject."""
+def make_blob_function(request: BridgeRequest) -> None:
+    """Put the function `lance_blob`, in Spark's form, into the request's subject."""
     blob = blob_function()
     function = UserDefinedFunction(blob.func, blob.returnType, BLOB_FUNCTION, blob.evalType)
-    question.subject.set(java_function(function))
+    request.subject.set(java_function(function))
