@@ -43,12 +43,10 @@ class CheckError(Exception):
 
 def version() -> str:
     """Return the version that the sources have."""
-    found = re.search(
-        r'^__version__ = "([^"]+)"', (ROOT / "spark_lance" / "__init__.py").read_text(), re.MULTILINE
-    )
-    if found is None:
-        raise CheckError("spark_lance/__init__.py has no version")
-    return found[1]
+    line = re.search(r'^RELEASE = "([^"]+)"', (ROOT / "spark_lance" / "release.py").read_text(), re.MULTILINE)
+    if line is None:
+        raise CheckError("spark_lance/release.py has no RELEASE")
+    return line[1]
 
 
 def check_words() -> Iterator[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from spark_lance.release import RELEASE
+
 if TYPE_CHECKING:
     from spark_lance import errors, query
     from spark_lance.datasets.building import write_fragments
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from spark_lance.table.columns.new_columns import batch_udf
     from spark_lance.table.commits.commit_options import commit_options
 
-__version__ = "0.1.0"
+__version__ = RELEASE
 __all__ = [
     "ColumnOrdering",
     "FragmentMetadata",

@@ -22,6 +22,7 @@ from tests.import_graph import (
 )
 
 LAYERS = (
+    "release",
     "redaction",
     "errors",
     "proto",
@@ -310,4 +311,4 @@ def test_finding_the_format_imports_nothing_heavy() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = {name.split(".")[1] for name in done.stdout.split()}
-    assert loaded == {"errors", "redaction", "spark"}
+    assert loaded == {"errors", "redaction", "release", "spark"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib import import_module
 from pathlib import Path
 
 from spark_lance.cli.inspect_commands import advice_for
@@ -19,6 +18,7 @@ from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, say, size_text, unwritten
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.io.progress import reporting
+from spark_lance.release import RELEASE
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.column_sizes import column_sizes
 from spark_lance.table.metadata.detail import table_detail
@@ -274,9 +274,8 @@ def inspect(arguments: Arguments) -> int:
     if arguments.html is None:
         return show(arguments)
     dataset = open_table(arguments)
-    release: str = import_module(__name__.partition(".")[0]).__version__
     with Progress("looking into files") as progress, reporting(progress):
-        text = html_page(dataset, release)
+        text = html_page(dataset, RELEASE)
     try:
         Path(arguments.html).write_text(text, encoding="utf-8")
     except OSError as error:

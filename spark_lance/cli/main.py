@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any
 
 import click
@@ -21,6 +20,7 @@ from spark_lance.cli.output import visible
 from spark_lance.errors import LanceError
 from spark_lance.io.failures import local_failure
 from spark_lance.redaction import redacted
+from spark_lance.release import RELEASE
 
 _FAILED = 2
 _INTERRUPTED = 130
@@ -66,8 +66,7 @@ class _Part(click.Group):
 def command_line() -> click.Group:
     """Return the program as click knows it."""
     group = _Sections(PROGRAM, help=_ABOUT, context_settings={"help_option_names": ["-h", "--help"]})
-    release: str = import_module(__name__.partition(".")[0]).__version__
-    click.version_option(release, prog_name=PROGRAM, message="%(prog)s %(version)s")(group)
+    click.version_option(RELEASE, prog_name=PROGRAM, message="%(prog)s %(version)s")(group)
     for commands in COMMANDS.values():
         for name, each in commands.items():
             if isinstance(each, Command):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_type_hints
 
 import pyspark
 import pytest
@@ -14,15 +16,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_lance
-from spark_lance.spark.driver import java_classes
+from spark_lance.spark.driver import java_classes, start
+from spark_lance.spark.options.option_fields import java_option_names
 from spark_lance.spark.sql import bridge
 from spark_lance.spark.sql.bridge import VERBS
 from spark_lance.spark.sql.catalogs import BridgeRequest
-from spark_lance.spark.sql.protocol import ANSWERS, PARTS, REQUESTS
+from spark_lance.spark.sql.protocol import ANSWERS, PARTS, REQUESTS, Function, StartAnswer, StartRequest
 from tests.spark.protocol_java import NAME, java_class
 
 # Maps of other things than requests: options of reads and writes, parameters of Spark's errors, fields of its
-# CatalogTable, and the request of `enable` (spark_lance/spark/driver/start.py).
+# CatalogTable.
 OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing"} | {
     "replaceOn",
     "overwriteSchema",
@@ -45,6 +48,10 @@ OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing
     "endingVersion",
     "endingTimestamp",
 }
+# Classes that take the request of `enable`. They are compiled without `Protocol`. `answers` is an object.
+START_TYPES = (StartRequest, StartAnswer, Function)
+KINDS_OF_OPTIONS = set(java_option_names())
+START_KEYS = {"answers", *KINDS_OF_OPTIONS, *(key for kind in START_TYPES for key in get_type_hints(kind))}
 OF_ENABLE = ("LanceStart", "LanceStatements", "LanceUnits", "LanceLate", "LanceParser")
 
 
@@ -59,12 +66,25 @@ def test_java_has_the_same_keys() -> None:
     """If this fails, run `python -m tests.spark.protocol_java`."""
     assert java_classes.source(NAME) == java_class()
     for path in java_classes.FOLDER.rglob("*.java"):
-        if path.stem in OF_ENABLE:
-            continue
         text = path.read_text()
         keys = set(re.findall(r'\.(?:get|put|containsKey|remove)\(\s*"(\w+)"', text))
+        keys -= START_KEYS if path.stem in OF_ENABLE else KINDS_OF_OPTIONS
         verbs = set(re.findall(r'(?:question|ask|definition|request)\(\s*"(\w+)"', text))
         assert (path.name, keys - OTHER_KEYS, verbs) == (path.name, set(), set())
+
+
+def test_enable_sends_the_keys_of_its_type(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[dict[str, Any]] = []
+
+    def dumps(message: dict[str, Any]) -> str:
+        messages.append(message)
+        return json.dumps(message)
+
+    monkeypatch.setattr(start, "json", SimpleNamespace(loads=json.loads, dumps=dumps))
+    spark_lance.enable(spark.newSession(), catalog="start_keys", root="memory://start-keys")
+    (message,) = messages
+    assert message.keys() == get_type_hints(StartRequest).keys()
+    assert all(function.keys() == get_type_hints(Function).keys() for function in message["functions"])
 
 
 def checked(verb: str, answer_to: Callable[[str], bridge.Answer], verbs: set[str]) -> bridge.Answer:

@@ -121,7 +121,7 @@ class EnableRequest:
         parts: the classes of the parts, in order.
         vital: parts without which no later part is started.
         answers: a `java.util.function.BiFunction` in Python, which answers requests of the parts.
-        arguments: arguments of the parts, by name.
+        arguments: arguments of the parts, by name. `sql.protocol.StartRequest` has all of them.
     """
 
     parts: Sequence[str] = ()
@@ -167,7 +167,7 @@ def start(
         message = {
             "parts": list(request.parts) if published else [],
             "vital": list(request.vital),
-            "asked": list(settings),
+            "contextSettings": list(settings),
             "newSessions": new_sessions,
             **request.arguments,
         }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from spark_lance.catalog.names import Name
 from spark_lance.catalog.views import HoldsViews
 from spark_lance.errors import NamespaceNotFoundError
+from spark_lance.release import RELEASE
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog
 
 __all__ = [
@@ -26,8 +26,7 @@ _SYSTEM = ("system",)
 def open_catalog(request: BridgeRequest) -> str:
     """Check the settings of a catalog, and return the version of this package."""
     OpenCatalog.of(request.body["catalog"], request.body["options"])
-    release: str = import_module(__name__.partition(".")[0]).__version__
-    return release
+    return RELEASE
 
 
 def list_namespaces(request: BridgeRequest) -> list[list[str]]:

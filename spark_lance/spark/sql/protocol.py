@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-__all__ = ["ANSWERS", "PARTS", "REQUESTS"]
+__all__ = ["ANSWERS", "PARTS", "REQUESTS", "Function", "StartAnswer", "StartArguments", "StartRequest"]
 
 
 class Request(TypedDict):
@@ -32,6 +32,55 @@ class NameRequest(CatalogRequest):
     """A request about a table or namespace: the parts of its name, or the path of a table."""
 
     name: Sequence[str]
+
+
+class StartArguments(TypedDict, total=False):
+    """The part of a `StartRequest` that concerns SQL.
+
+    `catalog` is its name. `settings` are set in the session, `defaults` where the session has none.
+    `sources` is the folder of Java sources, `units` the classes in it that are compiled at their first use,
+    `compiledUnits` the folder of the results. `choices` has, by class, the units that it may extend and
+    what each needs. `options` has lists of names of options, by purpose.
+    """
+
+    catalog: str
+    settings: Mapping[str, str]
+    defaults: Mapping[str, str]
+    sources: str
+    units: Sequence[str]
+    compiledUnits: str
+    choices: Mapping[str, Sequence[Sequence[str]]]
+    functions: Sequence[Function]
+    options: Mapping[str, Sequence[str]]
+
+
+class StartRequest(StartArguments):
+    """The request of `enable` to the Java class LanceStart, the only one from Python to Java.
+
+    `parts` are classes, started in order; after a missing one of `vital` no other is. `contextSettings` are
+    names of settings of Spark's context.
+    """
+
+    parts: Sequence[str]
+    vital: Sequence[str]
+    contextSettings: Sequence[str]
+    newSessions: bool
+
+
+class StartAnswer(TypedDict):
+    """The reason by class that was not started, and the values of `contextSettings`."""
+
+    missing: Mapping[str, str]
+    settings: Mapping[str, str | None]
+
+
+class Function(TypedDict):
+    """A function of SQL: the `unit` that has it, and whether it returns `rows` or a value."""
+
+    unit: str
+    name: str
+    usage: str
+    rows: bool
 
 
 # Parts of requests.

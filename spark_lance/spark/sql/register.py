@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
@@ -23,6 +23,9 @@ from spark_lance.spark.driver import java_classes
 from spark_lance.spark.driver.start import NOT_TAKEN, PUBLISHED, EnableRequest
 from spark_lance.spark.options.option_fields import java_option_names
 from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
+
+if TYPE_CHECKING:
+    from spark_lance.spark.sql.protocol import Function, StartArguments
 
 __all__ = [
     "CHOICES",
@@ -101,8 +104,8 @@ _BLOBS: Mapping[str, str] = {
 }
 
 
-def functions() -> list[dict[str, Any]]:
-    """Return the functions: `unit` that has the class, `name`, `usage`, and whether they return `rows`."""
+def functions() -> list[Function]:
+    """Return the functions of SQL."""
     searches = {name: about.usage for name, about in SEARCH_FUNCTIONS.items()}
     kinds = ((_SEARCH, searches), (_DISTANCE, _DISTANCES), (_BLOB, _BLOBS))
     return [
@@ -140,7 +143,7 @@ def enable_request(spark: Any, name: str, root: str | None) -> EnableRequest:
     """
     prefix = f"spark.sql.catalog.{name}"
     kind = _SESSION_CLASS if name == SESSION_CATALOG else _CLASS
-    arguments = {
+    arguments: StartArguments = {
         "catalog": name,
         "settings": {
             prefix: kind,

@@ -23,7 +23,7 @@ public final class LanceStart {
   public LanceStart() {}
 
   // Starts `parts`, classes in this order, none after one of `vital` that is missing. The answer has for each that is
-  // `missing` why, and the `settings` of Spark's that are `asked`. `answers`: the driver's Python, see LanceUnits.
+  // `missing` why, and the values of the `contextSettings`, as `settings`. `answers`: the driver's Python, see LanceUnits.
   public String start(SparkSession session, BiFunction<?, ?, ?> answers, String wishes) throws IOException {
     ObjectMapper mapper = new ObjectMapper();
     Map<String, Object> wish = (Map<String, Object>) mapper.readValue(wishes, Map.class);
@@ -41,9 +41,9 @@ public final class LanceStart {
       }
     }
     Map<Object, String> settings = new HashMap<>();
-    List<Object> asked = (List<Object>) wish.get("asked");
-    for (Object function : asked) {
-      settings.put(function, session.sparkContext().getConf().get((String) function, null));
+    List<Object> names = (List<Object>) wish.get("contextSettings");
+    for (Object name : names) {
+      settings.put(name, session.sparkContext().getConf().get((String) name, null));
     }
     Map<String, Map<Object, String>> answer = new HashMap<>();
     answer.put("missing", missing);
