@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.session import SparkSession
 
 from spark_lance.errors import OptionError
-from spark_lance.spark.compat import SESSION_CATALOG, avoid_waiting_udfs, has_jvm
+from spark_lance.spark.base.compat import SESSION_CATALOG, avoid_waiting_udfs, has_jvm
 from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.driver.interpreters import check_workers
 from spark_lance.spark.driver.start import start_parts
@@ -67,7 +67,9 @@ def enable(
     avoid_waiting_udfs(spark)
     if not check_workers(spark):
         _register_format(spark)
-    result = start_parts(spark, enable_request(spark, catalog, root), new_sessions=new_sessions)
+    result = start_parts(
+        spark, enable_request(spark, LanceDataSource, catalog, root), new_sessions=new_sessions
+    )
     tell_of_missing(result.missing, is_explicit=root is not None)
     if save_modes:
         take_save_modes(spark)

@@ -9,13 +9,13 @@ session of a machine that has the package, whether Lance is used or not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSource
 
 from spark_lance.errors import LanceError
-from spark_lance.spark.options.options import ReadOptions, check_batch, read_options, write_options
+from spark_lance.spark.options.options import check_batch, read_options, write_options
+from spark_lance.spark.scan.kinds import read_kind
 from spark_lance.spark.worker.failures import one_line
 
 if TYPE_CHECKING:
@@ -29,38 +29,7 @@ if TYPE_CHECKING:
     from spark_lance.spark.sink.write import LanceWriter
     from spark_lance.table.versions.resolve import VersionRef
 
-__all__ = ["LanceDataSource", "ReadKind", "read_kind"]
-
-
-class PlacedReader(Protocol):
-    """A `DataSourceReader` that tells which version it reads."""
-
-    ref: VersionRef
-
-
-class ReadKind(Protocol):
-    """The functions of a module for a kind of read."""
-
-    def describe(self, options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, StructType]:
-        """Return the version that is read, fixed now if it is not given, and the Spark schema."""
-
-    def reader(self, options: ReadOptions, schema: StructType, ref: VersionRef | None) -> PlacedReader:
-        """Return the reader of the columns of `schema`."""
-
-
-# Kind of read (`ReadOptions.kind`) -> its module, a `ReadKind`.
-_READS = {
-    "rows": "spark_lance.spark.scan.rows",
-    "metadata": "spark_lance.spark.scan.metadata",
-    "changes": "spark_lance.spark.scan.changes",
-    "nearest": "spark_lance.spark.scan.search",
-    "fresh": "spark_lance.spark.scan.fresh",
-}
-
-
-def read_kind(options: ReadOptions) -> ReadKind:
-    """Return the module that does what a read asks for."""
-    return cast("ReadKind", import_module(_READS[options.kind]))
+__all__ = ["LanceDataSource"]
 
 
 class LanceDataSource(DataSource):

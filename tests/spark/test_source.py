@@ -21,11 +21,12 @@ import spark_lance
 from spark_lance.errors import OptionError, SchemaError, TableNotFoundError, VersionNotFoundError
 from spark_lance.spark.scan import changes, fresh, metadata, search
 from spark_lance.spark.scan import rows as rows_kind
+from spark_lance.spark.scan.kinds import READ_KINDS, ReadKind
 from spark_lance.spark.scan.partitions import LancePartition
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
-from spark_lance.spark.source import _READS, LanceDataSource, ReadKind
+from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.read import TaskRows
 from spark_lance.table.reading.scan import ScanTask
@@ -101,7 +102,7 @@ def test_the_module_that_spark_imports_everywhere_is_light() -> None:
 def test_every_kind_of_read_has_a_module_of_that_form() -> None:
     # mypy compares the modules with `ReadKind`.
     modules: list[ReadKind] = [rows_kind, metadata, changes, search, fresh]
-    assert list(_READS.values()) == [getattr(module, "__name__", "") for module in modules]
+    assert list(READ_KINDS.values()) == [getattr(module, "__name__", "") for module in modules]
 
 
 def test_the_version_travels_with_the_source(path: str) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import spark_lance
 from spark_lance.spark.options.options import read_options, write_options
+from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog
 from spark_lance.spark.table.table import LanceTable
 from tests.conftest import ROOT
@@ -182,7 +183,7 @@ def test_nothing_shows_its_options(spark: SparkSession) -> None:
         catalog.names,
         service,
         service.names,
-        BridgeRequest(spark, {"catalog": "own", "options": OPTIONS}, None),
+        BridgeRequest(spark, LanceDataSource, {"catalog": "own", "options": OPTIONS}, None),
         LanceTable(spark, "/x", options=OPTIONS),
         spark_lance.LanceTable.create(spark).location("/x"),
     ]

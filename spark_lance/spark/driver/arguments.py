@@ -6,7 +6,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.spark.compat import is_stopped
+from spark_lance.spark.base.compat import is_stopped
 
 
 def check_session(spark: Any, usage: str) -> None:

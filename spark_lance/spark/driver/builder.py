@@ -22,7 +22,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_lance.redaction import SECRET_NAMES
-from spark_lance.spark.java import prepare_environment
+from spark_lance.spark.driver.java_home import prepare_environment
 from spark_lance.spark.worker.sockets import private_folder
 
 logger = logging.getLogger(__name__)

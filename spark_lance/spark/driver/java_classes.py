@@ -26,7 +26,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from spark_lance.io.user_cache import process_folder, user_cache
-from spark_lance.spark.compat import java_class
+from spark_lance.spark.base.compat import java_class
 
 # The root of the sources: folders are packages, and each file is named like its class.
 FOLDER = Path(__file__).parent.parent / "jvm"

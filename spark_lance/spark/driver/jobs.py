@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from spark_lance.errors import OptionError
-from spark_lance.spark.compat import has_jvm, java_context
+from spark_lance.spark.base.compat import has_jvm, java_context
 from spark_lance.spark.driver.interpreters import lacks_package
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready

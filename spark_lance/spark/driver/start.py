@@ -31,7 +31,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql.session import SparkSession
 
-from spark_lance.spark.compat import java_class, java_session, jvm_view, start_callbacks
+from spark_lance.spark.base.compat import java_class, java_session, jvm_view, start_callbacks
 from spark_lance.spark.driver import java_classes
 from spark_lance.spark.driver.builder import FAST_SETTINGS, tell_of_settings
 

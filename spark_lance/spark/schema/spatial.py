@@ -22,7 +22,7 @@ from spark_lance.errors import SchemaError
 from spark_lance.expressions.geometries import extension_of
 from spark_lance.file.base.extensions import EXTENSION_METADATA
 from spark_lance.file.base.geometry_names import WELL_KNOWN_BINARY
-from spark_lance.spark.compat import GeographyType, GeometryType
+from spark_lance.spark.base.compat import GeographyType, GeometryType
 
 _NO_REFERENCE, _WORLD = 0, 4326
 # Longitude and latitude; GeoArrow's coordinates are in this order, whatever an authority says.

@@ -32,7 +32,7 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.spark.compat import TimeType
+from spark_lance.spark.base.compat import TimeType
 
 PRECISE_TYPE = "spark.precise-type"
 _TIME = re.compile(r"time\(([0-6])\)")

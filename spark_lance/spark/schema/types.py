@@ -18,7 +18,7 @@ from spark_lance.expressions.geometries import extension_of
 from spark_lance.file.base.extensions import EXTENSION_METADATA
 from spark_lance.file.base.geometry_names import GEOMETRY_TYPES, WELL_KNOWN_BINARY
 from spark_lance.jsonb.columns import is_json_text
-from spark_lance.spark.compat import TimeType
+from spark_lance.spark.base.compat import TimeType
 from spark_lance.spark.options.column_options import (
     AS_GEOMETRY,
     AS_JSON,

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -14,6 +14,9 @@ from pyspark.sql import SparkSession
 from spark_lance import errors
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.table.constraints import evaluate_with
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource
 
 __all__ = ["VERBS", "Bridge"]
 
@@ -98,17 +101,18 @@ class Bridge:
 
     Args:
         spark: a classic session of it.
+        source: the data source of the format.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession, source: type[DataSource]) -> None:
+        self._spark, self._source = spark, source
         evaluate_with(spark)
 
     def apply(self, request: str, subject: Any) -> str:
         """Answer a request: `{"answer": ...}`, or `{"error": kind, "message": ..., "name": [...]}`."""
         body = json.loads(request)
         try:
-            answer = _answer_to(body["verb"])(BridgeRequest(self._spark, body, subject))
+            answer = _answer_to(body["verb"])(BridgeRequest(self._spark, self._source, body, subject))
         except (errors.LanceError, OSError, PySparkException) as error:
             return json.dumps(_failure(error, body))
         return json.dumps({"answer": answer})

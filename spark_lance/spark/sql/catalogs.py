@@ -29,10 +29,11 @@ from spark_lance.catalog.names import Catalog, Name, TableEntry
 from spark_lance.errors import NamespaceNotFoundError, OptionError, TableNotFoundError
 from spark_lance.io.base_options import ALLOWED_BASES
 from spark_lance.redaction import redacted
-from spark_lance.spark.compat import SESSION_CATALOG
+from spark_lance.spark.base.compat import SESSION_CATALOG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
     from spark_lance.catalog.directory import DirectoryCatalog
     from spark_lance.catalog.service import ServiceCatalog
@@ -274,11 +275,13 @@ class BridgeRequest:
 
     Attributes:
         spark: a session of the driver.
+        source: the data source of the format.
         body: the decoded JSON object.
         subject: the Java object that the request is about, or None.
     """
 
     spark: SparkSession
+    source: type[DataSource]
     body: Mapping[str, Any] = field(repr=False)
     subject: Any
 

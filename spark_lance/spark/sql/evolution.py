@@ -20,7 +20,7 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Field
-from spark_lance.spark.compat import type_of_json
+from spark_lance.spark.base.compat import type_of_json
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.schema.keys import primary_key

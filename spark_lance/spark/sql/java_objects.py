@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.udf import UserDefinedFunction
 
-from spark_lance.spark.compat import java_data_source, java_function
-from spark_lance.spark.source import LanceDataSource
+from spark_lance.spark.base.compat import java_data_source, java_function
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.worker.blob_function import BLOB_FUNCTION, blob_function
 
@@ -16,7 +15,7 @@ def make_format(request: BridgeRequest) -> None:
     Spark has it after a look at all installed formats; for that look it starts a daemon of Python workers of
     its own, and a worker that imports them.
     """
-    request.subject.set(java_data_source(request.spark.sparkContext, LanceDataSource))
+    request.subject.set(java_data_source(request.spark.sparkContext, request.source))
 
 
 def make_blob_function(request: BridgeRequest) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError
-from spark_lance.spark.compat import session_of, type_of_ddl
+from spark_lance.spark.base.compat import session_of, type_of_ddl
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
 from spark_lance.spark.sql.partitions import PARTITION_PROCEDURES

@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 
 from spark_lance.redaction import SECRET_NAMES
-from spark_lance.spark.compat import SESSION_CATALOG, jvm_view
+from spark_lance.spark.base.compat import SESSION_CATALOG, jvm_view
 from spark_lance.spark.driver import java_classes
 from spark_lance.spark.driver.start import NOT_TAKEN, PUBLISHED, EnableRequest
 from spark_lance.spark.options.option_fields import java_option_names
 from spark_lance.spark.sql.search_functions import SEARCH_FUNCTIONS
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource
+
     from spark_lance.spark.sql.protocol import Function, StartArguments
 
 __all__ = [
@@ -75,16 +77,17 @@ class LateBridge:
 
     Args:
         spark: a classic session.
+        source: the data source of the format.
     """
 
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
+    def __init__(self, spark: Any, source: type[DataSource]) -> None:
+        self._spark, self._source = spark, source
 
     def apply(self, request: str, subject: Any) -> str:
         """Answer a request; see `Bridge.apply`."""
         from spark_lance.spark.sql.bridge import Bridge
 
-        return Bridge(self._spark).apply(request, subject)
+        return Bridge(self._spark, self._source).apply(request, subject)
 
     class Java:  # noqa: D106 (py4j reads it)
         implements = ("java.util.function.BiFunction",)
@@ -133,11 +136,12 @@ PARTS = (_UNITS, _FUNCTIONS, _PARSER, _STATEMENTS)
 VITAL = (_UNITS, _FUNCTIONS)
 
 
-def enable_request(spark: Any, name: str, root: str | None) -> EnableRequest:
+def enable_request(spark: Any, source: type[DataSource], name: str, root: str | None) -> EnableRequest:
     """Return what makes a catalog known in a classic session.
 
     Args:
         spark: the session.
+        source: the data source of the format.
         name: the catalog's name.
         root: the folder of its tables; None keeps what the session's settings say.
     """
@@ -157,7 +161,7 @@ def enable_request(spark: Any, name: str, root: str | None) -> EnableRequest:
         "functions": functions(),
         "options": java_option_names(),
     }
-    return EnableRequest(PARTS, VITAL, LateBridge(spark), arguments)
+    return EnableRequest(PARTS, VITAL, LateBridge(spark, source), arguments)
 
 
 def tell_of_missing(missing: Mapping[str, str], *, is_explicit: bool) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.classic import dataframe
 from pyspark.sql.classic.column import Column
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
-from spark_lance.spark.compat import java_exception, java_frame, session_of
+from spark_lance.spark.base.compat import java_exception, java_frame, session_of
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES
 from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, options_that_choose, read_options
 from spark_lance.spark.sql.catalogs import BridgeRequest

@@ -35,13 +35,13 @@ from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.spark.driver.interpreters import check_package
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
+from spark_lance.spark.scan.kinds import read_kind
 from spark_lance.spark.scan.metadata import MetadataReader
 from spark_lance.spark.scan.predicates import expression_of, pushdown_of
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.worker.transport import TASK_AMOUNTS, pickled_read
 from spark_lance.table.format.row_set import RowSet

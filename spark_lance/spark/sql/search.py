@@ -29,7 +29,7 @@ from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.index.vector.search_tasks import plan_search
 from spark_lance.io.store import open_store
-from spark_lance.spark.compat import java_frame, session_of
+from spark_lance.spark.base.compat import java_frame, session_of
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose, read_options
 from spark_lance.spark.scan import changes
 from spark_lance.spark.scan import search as searches

@@ -30,7 +30,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.io.store import open_store
-from spark_lance.spark.compat import SESSION_CATALOG, java_class, java_session, jvm_view
+from spark_lance.spark.base.compat import SESSION_CATALOG, java_class, java_session, jvm_view
 from spark_lance.spark.driver.java_classes import first_line
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan import rows as read

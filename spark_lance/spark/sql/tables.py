@@ -34,12 +34,12 @@ from spark_lance.spark.options.options import OPTIONS, check_by_name, check_know
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, check_setting, is_fixed
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
+from spark_lance.spark.scan.kinds import read_kind
 from spark_lance.spark.scan.predicates import conjunction_of, pushdown_of
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import find_column, system_field
 from spark_lance.spark.schema.string_types import declared_schema
 from spark_lance.spark.schema.types import spark_type
-from spark_lance.spark.source import read_kind
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, inside, is_path
 from spark_lance.spark.sql.evolution import (
     check_evolution,

@@ -19,7 +19,7 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_lance.errors import LanceError
-from spark_lance.spark.compat import java_session
+from spark_lance.spark.base.compat import java_session
 from spark_lance.spark.driver.interpreters import check_package
 from spark_lance.spark.driver.jobs import wait_for_tasks
 from spark_lance.spark.options.options import write_options

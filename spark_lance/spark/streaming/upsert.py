@@ -59,7 +59,7 @@ from spark_lance.memwal.staged import (
 )
 from spark_lance.memwal.wal_rows import logged_keys, logged_rows
 from spark_lance.memwal.writer import check_loggable
-from spark_lance.spark.compat import DataSourceStreamArrowWriter
+from spark_lance.spark.base.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.worker.failures import one_line

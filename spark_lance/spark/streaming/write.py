@@ -20,7 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_lance.errors import OptionError
 from spark_lance.io.store import join, open_store
-from spark_lance.spark.compat import DataSourceStreamArrowWriter
+from spark_lance.spark.base.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.options.options import WriteOptions
 from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
 from spark_lance.spark.streaming import upsert

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.spark.compat import java_class, java_frame, jvm_view
+from spark_lance.spark.base.compat import java_class, java_frame, jvm_view
 from spark_lance.spark.driver.jobs import collect_answers, local_bytes
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.assignments import Assignments

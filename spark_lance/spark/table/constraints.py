@@ -13,7 +13,7 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import ConstraintError, ExpressionError
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.spark.compat import is_stopped
+from spark_lance.spark.base.compat import is_stopped
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import arrow_schema, spark_field

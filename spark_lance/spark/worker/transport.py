@@ -33,7 +33,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_lance.io.counters import read_counts
-from spark_lance.spark.compat import socket_stream
+from spark_lance.spark.base.compat import socket_stream
 from spark_lance.spark.worker.process import pickled_function
 
 if TYPE_CHECKING:

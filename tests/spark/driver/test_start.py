@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_lance.spark.compat import java_class
+from spark_lance.spark.base.compat import java_class
 from spark_lance.spark.driver import start as enable
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 import spark_lance
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import Store
+from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.sql import bridge
 from tests.conftest import interpreted
 from tests.spark.scan.test_pruning import scans
@@ -457,7 +458,9 @@ def test_deletes_and_overwrites_take_the_predicates_of_scans(driver: SparkSessio
         request: dict[str, Any] = {"verb": "delete_where", "catalog": "lance", "name": ["gone"]}
         request["predicates"] = predicates
         request["options"] = {"root": str(tmp_path)}
-        answer: dict[str, Any] = json.loads(bridge.Bridge(driver).apply(json.dumps(request), None))
+        answer: dict[str, Any] = json.loads(
+            bridge.Bridge(driver, LanceDataSource).apply(json.dumps(request), None)
+        )
         return answer
 
     def ids() -> list[int]:

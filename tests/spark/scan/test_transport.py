@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
 from spark_lance.errors import SchemaError
-from spark_lance.spark.compat import TimeType
+from spark_lance.spark.base.compat import TimeType
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sql import scans
 from tests.spark.carriers import spark_schema

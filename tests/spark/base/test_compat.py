@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 import spark_lance
-from spark_lance.spark import compat
+from spark_lance.spark.base import compat
 from tests.conftest import ROOT
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 

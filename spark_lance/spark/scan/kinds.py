@@ -1,0 +1,45 @@
+"""The kinds of batch reads, a module for each."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_lance.spark.options.options import ReadOptions
+    from spark_lance.table.versions.resolve import VersionRef
+
+__all__ = ["ReadKind", "VersionedReader", "read_kind"]
+
+
+class VersionedReader(Protocol):
+    """A `DataSourceReader` that knows which version it reads."""
+
+    ref: VersionRef
+
+
+class ReadKind(Protocol):
+    """The functions of a module for a kind of read."""
+
+    def describe(self, options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, StructType]:
+        """Return the version that is read, the newest if `ref` is None, and the Spark schema."""
+
+    def reader(self, options: ReadOptions, schema: StructType, ref: VersionRef | None) -> VersionedReader:
+        """Return the reader of the columns of `schema`."""
+
+
+# Kind of read (`ReadOptions.kind`) -> its module, a `ReadKind`.
+READ_KINDS = {
+    "rows": "spark_lance.spark.scan.rows",
+    "metadata": "spark_lance.spark.scan.metadata",
+    "changes": "spark_lance.spark.scan.changes",
+    "nearest": "spark_lance.spark.scan.search",
+    "fresh": "spark_lance.spark.scan.fresh",
+}
+
+
+def read_kind(options: ReadOptions) -> ReadKind:
+    """Return the module for the kind of read that options request. It is imported at its first use."""
+    return cast("ReadKind", import_module(READ_KINDS[options.kind]))
