@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
 import re
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,27 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 GUIDES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "```python" in path.read_text()]
-README_BYTES = 10_000
+README_BYTES = 8_000
 PLACE = "/tmp/lance-readme"
 
 
-def blocks_of(text: str) -> list[str]:
-    """Return the Python blocks of a page."""
-    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+def steps_of(text: str) -> list[tuple[str, str | None]]:
+    """Return the Python blocks of a page, each with the output that follows it, if any."""
+    found = re.findall(r"```python\n(.*?)```(?:\s*```output\n(.*?)```)?", text, flags=re.DOTALL)
+    return [(code, output or None) for code, output in found]
+
+
+def run_steps(text: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Run the Python blocks of a page in order, compare what they print, and return their names."""
+    names: dict[str, Any] = {}
+    for code, output in steps_of(text):
+        capsys.readouterr()
+        exec(compile(code.replace(PLACE, str(folder)), name, "exec"), names)
+        printed = capsys.readouterr().out.replace(str(folder), PLACE)
+        if output is not None:
+            alike = doctest.OutputChecker().check_output(output.strip(), printed.strip(), doctest.ELLIPSIS)
+            assert alike, f"{name} shows\n{output}\nand prints\n{printed}"
+    return names
 
 
 @pytest.fixture
@@ -40,27 +54,20 @@ def test_the_first_page_stays_a_page() -> None:
     assert "\nmake test " in README
 
 
-def test_python_blocks_run_in_order(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names: dict[str, Any] = {}
-    blocks = blocks_of(README)
-    assert PLACE in "".join(blocks)
-    for block in blocks:
-        exec(compile(block.replace(PLACE, str(tmp_path)), "README.md", "exec"), names)
-    printed = capsys.readouterr().out.split()
-    assert printed[0] == "143"
-    assert "2000" in printed
-    assert "1000" in printed
-    assert names["ds"].count_rows() == 3
-    assert names["nearest"].num_rows == 3
-    assert set(names["nearest"]["id"].to_pylist()) <= set(range(990, 1010))
-    shutil.rmtree(tmp_path)
+def test_readme_shows_the_example_of_the_home_page() -> None:
+    home = (ROOT / "docs" / "index.md").read_text()
+    assert steps_of(README) == steps_of(home)
+    assert steps_of(README)[0][1]
+
+
+def test_blocks_of_output_follow_code() -> None:
+    for page in GUIDES:
+        text = page.read_text()
+        assert text.count("```output") == sum(output is not None for _, output in steps_of(text)), page
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: str(path.relative_to(ROOT / "docs")))
-def test_python_blocks_of_guides_run_in_order(guide: Path, spark: SparkSession, tmp_path: Path) -> None:
-    names: dict[str, Any] = {}
-    for block in blocks_of(guide.read_text()):
-        exec(compile(block.replace(PLACE, str(tmp_path)), guide.name, "exec"), names)
-    assert names
+def test_python_blocks_of_guides_run_in_order(
+    guide: Path, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_steps(guide.read_text(), guide.name, tmp_path, capsys)
