@@ -28,6 +28,7 @@ __all__ = [
     "CommitError",
     "CommitOutcomeUnknownError",
     "ConstraintError",
+    "ConstraintViolationError",
     "ExpressionError",
     "FormatError",
     "IncompatibleConflictError",
@@ -41,6 +42,7 @@ __all__ = [
     "NamespaceExistsError",
     "NamespaceInUseError",
     "NamespaceNotFoundError",
+    "NullValueError",
     "OptionError",
     "OptionTypeError",
     "RetriesExhaustedError",
@@ -54,6 +56,7 @@ __all__ = [
     "TableNotFoundError",
     "TagExistsError",
     "TagNotFoundError",
+    "TextLengthError",
     "TornManifestError",
     "UnsupportedFormatError",
     "VersionNotFoundError",
@@ -231,8 +234,49 @@ class ColumnTypeError(SchemaError, TypeError):
     """The type of a column cannot be used for this: choose another column, or cast it."""
 
 
+class NullValueError(SchemaError):
+    """A value is null in a column that takes none: the message names the column.
+
+    Args:
+        message: what happened.
+        column: the column, if it is known.
+    """
+
+    def __init__(self, message: str, column: str = "") -> None:
+        super().__init__(message)
+        self.column = column
+
+
+class TextLengthError(SchemaError):
+    """A text is longer than CHAR(n) or VARCHAR(n): cut it, or make the column's type STRING.
+
+    Args:
+        message: what happened.
+        length: the most characters that the column takes, if they are known.
+    """
+
+    def __init__(self, message: str, length: int = 0) -> None:
+        super().__init__(message)
+        self.length = length
+
+
 class ConstraintError(SchemaError):
     """A row violates a constraint of the table, or a constraint cannot be used: the message names both."""
+
+
+class ConstraintViolationError(ConstraintError):
+    """A new row violates a constraint of the table, and nothing was written.
+
+    Args:
+        message: what happened.
+        constraint: the name of the constraint, if it is known.
+        expression: its condition.
+        row: the values of its columns in a row that violates it.
+    """
+
+    def __init__(self, message: str, constraint: str = "", expression: str = "", row: str = "") -> None:
+        super().__init__(message)
+        self.constraint, self.expression, self.row = constraint, expression, row
 
 
 class BlobSourceError(LanceError, LookupError):

@@ -70,10 +70,12 @@ class LanceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of the columns of `schema` for a stream."""
-        from spark_lance.spark.streaming.read import LanceStreamReader
+        from spark_lance.spark.streaming.read import FailedStreamReader, LanceStreamReader
 
-        with one_line():
+        try:
             return LanceStreamReader(read_options(self.options), schema, self._ref)
+        except (LanceError, OSError) as error:
+            return FailedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
         """Return the writer of rows of `schema`, which are appended to the table or take its place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.errors import LanceError, OptionError, SchemaError
+from spark_lance.errors import (
+    ConstraintViolationError,
+    LanceError,
+    NullValueError,
+    OptionError,
+    SchemaError,
+    TextLengthError,
+)
 from tests.conftest import interpreted
 
 RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
@@ -391,6 +399,49 @@ def test_several_rows_for_one(run: Run) -> None:
         )
     assert (error.value.getCondition(), error.value.getSqlState()) == ("MERGE_CARDINALITY_VIOLATION", "23K01")
     assert run("SELECT * FROM c") == [(1, 0)]
+
+
+# Values of (id, c) that the table cannot hold, Spark's condition for them, and our class.
+REFUSED_ROWS = (
+    ("CAST(null AS INT)", "'a'", "NOT_NULL_ASSERT_VIOLATION", NullValueError),
+    ("2", "'abcd'", "EXCEED_LIMIT_LENGTH", TextLengthError),
+    ("20", "'a'", "CHECK_CONSTRAINT_VIOLATION", ConstraintViolationError),
+)
+
+
+@pytest.mark.parametrize(("key", "text", "condition", "error_class"), REFUSED_ROWS)
+def test_conditions_of_rows_that_are_refused(
+    session: SparkSession, run: Run, key: str, text: str, condition: str, error_class: type[LanceError]
+) -> None:
+    run("DROP TABLE IF EXISTS con")
+    run("CREATE TABLE con (id INT NOT NULL, c CHAR(2))")
+    run("INSERT INTO con VALUES (1, 'a')")
+    run("ALTER TABLE con ADD CONSTRAINT small CHECK (id < 10)")
+    frame = session.sql(f"SELECT {key} AS id, {text} AS c")
+    frame.createOrReplaceTempView("con_rows")
+    table = LanceTable.forName(session, "lance.d.con")
+    statements = (
+        "INSERT INTO con SELECT * FROM con_rows",
+        f"UPDATE con SET id = {key}, c = {text}",
+        "MERGE INTO con t USING con_rows s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *",
+    )
+    for write in (
+        *writers(frame, "con", path_of(run, "con"), {}).values(),
+        *(partial(run, statement) for statement in statements),
+    ):
+        with pytest.raises(PySparkException) as refused:
+            write()
+        if condition != "CHECK_CONSTRAINT_VIOLATION" or RELEASE >= (4, 1):
+            assert refused.value.getCondition() == condition, str(refused.value)
+            assert len(refused.value.getSqlState()) == 5
+    for change in (
+        lambda: table.update(set={"id": key, "c": text}),
+        table.alias("t").merge(frame.alias("s"), "t.id = s.id").whenNotMatchedInsertAll().execute,
+    ):
+        with pytest.raises(error_class) as raised:
+            change()
+        assert "Traceback" not in str(raised.value)
+    assert run("SELECT id, trim(c) FROM con") == [(1, "a")]
 
 
 # Options, rows of a DataFrame, the columns of the table after the write, and its rows after an append.

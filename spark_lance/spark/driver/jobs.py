@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from spark_lance.errors import OptionError
 from spark_lance.spark.base.compat import has_jvm, java_context
 from spark_lance.spark.driver.interpreters import lacks_package
-from spark_lance.spark.worker.failures import one_line
+from spark_lance.spark.worker.failures import from_tasks, one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ def collect_answers(
         frame: the rows.
         work: takes the batches of a partition, yields answers that can be pickled. Called also for
             partitions without rows.
+
+    Raises:
+        LanceError: what a task raised; see its subclasses.
+        WorkerPythonError: the workers have no spark_lance.
+        PySparkException: any other failure of the job.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,7 +70,7 @@ def collect_answers(
             forget_archives()
 
     try:
-        with _waiting(frame.sparkSession):
+        with _waiting(frame.sparkSession), from_tasks():
             rows = frame.mapInArrow(run, "answer binary").collect()
     except PySparkException as error:
         if (problem := lacks_package(error)) is not None:

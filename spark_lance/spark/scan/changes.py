@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.errors import OptionError, VersionNotFoundError
 from spark_lance.io.store import open_store
-from spark_lance.spark.options.options import ReadOptions, options_that_choose
+from spark_lance.spark.options.option_fields import OPTIONS, options_that_choose
+from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.change_tasks import (
     ChangeColumns,
     Feed,
@@ -70,7 +71,11 @@ def check_no_version(options: ReadOptions) -> None:
         raise OptionError("option 'fragments' names fragments of one version: changes are read between two")
     for name in options_that_choose("version"):
         if getattr(options, name) is not None:
-            raise OptionError(f"option {name!r} names one version: changes are read between two of them")
+            names = " or ".join((name, *OPTIONS[name].aliases))
+            raise OptionError(
+                f"option {name!r} names one version ({names}): changes are read between two of them, "
+                "write startingVersion or startingTimestamp"
+            )
 
 
 class ChangeFeedReader(DataSourceReader):

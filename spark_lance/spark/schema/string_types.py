@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.types as st
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import SchemaError, TextLengthError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.base.compat import TimeType
 
@@ -315,7 +315,7 @@ def _fitting(array: pa.Array, length: int, pads: bool, column: str) -> pa.Array:
     """Return text of at most `length` characters, of exactly so many if it is padded.
 
     Raises:
-        SchemaError: text is longer without its trailing spaces.
+        TextLengthError: text is longer without its trailing spaces.
     """
     longest = pc.max(pc.utf8_length(array)).as_py()
     if longest is not None and longest > length:
@@ -323,9 +323,10 @@ def _fitting(array: pa.Array, length: int, pads: bool, column: str) -> pa.Array:
         over = pc.greater(pc.utf8_length(shorter), length)
         if pc.any(over).as_py():
             row = pc.index(over, True).as_py()
-            raise SchemaError(
+            raise TextLengthError(
                 f"column {column!r} takes {length} characters at most, but row {row} of a batch has more: "
-                "cut the text, or make the column's type STRING"
+                "cut the text, or make the column's type STRING",
+                length,
             )
         array = pc.if_else(
             pc.greater(pc.utf8_length(array), length), pc.utf8_slice_codeunits(array, 0, length), array

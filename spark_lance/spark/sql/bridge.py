@@ -91,8 +91,23 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (errors.ViewNotFoundError, "NoSuchView"),
     (errors.ViewExistsError, "ViewExists"),
     (errors.UnsupportedFormatError, "Unsupported"),
-    (errors.CardinalityError, "Cardinality"),
     (errors.WorkerPythonError, "Unsupported"),
+)
+
+# Errors of rows for which Spark has a condition, so that programs can test for it: with its parameters.
+_CONDITIONS: tuple[tuple[type[Exception], str, Callable[[Any], dict[str, str]]], ...] = (
+    (errors.CardinalityError, "MERGE_CARDINALITY_VIOLATION", lambda error: {}),
+    (errors.NullValueError, "NOT_NULL_ASSERT_VIOLATION", lambda error: {"walkedTypePath": error.column}),
+    (errors.TextLengthError, "EXCEED_LIMIT_LENGTH", lambda error: {"limit": str(error.length)}),
+    (
+        errors.ConstraintViolationError,
+        "CHECK_CONSTRAINT_VIOLATION",
+        lambda error: {
+            "constraintName": error.constraint,
+            "expression": error.expression,
+            "values": error.row,
+        },
+    ),
 )
 
 
@@ -136,6 +151,13 @@ def _sentence(error: Exception, body: Mapping[str, Any]) -> str:
 
 
 def _failure(error: Exception, body: Mapping[str, Any]) -> dict[str, Any]:
+    for error_class, condition, parameters in _CONDITIONS:
+        if isinstance(error, error_class):
+            return _failure_of(error, body) | {"condition": condition, "parameters": parameters(error)}
+    return _failure_of(error, body)
+
+
+def _failure_of(error: Exception, body: Mapping[str, Any]) -> dict[str, Any]:
     kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), "Refused")
     logger.debug("%s failed: %s", body["verb"], error)
     is_final = isinstance(error, errors.WorkerPythonError)  # Spark's own read or write would fail, too

@@ -577,13 +577,18 @@ class WriteRows(Request):
 
 
 class Answer(TypedDict, total=False):
-    """The answer to any request, or the kind of an `error`, its `message` and the missing `name`."""
+    """The answer to any request, or the kind of an `error`, its `message` and the missing `name`.
+
+    `condition` is the name of Spark's own error condition, with its `parameters`, where there is one.
+    """
 
     answer: Any
     error: str
     message: str
     name: Sequence[str]
     hint: str | None
+    condition: str
+    parameters: Mapping[str, str]
 
 
 class _TableParts(TypedDict, total=False):

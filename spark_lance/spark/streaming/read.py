@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -123,6 +123,39 @@ def _stored_bytes(change: ChangedRows) -> int:
 
 
 _AT_ONCE = 32
+
+
+class FailedStreamReader(DataSourceStreamReader):
+    """A stream that cannot begin, which says why at the first question.
+
+    Spark's process stops the reader even if there is none. An error raised by `streamReader` is lost there.
+
+    Args:
+        error: what each method raises.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the error."""
+        return self._fail()
+
+    def latestOffset(self, *_: Any) -> dict[str, Any]:
+        """Raise the error."""
+        return self._fail()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raise the error."""
+        return self._fail()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        return self._fail()
+
+    def _fail(self) -> NoReturn:
+        with one_line():
+            raise self._error
 
 
 class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

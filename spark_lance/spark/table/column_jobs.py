@@ -33,7 +33,6 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.column_sources import Source, fields_among, over_fragments
-from spark_lance.spark.worker.failures import from_tasks
 from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
 from spark_lance.table.columns.finished import Finished, JobRecords
@@ -220,7 +219,7 @@ class ColumnJob:
                 {number: fragment.SerializeToString() for number, fragment in missing.items()},
                 frozenset(files),
             )
-            with step(self.table.spark, f"write {len(missing)} fragments"), from_tasks():
+            with step(self.table.spark, f"write {len(missing)} fragments"):
                 answers = self.source.run(version, list(missing), work)
             for done in (*answers, *self._silent(missing, answers, work)):
                 self._account(missing, done, files, bases)
@@ -294,7 +293,7 @@ def cast_columns(table: TableBase, alterations: Sequence[Alteration]) -> None:
     records = JobRecords(dataset.table, f"auto-{uuid.uuid4().hex}", "cast")
 
     def execute(cast: Cast, fragments: Sequence[int]) -> list[Finished]:
-        with step(table.spark, f"write {len(fragments)} fragments"), from_tasks():
+        with step(table.spark, f"write {len(fragments)} fragments"):
             return over_fragments(table.spark, fragments, cast.recorded(records))
 
     running = operation(table.spark, "change of columns", table.path)

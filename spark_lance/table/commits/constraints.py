@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import ConstraintError
+from spark_lance.errors import ConstraintError, ConstraintViolationError
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import table_pb2
@@ -172,16 +172,17 @@ def _check_tables(
             row = ", ".join(
                 f"{name} = {_value_text(value)}" for name, value in violating.to_pylist()[0].items()
             )
-            raise ConstraintError(_violation(constraint, row, use))
+            raise _violation(constraint, row, use)
 
 
-def _violation(constraint: Constraint, row: str, use: str) -> str:
+def _violation(constraint: Constraint, row: str, use: str) -> ConstraintError:
     text = (
         f"CHECK constraint {constraint.name} ({constraint.expression}) is violated by the row {row or '()'}"
     )
     if use.startswith("write"):
-        return f"{text}; nothing was written ({use.removeprefix('write to ')})"
-    return f"{text}, so the {use}: correct or delete such rows first"
+        text = f"{text}; nothing was written ({use.removeprefix('write to ')})"
+        return ConstraintViolationError(text, constraint.name, str(constraint.expression), row)
+    return ConstraintError(f"{text}, so the {use}: correct or delete such rows first")
 
 
 def _violating(

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import normalise_offsets
-from spark_lance.errors import SchemaError
+from spark_lance.errors import NullValueError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 from spark_lance.table.schema.defaults import default_array, default_sql
@@ -117,8 +117,8 @@ class Aligner:
                         f"column {name!r} has a value that {field.type} cannot hold: {error}"
                     ) from error
             if not field.nullable and array.null_count:
-                raise SchemaError(
-                    f"column {name!r} must not be null, but {array.null_count} values of a batch are"
+                raise NullValueError(
+                    f"column {name!r} must not be null, but {array.null_count} values of a batch are", name
                 )
             arrays.append(array)
         if not arrays:

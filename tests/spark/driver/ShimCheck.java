@@ -106,6 +106,7 @@ public final class ShimCheck implements Callable {
       answers.put("schemaEvolution", Shim.schemaEvolution() != null);
       answers.put("asksForSchemaChanges", Shim.asksForSchemaChanges());
       answers.put("hasConstraints", Shim.hasConstraints());
+      answers.put("hasCondition", Shim.hasCondition("CHECK_CONSTRAINT_VIOLATION") && !Shim.hasCondition("NOPE"));
       answers.put("keepsViews", Shim.keepsViews());
       answers.put("makesTablesAlike", Shim.makesTablesAlike());
       answers.put("takesCatalystFilters", Shim.takesCatalystFilters());

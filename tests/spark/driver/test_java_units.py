@@ -173,6 +173,7 @@ def test_the_shim_works(jvm: Any, units: Any, request: pytest.FixtureRequest) ->
         "schemaEvolution": release >= (4, 1),
         "asksForSchemaChanges": release >= (4, 3),
         "hasConstraints": release >= (4, 1),
+        "hasCondition": release >= (4, 1),
         "keepsViews": release >= (4, 2),
         "makesTablesAlike": release >= (4, 2),
         "takesCatalystFilters": release >= (4, 1),

@@ -145,16 +145,26 @@ def test_a_start_may_be_given(path: str) -> None:
         Query(path, startingVersion=9).all()
 
 
-def test_a_stream_that_cannot_begin_says_why_without_a_stack(spark: SparkSession, path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "error", "text"),
+    [
+        ("startingVersion", "9", "VersionNotFoundError", "no version 9 yet"),
+        ("versionAsOf", "1", "OptionError", "versionAsOf"),
+        ("table", "history", "OptionError", "metadata tables cannot be read as streams"),
+    ],
+)
+def test_a_stream_that_cannot_begin_says_why_without_a_stack(
+    spark: SparkSession, path: Path, option: str, value: str, error: str, text: str
+) -> None:
     append(path, 0, 1)
-    stream = spark.readStream.format("lance").option("startingVersion", 9).load(str(path))
+    stream = spark.readStream.format("lance").option(option, value).load(str(path))
     with TemporaryDirectory() as checkpoint:
         query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
         with pytest.raises(StreamingQueryException) as caught:
             query.awaitTermination(60)
     message = str(caught.value).partition("=== Streaming Query ===")[0]
-    assert "spark_lance.errors.VersionNotFoundError: " in message
-    assert "no version 9 yet" in message
+    assert f"spark_lance.errors.{error}: " in message
+    assert text in message
     assert "Traceback" not in message
 
 
@@ -324,7 +334,7 @@ def test_another_table_in_the_place_stops_the_stream(path: str) -> None:
 )
 def test_options_of_batches_are_refused(path: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Query(path, **options)
+        Query(path, **options).all()
 
 
 @pytest.mark.parametrize("offset", [{}, {"format": 2, "version": 1}, {"format": 1, "version": "x"}])

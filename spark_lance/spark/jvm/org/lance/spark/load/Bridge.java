@@ -121,6 +121,10 @@ public final class Bridge {
     }
     if (answer.containsKey(Protocol.ERROR)) {
       Object name = answer.get(Protocol.NAME);
+      String condition = (String) answer.get(Protocol.CONDITION);
+      if (condition != null && Shim.hasCondition(condition)) {
+        throw new ConditionException(condition, (Map<String, String>) answer.get(Protocol.PARAMETERS), (String) answer.get(Protocol.MESSAGE));
+      }
       Platform.throwException(
           problem((String) answer.get(Protocol.ERROR), (String) answer.get(Protocol.MESSAGE), name == null ? new String[0] : texts(name), (String) answer.get(Protocol.HINT)));
     }
@@ -162,9 +166,6 @@ public final class Bridge {
     if (kind.equals("TableExists")) {
       return new TableAlreadyExistsException(identifier(name));
     }
-    if (kind.equals("Cardinality")) {
-      return new CardinalityException(message);
-    }
     if (kind.equals("Unsupported")) {
       return new UnsupportedOperationException(message);
     }
@@ -202,23 +203,17 @@ public final class Bridge {
     return new CaseInsensitiveStringMap(all);
   }
 
-  /** Several rows of the source match one row of the table: Spark's condition, and our sentence about the row. */
-  public static final class CardinalityException extends SparkRuntimeException {
-    private static final String CONDITION = "MERGE_CARDINALITY_VIOLATION";
+  /** Rows that cannot be written: Spark's condition, and our sentence about them. */
+  public static final class ConditionException extends SparkRuntimeException {
     private final String message;
 
-    CardinalityException(String message) {
-      super(
-          CONDITION,
-          scala.collection.immutable.Map$.MODULE$.empty(),
-          null,
-          new QueryContext[0],
-          "");
-      this.message = message;
+    ConditionException(String condition, Map<String, String> parameters, String message) {
+      super(condition, scalaMap(parameters), null, new QueryContext[0], "");
+      this.message = "[" + condition + "] " + message + ". SQLSTATE: " + getSqlState();
     }
 
     public String getMessage() {
-      return message == null ? super.getMessage() : "[" + CONDITION + "] " + message + ". SQLSTATE: " + getSqlState();
+      return message == null ? super.getMessage() : message;
     }
   }
 

@@ -23,6 +23,7 @@ import java.util.Map;
 import java.util.function.UnaryOperator;
 import org.apache.spark.JobArtifactSet$;
 import org.apache.spark.JobArtifactState;
+import org.apache.spark.SparkThrowableHelper;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -139,6 +140,11 @@ public final class Shim {
   /** Whether Spark has constraints of tables: since Spark 4.1. */
   public static boolean hasConstraints() {
     return hasClass("org.apache.spark.sql.connector.catalog.constraints.Constraint");
+  }
+
+  /** Whether this release has an error condition of this name. */
+  public static boolean hasCondition(String condition) {
+    return SparkThrowableHelper.getSqlState(condition) != null;
   }
 
   /** Whether Spark may still change the columns of the table of a MERGE. */
