@@ -425,19 +425,21 @@ def test_conditions_of_rows_that_are_refused(
         f"UPDATE con SET id = {key}, c = {text}",
         "MERGE INTO con t USING con_rows s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *",
     )
-    for write in (
+    writes: list[Callable[[], Any]] = [
         *writers(frame, "con", path_of(run, "con"), {}).values(),
         *(partial(run, statement) for statement in statements),
-    ):
+    ]
+    for write in writes:
         with pytest.raises(PySparkException) as refused:
             write()
         if condition != "CHECK_CONSTRAINT_VIOLATION" or RELEASE >= (4, 1):
             assert refused.value.getCondition() == condition, str(refused.value)
-            assert len(refused.value.getSqlState()) == 5
-    for change in (
+            assert len(str(refused.value.getSqlState())) == 5
+    changes: list[Callable[[], Any]] = [
         lambda: table.update(set={"id": key, "c": text}),
         table.alias("t").merge(frame.alias("s"), "t.id = s.id").whenNotMatchedInsertAll().execute,
-    ):
+    ]
+    for change in changes:
         with pytest.raises(error_class) as raised:
             change()
         assert "Traceback" not in str(raised.value)
