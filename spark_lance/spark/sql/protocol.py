@@ -577,10 +577,7 @@ class WriteRows(Request):
 
 
 class Answer(TypedDict, total=False):
-    """The answer to any request, or the kind of an `error`, its `message` and the missing `name`.
-
-    `condition` is the name of Spark's own error condition, with its `parameters`, where there is one.
-    """
+    """The answer, or the kind of an `error`, its `message`, missing `name` and Spark's `condition`."""
 
     answer: Any
     error: str
