@@ -200,6 +200,18 @@ def check_streams(spark: SparkSession, folder: Path) -> None:
         spark_lance.write_dataset(more, source, mode="append")
 
 
+def check_partitions(spark: SparkSession, folder: Path) -> None:
+    frame = spark.range(30).selectExpr("id", "id % 3 AS p")
+    for mode in ("append", "append", "overwrite"):
+        frame.write.format("lance").mode(mode).partitionBy("p").save(str(folder / "t"))
+    declared = spark_lance.dataset(str(folder / "t")).config()["partition-fields"]
+    assert [field["source"] for field in json.loads(declared)] == ["p"]
+    assert stored(str(folder / "t")) == list(range(30))
+    assert "is partitioned by p" in refusal(
+        lambda: frame.write.format("lance").mode("append").partitionBy("id").save(str(folder / "t"))
+    )
+
+
 def check_upserts(spark: SparkSession, folder: Path) -> None:
     key = {"lance-schema:unenforced-primary-key": "true"}
     schema = pa.schema(

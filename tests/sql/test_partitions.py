@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from decimal import Decimal
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import datasource
 
 import spark_lance
 from tests.conftest import interpreted
@@ -87,15 +89,73 @@ def test_functions(run: Run) -> None:
 def test_writers_of_dataframes(session: SparkSession, run: Run, tmp_path: Path) -> None:
     frame: DataFrame = session.range(30_000).selectExpr("id", "CAST(id % 3 AS INT) AS p")
     frame.writeTo("lance.a").partitionedBy("p").create()
-    with pytest.raises(PySparkException, match="partitionedBy"):
-        frame.write.format("lance").mode("append").partitionBy("p").save(str(tmp_path / "by_path"))
-    frame.writeTo(f"lance.`{tmp_path / 'by_path'}`").partitionedBy("p").create()
+    writer = frame.write.format("lance").mode("append")
+    writer.partitionBy("p").save(str(tmp_path / "by_path"))
+    for items in (["id"], ["p", "id"]):
+        with pytest.raises(PySparkException, match="partitioned by p, and option 'partitionBy' has"):
+            frame.write.format("lance").mode("append").partitionBy(*items).save(str(tmp_path / "by_path"))
+    with pytest.raises(PySparkException, match="'x', and the table has id, p"):
+        frame.write.format("lance").mode("append").option("partitionBy", "x").save(str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+    again = frame.write.format("lance").mode("overwrite")
+    again.partitionBy("p").save(str(tmp_path / "by_path"))
+    with_transform = frame.write.format("lance").mode("overwrite").option("partitionBy", "bucket(4, id), P")
+    with_transform.save(str(tmp_path / "bucketed"))
+    redeclared = frame.write.format("lance").mode("overwrite").option("overwriteSchema", "true")
+    redeclared.partitionBy("id").save(str(tmp_path / "bucketed"))
+    assert run(f"SELECT count(*) FROM lance.`{tmp_path / 'bucketed'}`.data_files") != [(1,)]
+    with_transform.option("overwriteSchema", "true").save(str(tmp_path / "bucketed"))
+    stored = spark_lance.dataset(str(tmp_path / "bucketed"))
+    assert [field["transform"] for field in json.loads(stored.config()["partition-fields"])] == [
+        "bucket[4]",
+        "identity",
+    ]
     for name in ("lance.a", f"lance.`{tmp_path / 'by_path'}`"):
         assert run(f"SHOW PARTITIONS {name}") == [("p=0",), ("p=1",), ("p=2",)]
         assert run(f"SELECT count(*) FROM {name} WHERE p = 1") == [(10_000,)]
     assert run("SELECT count(*) FROM lance.a.data_files") == [(3,)]
     session.sql("SELECT 7L AS id, 1 AS p").writeTo("lance.a").overwritePartitions()
     assert run("SELECT p, count(*) FROM lance.a GROUP BY p ORDER BY p") == [(0, 10_000), (1, 1), (2, 10_000)]
+
+
+def test_streams_declare_partitions(session: SparkSession, run: Run, tmp_path: Path) -> None:
+    frame = session.range(100).selectExpr("id", "CAST(id % 3 AS INT) AS p")
+    frame.write.format("lance").mode("append").save(str(tmp_path / "source"))
+
+    def stream() -> Any:
+        return session.readStream.format("lance").option("startingVersion", 1).load(str(tmp_path / "source"))
+
+    def append(batch: DataFrame, number: int) -> None:
+        writer = (
+            batch.write.format("lance").mode("append").option("txnAppId", "s").option("txnVersion", number)
+        )
+        writer.partitionBy("p").save(str(tmp_path / "batches"))
+
+    names = [f"lance.`{tmp_path / 'batches'}`"]
+    queries = [stream().writeStream.foreachBatch(append)]
+    if hasattr(datasource, "DataSourceStreamArrowWriter"):
+        names += [f"lance.`{tmp_path / 'streamed'}`", "lance.named"]
+        queries += [
+            stream().writeStream.format("lance").option("partitionBy", "p"),
+            stream().writeStream.partitionBy("p"),
+        ]
+    for rounds in (1, 2):
+        for place, (name, query) in enumerate(zip(names, queries, strict=True)):
+            writer = query.option("checkpointLocation", str(tmp_path / f"c{place}")).trigger(
+                availableNow=True
+            )
+            if name == "lance.named":
+                done = writer.toTable("lance.named")
+            else:
+                done = writer.start(*([str(tmp_path / "streamed")] if place else []))
+            done.awaitTermination(120)
+            assert run(f"SELECT p, count(*) FROM {name} GROUP BY p ORDER BY p") == [
+                (0, 34 * rounds),
+                (1, 33 * rounds),
+                (2, 33 * rounds),
+            ]
+            assert run(f"SHOW PARTITIONS {name}") == [("p=0",), ("p=1",), ("p=2",)]
+        frame.write.format("lance").mode("append").save(str(tmp_path / "source"))
 
 
 def test_random_statements_do_what_they_do_on_parquet(session: SparkSession, run: Run) -> None:

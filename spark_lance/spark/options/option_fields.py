@@ -30,6 +30,7 @@ from spark_lance.spark.options.option_values import (
     search,
     seconds,
     starting_version,
+    transform_list,
     words,
 )
 
@@ -529,6 +530,13 @@ class WriteOptions(TableOptions):
         "`t.id = s.id AND t.day >= s.day`: `t` is the table (`targetAlias`), any other alias the new "
         "rows.",
         chooses="replaced rows",
+    )
+    partitionBy: tuple[str, ...] | None = option(
+        transform_list,
+        "columns or transforms such as a, days(ts), bucket(16, id), or a JSON list of them",
+        None,
+        "Partitions of a new table, such as `a, days(ts)`; an existing table must have the same ones. "
+        "`df.write.partitionBy` sets it.",
     )
     partitionOverwriteMode: str = option(
         one_of("static", "dynamic"),

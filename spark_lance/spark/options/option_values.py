@@ -146,6 +146,19 @@ def column_list(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def transform_list(text: str) -> tuple[str, ...]:
+    """Return items of PARTITIONED BY, such as `a, bucket(16, id)`, or a JSON list of them."""
+    if text.lstrip().startswith("["):
+        items = json.loads(text)
+        if not all(isinstance(item, str) for item in items):
+            raise ValueError
+    else:
+        items = [item.strip() for item in re.findall(r"(?:\([^()]*\)|`(?:[^`]|``)*`|[^,])+", text)]
+    if not items or "" in items:
+        raise ValueError
+    return tuple(items)
+
+
 def number_ranges(text: str) -> tuple[tuple[int, int], ...]:
     """Return the ascending ranges [start, stop) that a text such as "0-3,7" names."""
     ranges: list[tuple[int, int]] = []

@@ -51,7 +51,7 @@ from spark_lance.spark.sink.table_columns import (
     with_page_settings,
 )
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec
+from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec, parse_transform
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.inserts.replace_partitions import PartitionMatch
@@ -92,6 +92,11 @@ def plan_rows(
     arrow = arrow_schema(schema)
     replaces = any(getattr(options, name) is not None for name in _REPLACING)
     declared = PartitionSpec() if table is None else PartitionSpec.of_config(table.config)
+    if options.partitionBy is not None and partitions is not None:
+        raise OptionError(
+            "option 'partitionBy' is for tables that exist, and for new ones by path: write PARTITIONED BY, "
+            "or partitionedBy, for a new table by name"
+        )
     dynamic = overwrite and not replaces and partitions is None and _is_dynamic(options, declared)
     replaces = replaces or dynamic
     keeps = not overwrite or replaces or _keeps_schema(options)
@@ -129,6 +134,9 @@ def plan_rows(
     plan = replace(plan, schema=compressed(pages, options.compression))
     if partitions is not None:
         declared = PartitionSpec.of_config({PARTITION_FIELDS: partitions})
+    if options.partitionBy is not None:
+        redeclares = table is None or (overwrite and bool(options.overwriteSchema))
+        plan, declared = _partitioned(plan, options.partitionBy, None if redeclares else table, declared)
     plan = replace(plan, partitions=declared.present(plan.schema))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
     # files of this version do not hold.
@@ -136,6 +144,41 @@ def plan_rows(
     for field in plan.schema.fields:
         PAGE_FORMATS[plan.version].writer(field, 0, plan.version)
     return rows.arrow.names, plan
+
+
+def _partitioned(
+    plan: WritePlan, items: Sequence[str], table: Manifest | None, declared: PartitionSpec
+) -> tuple[WritePlan, PartitionSpec]:
+    """Return a plan whose table has the partitions of option `partitionBy`, and these.
+
+    Without a table, the plan declares them.
+
+    Raises:
+        OptionError: the table exists and has other partitions, or a column is missing.
+        SchemaError: a column has a type that the transform does not take.
+    """
+    requested = PartitionSpec(tuple(parse_transform(item) for item in items))
+    keeps = plan.operation != "overwrite" or plan.whole is not None
+    schema = table.schema if table is not None and keeps else plan.schema
+    names = [column.name.lower() for column in schema.fields]
+    for source in requested.sources():
+        if source.lower() not in names:
+            raise OptionError(
+                f"option 'partitionBy' names {source!r}, and the table has "
+                f"{', '.join(column.name for column in schema.fields)}: name one of these"
+            )
+    requested = requested.bound(schema)
+    if table is None:
+        return replace(plan, config={**plan.config, PARTITION_FIELDS: requested.text()}), requested
+    fields = [(field.source, field.transform, field.width) for field in requested.fields]
+    stored = [(field.source, field.transform, field.width) for field in declared.present(schema).fields]
+    if fields != stored or len(stored) != len(declared.fields):
+        texts = [", ".join(field.sql for field in spec.fields) or "nothing" for spec in (declared, requested)]
+        raise OptionError(
+            f"the table is partitioned by {texts[0]}, and option 'partitionBy' has {texts[1]}: leave out "
+            "partitionBy, or run ALTER TABLE ... ADD, DROP or REPLACE PARTITION FIELD first"
+        )
+    return plan, requested
 
 
 def _is_dynamic(options: WriteOptions, declared: PartitionSpec) -> bool:

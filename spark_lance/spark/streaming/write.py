@@ -56,6 +56,8 @@ def stream_writer(
             "has the options txnAppId (a name of the query) and txnVersion (the batch id)"
         )
     if options.mode == "upsert":
+        if options.partitionBy is not None:
+            raise OptionError("option 'partitionBy' goes with mode append: upserts need a table")
         if overwrite:
             raise OptionError("option 'mode' = 'upsert' goes with output mode append or update, not complete")
         return upsert.UpsertStreamWriter(options, schema, query_id(options))

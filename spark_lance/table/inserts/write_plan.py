@@ -6,7 +6,7 @@ A plan can be pickled: the driver makes it, tasks write files by it, the driver 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from google.protobuf.message import Message
@@ -25,7 +25,7 @@ from spark_lance.table.commits.idempotent_writes import AppliedWrites, Idempoten
 from spark_lance.table.format.bases import BasePath, Bases, numbered
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
+from spark_lance.table.format.partitions import NO_PARTITIONS, PARTITION_FIELDS, PartitionSpec
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.merge_schema import add_missing_columns, missing_columns, renumbered
 from spark_lance.table.inserts.replace_pairs import PairMatch
@@ -64,6 +64,7 @@ class WritePlan:
         whole: operation "overwrite": the new schema of the table, if the files contain only a part of it.
         bases: operation "create": more locations for the table's files.
         partitions: the declaration by which files are cut, bound to `schema`.
+        config: operations "create" and "overwrite": settings to add to the table's.
     """
 
     operation: str
@@ -78,6 +79,7 @@ class WritePlan:
     whole: Schema | None = None
     bases: tuple[BasePath, ...] = ()
     partitions: PartitionSpec = NO_PARTITIONS
+    config: Mapping[str, str] = field(default_factory=dict)
 
     def places(self, store: Store, root: str, manifest: Manifest | None) -> Bases:
         """Return the places of the table's files: those of its newest version, or of the one to be made."""
@@ -262,6 +264,7 @@ def commit_write(
         CommitError: a conflict, or an unknown outcome; see its subclasses.
     """
     messages = [table_pb2.DataFragment.FromString(data) for data in fragments]
+    config = {**plan.config, **(config or {})}
     if plan.operation == "create":
         try:
             return _create(table, plan, messages, properties, config, once)
@@ -285,7 +288,7 @@ def commit_write(
     if plan.operation == "append":
         operation = append_message(messages)
     else:
-        operation = overwrite_message(plan.whole or plan.schema, messages)
+        operation = overwrite_message(plan.whole or plan.schema, messages, plan.config)
     return commit_operation(
         table, operation, read_version=plan.read_version, properties=properties, once=once
     )
@@ -355,5 +358,11 @@ def _after_lost_creation(plan: WritePlan, winner: Manifest) -> WritePlan:
         raise SchemaError(
             "another writer created the table meanwhile with another schema "
             f"({', '.join(field.name for field in winner.schema.fields)}): write again to fit it"
+        )
+    if plan.fallback != "overwrite" and plan.config.get(PARTITION_FIELDS, "") != winner.config.get(
+        PARTITION_FIELDS, ""
+    ):
+        raise SchemaError(
+            "another writer created the table meanwhile with other partitions: leave out partitionBy"
         )
     return replace(plan, operation=plan.fallback, read_version=winner.version)

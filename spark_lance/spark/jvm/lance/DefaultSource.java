@@ -48,12 +48,11 @@ public class DefaultSource extends PythonDataSourceV2 {
   }
 
   public Table getTable(StructType schema, Transform[] partitions, Map properties) {
-    if (partitions.length > 0) {
+    Table table = (Table) call("table", new Object[] {this, schema, described, partitions});
+    if (table == null && partitions.length > 0) {
       throw new IllegalArgumentException(
-          "save(path) makes no partitioned table here: write df.writeTo(\"lance.`path`\").partitionedBy(column).create(),"
-              + " and leave out partitionBy from then on");
+          "partitionBy does not fit this release of Spark: write option(\"partitionBy\", \"column, days(time)\") instead");
     }
-    Table table = (Table) call("table", new Object[] {this, schema, described});
     return table == null ? super.getTable(schema, partitions, properties) : table;
   }
 

@@ -487,7 +487,7 @@ public class LanceTable
     private final LogicalWriteInfo info;
     private final CaseInsensitiveStringMap options;
 
-    Info(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
+    public Info(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
       this.info = info;
       this.options = options;
     }

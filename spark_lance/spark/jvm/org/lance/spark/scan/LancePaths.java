@@ -4,6 +4,7 @@
 
 package org.lance.spark.scan;
 
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -18,6 +19,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceUnits;
 import org.lance.spark.load.Protocol;
@@ -48,9 +50,9 @@ public final class LancePaths {
   }
 
   // The table of a read; null if Spark's workers are to plan it. `described` is null where the user gave the schema:
-  // the version is fixed by the first plan then.
-  public static Table table(PythonDataSourceV2 source, StructType schema, Map<String, Object> described) {
-    return LanceScan.plans(false) ? new PathTable(source, schema, described) : null;
+  // the version is fixed by the first plan then. A write with partitionBy has partitions.
+  public static Table table(PythonDataSourceV2 source, StructType schema, Map<String, Object> described, Transform[] partitions) {
+    return LanceScan.plans(false) || partitions.length > 0 ? new PathTable(source, schema, described, partitions) : null;
   }
 
   /** Spark's own table but for its scans and writes. */
@@ -64,14 +66,20 @@ public final class LancePaths {
     private Object pushdown;
     // Spark's source, to which the version belongs.
     private Object source;
+    private final Transform[] partitions;
 
-    PathTable(PythonDataSourceV2 source, StructType schema, Map<String, Object> described) {
+    PathTable(PythonDataSourceV2 source, StructType schema, Map<String, Object> described, Transform[] partitions) {
       super(source, "lance", schema);
       this.schema = schema;
       this.hasUserSchema = described == null;
       this.ref = described == null ? null : described.get(Protocol.REF);
       this.pushdown = described == null ? null : described.get(Protocol.PUSHDOWN);
       this.source = source;
+      this.partitions = partitions;
+    }
+
+    public Transform[] partitioning() {
+      return (Transform[]) partitions.clone();
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -90,9 +98,21 @@ public final class LancePaths {
     }
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-      WriteBuilder sparkBuilder = super.newWriteBuilder(info);
+      LogicalWriteInfo write = partitions.length == 0 ? info : partitioned(info);
+      WriteBuilder sparkBuilder = super.newWriteBuilder(write);
       String displayName = String.valueOf(info.options().get("path"));
-      return Bridge.writing(false, displayName, Shim.sourceOf(this), info, new Transform[0], null, sparkBuilder);
+      return Bridge.writing(false, displayName, Shim.sourceOf(this), write, partitions, null, sparkBuilder);
+    }
+
+    // Python declares or checks the partitions.
+    private LogicalWriteInfo partitioned(LogicalWriteInfo info) {
+      List<Object> texts = new ArrayList<>();
+      for (Transform partition : partitions) {
+        texts.add(partition.toString());
+      }
+      Map<String, String> options = new HashMap<>(info.options().asCaseSensitiveMap());
+      options.put("partitionBy", Bridge.json(texts));
+      return new LanceTable.Info(info, new CaseInsensitiveStringMap(options));
     }
 
     private synchronized Map<String, Object> pushdown() {
