@@ -52,7 +52,7 @@ OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing
 START_TYPES = (StartRequest, StartAnswer, Function)
 KINDS_OF_OPTIONS = set(java_option_names())
 START_KEYS = {"answers", *KINDS_OF_OPTIONS, *(key for kind in START_TYPES for key in get_type_hints(kind))}
-OF_ENABLE = ("LanceStart", "LanceStatements", "LanceUnits", "LanceLate", "LanceParser")
+OF_ENABLE = ("LanceStart", "LanceStatements", "LanceUnits", "LanceLazyFunctions", "LanceParser")
 
 
 def test_each_verb_has_a_type() -> None:

@@ -95,7 +95,7 @@ class LateBridge:
 
 _SEARCH = "org.lance.spark.search.LanceSearch"
 _DISTANCE = "org.lance.spark.search.LanceDistance"
-_BLOB = "org.lance.spark.catalog.LanceBlob"
+_BLOB = "org.lance.spark.catalog.LanceBlobFunction"
 _DISTANCES: Mapping[str, str] = {
     "l2_distance": "_FUNC_(a, b) - The sum of squared differences of two arrays of numbers.",
     "cosine_distance": "_FUNC_(a, b) - 1 minus the cosine of the angle between two arrays of numbers.",
@@ -129,11 +129,12 @@ PLANS_IN_DRIVER = "spark.lance.planInDriver"
 # Names of options whose values Spark hides in plans: those of its own default, and those that may be secret.
 _HIDDEN_OPTIONS, _HIDDEN_NAMES = "spark.sql.redaction.options.regex", f"{SECRET_NAMES}|url"
 
-# The classes that answer requests; the functions and a rule; parse errors; statements.
-_UNITS, _FUNCTIONS = "org.lance.spark.load.LanceUnits", "org.lance.spark.load.LanceLate"
+# The classes that answer requests; functions; a rule of the optimizer; parse errors; statements.
+_UNITS, _FUNCTIONS = "org.lance.spark.load.LanceUnits", "org.lance.spark.load.LanceLazyFunctions"
+_RULE = "org.lance.spark.load.LanceSessionRule"
 _PARSER, _STATEMENTS = "org.lance.spark.load.LanceParser", "org.lance.spark.rowlevel.LanceStatements"
-PARTS = (_UNITS, _FUNCTIONS, _PARSER, _STATEMENTS)
-VITAL = (_UNITS, _FUNCTIONS)
+PARTS = (_UNITS, _FUNCTIONS, _RULE, _PARSER, _STATEMENTS)
+VITAL = (_UNITS, _FUNCTIONS, _RULE)
 
 
 def enable_request(spark: Any, source: type[DataSource], name: str, root: str | None) -> EnableRequest:

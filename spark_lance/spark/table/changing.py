@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_ROWS = "org.lance.spark.rowlevel.LanceAtHand"
+_ROWS = "org.lance.spark.rowlevel.LanceLocalRows"
 # Size of a row in memory, as a multiple of its average size in files; and the size of its address.
 _GROWTH, _ADDRESS_BYTES = 4, 16
 _INT_MAX = 2**31 - 1

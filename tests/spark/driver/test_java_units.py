@@ -60,7 +60,7 @@ OPENED = (
 NEEDED = (
     {
         f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution"
-        for name in ("LanceEvolving", "LanceMergeTarget")
+        for name in ("LanceEvolvableTable", "LanceMergeTarget")
     }
     | {
         f"org.lance.spark.catalog.{name}": f"org.apache.spark.sql.connector.catalog.{needed}"
@@ -71,7 +71,7 @@ NEEDED = (
     }
     | {
         f"org.lance.spark.catalog.{name}": "org.apache.spark.sql.connector.catalog.TableInfo"
-        for name in ("LanceConstrained", "LanceConstraintCatalog")
+        for name in ("LanceConstrainedTable", "LanceConstraintCatalog")
     }
 )
 

@@ -520,7 +520,7 @@ def amounts(session: SparkSession, frame: DataFrame) -> dict[str, int]:
     number = max(runs.apply(at).executionId() for at in range(runs.size()))
     names = {metric.accumulatorId(): metric for metric in items(store.execution(number).get().metrics())}
     values = store.executionMetrics(number)
-    ours = {key: metric for key, metric in names.items() if metric.metricType().endswith("LanceAmount")}
+    ours = {key: metric for key, metric in names.items() if metric.metricType().endswith("LanceMetric")}
     assert ours
     return {metric.name(): int(values.apply(key).replace(",", "")) for key, metric in ours.items()}
 

@@ -15,7 +15,7 @@ import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.lance.spark.load.Protocol;
 
-public final class LanceMergeTarget extends LanceConstrained implements SupportsSchemaEvolution, SupportsRowLevelOperations {
+public final class LanceMergeTarget extends LanceConstrainedTable implements SupportsSchemaEvolution, SupportsRowLevelOperations {
   public LanceMergeTarget(Map asked, Map answer) {
     super(asked, answer);
   }

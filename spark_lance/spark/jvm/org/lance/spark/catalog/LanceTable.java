@@ -49,7 +49,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.LanceUnits;
 import org.lance.spark.load.OptionalUnit;
 import org.lance.spark.load.Protocol;
-import org.lance.spark.scan.LancePushed;
+import org.lance.spark.scan.LancePushdown;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
@@ -87,8 +87,8 @@ public class LanceTable
   public static LanceTable of(Map asked, Map answer) {
     OptionalUnit kind = null;
     if (Shim.hasConstraints()) {
-      String evolving = Callers.isPipeline() ? "LanceMergeTarget" : "LanceEvolving";
-      String name = Shim.asksForSchemaChanges() ? evolving : "LanceConstrained";
+      String evolving = Callers.isPipeline() ? "LanceMergeTarget" : "LanceEvolvableTable";
+      String name = Shim.asksForSchemaChanges() ? evolving : "LanceConstrainedTable";
       kind = OptionalUnit.find("org.lance.spark.catalog." + name, LanceTable.class.getClassLoader());
     }
     return kind == null
@@ -331,7 +331,7 @@ public class LanceTable
 
   public void deleteWhere(Predicate[] predicates) {
     Map question = question(Protocol.DELETE_WHERE);
-    question.put(Protocol.PREDICATES, LancePushed.toJson(restricting(predicates)));
+    question.put(Protocol.PREDICATES, LancePushdown.toJson(restricting(predicates)));
     Bridge.ask(question, null);
   }
 
@@ -340,7 +340,7 @@ public class LanceTable
     Predicate[] some = restricting(predicates);
     boolean all = true;
     for (int i = 0; all && i < some.length; i++) {
-      all = pushdown != null && LancePushed.isExact(some[i], pushdown);
+      all = pushdown != null && LancePushdown.isExact(some[i], pushdown);
     }
     return all;
   }
@@ -466,7 +466,7 @@ public class LanceTable
       Predicate[] some = restricting(predicates);
       if (some.length > 0) {
         // A list of predicates as JSON in place of SQL: see spark/sink/write_schema.py.
-        more.put("replaceWhere", Bridge.json(LancePushed.toJson(some)));
+        more.put("replaceWhere", Bridge.json(LancePushdown.toJson(some)));
       }
       return this;
     }

@@ -455,7 +455,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   // Describes a change of constraints, which Spark has since 4.1; returns whether it is one.
   private static boolean isOfConstraint(TableChange change, Map told) {
     OptionalUnit unit =
-        OptionalUnit.find("org.lance.spark.catalog.LanceConstrained", LanceTableCatalog.class.getClassLoader());
+        OptionalUnit.find("org.lance.spark.catalog.LanceConstrainedTable", LanceTableCatalog.class.getClassLoader());
     return unit != null && ((Boolean) unit.call("describe", new Object[] {change, told})).booleanValue();
   }
 

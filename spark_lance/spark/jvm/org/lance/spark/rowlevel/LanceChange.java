@@ -56,7 +56,7 @@ import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
-import org.lance.spark.load.LanceLate;
+import org.lance.spark.load.LanceSessionRule;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
@@ -213,7 +213,7 @@ public final class LanceChange {
         addTables((LogicalPlan) analyzed.children().apply(0));
         // As far as the optimizer is by now.
         analyzed = PullupCorrelatedPredicates.apply(RewriteWithExpression.apply(ReplaceExpressions.apply(analyzed)));
-        Project value = (Project) LanceSpelling.inlineCommonExpressions(analyzed, ((Project) analyzed).child());
+        Project value = (Project) LanceCommonExpressions.inlineCommonExpressions(analyzed, ((Project) analyzed).child());
         return ((Alias) value.projectList().apply(0)).child();
       }
     } catch (Exception unresolved) {
@@ -327,7 +327,7 @@ public final class LanceChange {
       Object thrown = subject.get(Protocol.THROWN);
       Platform.throwException(thrown == null ? problem : (Throwable) thrown);
     }
-    LanceLate.Views.mark(target.relation);
+    LanceSessionRule.ViewRefresh.mark(target.relation);
     DataSourceV2Relation relation = target.relation;
     boolean byName = relation.catalog().isDefined() && relation.identifier().isDefined();
     if (!byName || relation.identifier().get() instanceof Bridge.Loads) {

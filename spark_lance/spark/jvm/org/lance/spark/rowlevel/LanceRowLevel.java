@@ -31,7 +31,7 @@ public final class LanceRowLevel {
       return null;
     }
     LanceChange change = new LanceChange(target);
-    LogicalPlan statement = LanceSpelling.inlineCommonExpressions(plan, table);
+    LogicalPlan statement = LanceCommonExpressions.inlineCommonExpressions(plan, table);
     if (statement instanceof DeleteFromTable) {
       change.question.put(Protocol.CONDITION, change.condition(((DeleteFromTable) statement).condition()));
     } else if (statement instanceof UpdateTable) {

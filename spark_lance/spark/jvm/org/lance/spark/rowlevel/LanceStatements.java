@@ -8,8 +8,8 @@
 // What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
 // the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
 // writes of few rows, which the driver does, LanceWriteColumns those of rows that are read as columns, LanceLateral
-// searches for each row of a relation, LanceRoutes micro-batches of upserts, whose rows go to the tasks that write their
-// shards, and LanceLocal what is computed of few rows that the driver has read.
+// searches for each row of a relation, LanceShardDistribution micro-batches of upserts, whose rows go to the tasks that write their
+// shards, and LanceLocalProjection what is computed of few rows that the driver has read.
 //
 // Compiled in the driver by Janino.
 
@@ -63,9 +63,9 @@ public final class LanceStatements {
   private static final String COLUMNS = "org.lance.spark.write.LanceWriteColumns";
   private static final String SEARCHES = "org.lance.spark.search.LanceLateral";
   private static final String STREAM = "org.lance.spark.write.LanceWrite$Stream";
-  private static final String ROUTES = "org.lance.spark.write.LanceRoutes";
+  private static final String ROUTES = "org.lance.spark.write.LanceShardDistribution";
   private static final String ROWS = "org.lance.spark.scan.LanceRows";
-  private static final String LOCAL = "org.lance.spark.scan.LanceLocal";
+  private static final String LOCAL = "org.lance.spark.scan.LanceLocalProjection";
   // Extensions that have them; those of a context that was stopped are gone with its sessions.
   private static final Map<SparkSessionExtensions, Boolean> ENTERED = new WeakHashMap<>();
 

@@ -91,11 +91,11 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
   }
 
   public CustomMetric[] supportedCustomMetrics() {
-    return (CustomMetric[]) LanceAmount.of((List<Object>) answer.get(Protocol.AMOUNTS));
+    return (CustomMetric[]) LanceMetric.of((List<Object>) answer.get(Protocol.AMOUNTS));
   }
 
   public CustomTaskMetric[] reportDriverMetrics() {
-    return LanceAmount.of((List<Object>) answer.get(Protocol.AMOUNTS));
+    return LanceMetric.of((List<Object>) answer.get(Protocol.AMOUNTS));
   }
 
   public Batch toBatch() {

@@ -158,7 +158,7 @@ public final class LanceScan {
       isBatch = true;
       List<Object> exact = new ArrayList<>();
       for (Object predicate : predicates) {
-        if (LancePushed.isExact((Predicate) predicate, pushdown())) {
+        if (LancePushdown.isExact((Predicate) predicate, pushdown())) {
           exact.add(predicate);
         }
       }
@@ -191,8 +191,8 @@ public final class LanceScan {
 
     private boolean pushAggregates(Aggregation aggregation) {
       isBatch = true;
-      List<Object> functions = LancePushed.functions(aggregation.aggregateExpressions());
-      List<Object> groups = LancePushed.paths(aggregation.groupByExpressions());
+      List<Object> functions = LancePushdown.functions(aggregation.aggregateExpressions());
+      List<Object> groups = LancePushdown.paths(aggregation.groupByExpressions());
       if (functions == null || groups == null || (functions.isEmpty() && groups.isEmpty())) {
         aggregateRequest = null;
         aggregateAnswer = null;
@@ -266,7 +266,7 @@ public final class LanceScan {
       }
       question.put(Protocol.READ, table);
       question.put(Protocol.COLUMNS, readSchema.equals(tableSchema) ? read.get(Protocol.SCHEMA) : readSchema.json());
-      question.put(Protocol.PREDICATES, LancePushed.toJson(pushed));
+      question.put(Protocol.PREDICATES, LancePushdown.toJson(pushed));
       question.put(Protocol.CANDIDATES, candidates);
       question.put(Protocol.LIMIT, limit < 0 ? null : Integer.valueOf(limit));
       question.put(Protocol.ALONE, byOneTask);
@@ -336,7 +336,7 @@ public final class LanceScan {
       List<Object> candidates = new ArrayList<>();
       for (int i = 0; i < translated.length; i++) {
         scala.Option<Predicate> predicate = DataSourceV2Strategy$.MODULE$.translateFilterV2((Expression) filters.apply(i));
-        Map<String, Object> candidate = predicate.isEmpty() ? LanceDocuments.candidate((Expression) filters.apply(i)) : null;
+        Map<String, Object> candidate = predicate.isEmpty() ? LanceDocumentPredicates.candidate((Expression) filters.apply(i)) : null;
         if (!predicate.isEmpty()) {
           translated[i] = predicate.get();
           predicates.add(translated[i]);

@@ -83,16 +83,16 @@ public final class LanceTaskScan
 
   public CustomMetric[] supportedCustomMetrics() {
     List<CustomMetric> metrics = new ArrayList<>(Arrays.asList(source.source().createPythonMetrics()));
-    metrics.addAll(Arrays.asList(LanceAmount.of((List<Object>) initialPlan.get(Protocol.AMOUNTS))));
+    metrics.addAll(Arrays.asList(LanceMetric.of((List<Object>) initialPlan.get(Protocol.AMOUNTS))));
     if (!transport().equals("rows")) {
-      metrics.addAll(Arrays.asList(LanceAmount.of((List<Object>) initialPlan.get(Protocol.TASK_AMOUNTS))));
+      metrics.addAll(Arrays.asList(LanceMetric.of((List<Object>) initialPlan.get(Protocol.TASK_AMOUNTS))));
     }
     return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
   }
 
   // What the plan says. Tasks tell what they read where LanceColumns runs in executors, which have no other class.
   public synchronized CustomTaskMetric[] reportDriverMetrics() {
-    return LanceAmount.of((List<Object>) plan.get(Protocol.AMOUNTS));
+    return LanceMetric.of((List<Object>) plan.get(Protocol.AMOUNTS));
   }
 
   public Batch toBatch() {
@@ -128,7 +128,7 @@ public final class LanceTaskScan
         few.add(predicate);
       }
     }
-    List<Object> keys = LancePushed.toJson((Predicate[]) few.toArray(new Predicate[0]));
+    List<Object> keys = LancePushdown.toJson((Predicate[]) few.toArray(new Predicate[0]));
     if (question.get(Protocol.LIMIT) != null || isOrdered() || runtimeFilters.containsAll(keys)) {
       return;
     }

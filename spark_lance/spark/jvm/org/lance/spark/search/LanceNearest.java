@@ -1,6 +1,6 @@
 // ORDER BY <distance>(column, constant) LIMIT k over a table with an index of that metric: only the rows that a search
 // of the index finds are read. Spark still sorts them by their exact distances. Off unless a session's setting says
-// otherwise (LanceLate), as an index may miss rows.
+// otherwise (LanceSessionRule), as an index may miss rows.
 //
 // Compiled in the driver by Janino.
 

@@ -49,7 +49,7 @@ public final class LanceTransport {
   private static final String[] UNITS = {
     "org.lance.spark.shim.WorkerShim",
     PACKAGE + "LanceColumns",
-    PACKAGE + "LanceHeldColumns",
+    PACKAGE + "LanceInMemoryPartitions",
     PACKAGE + "LanceColumnVector",
     PACKAGE + "LanceRing",
     PACKAGE + "LanceMessage"
@@ -150,11 +150,11 @@ public final class LanceTransport {
 
   // What reads rows that the driver has read, one stream of Arrow each part.
   public static PartitionReaderFactory inMemoryFactory(StructType schema) {
-    return (PartitionReaderFactory) construct("LanceHeldColumns$Factory", schema);
+    return (PartitionReaderFactory) construct("LanceInMemoryPartitions$ReaderFactory", schema);
   }
 
   public static InputPartition inMemoryPartition(byte[] stream) {
-    return (InputPartition) construct("LanceHeldColumns$Part", (Object) stream);
+    return (InputPartition) construct("LanceInMemoryPartitions$Partition", (Object) stream);
   }
 
   private static Object construct(String name, Object... arguments) {

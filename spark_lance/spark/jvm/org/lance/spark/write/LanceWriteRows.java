@@ -66,7 +66,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
-import org.lance.spark.rowlevel.LanceAtHand;
+import org.lance.spark.rowlevel.LanceLocalRows;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
@@ -253,7 +253,7 @@ public final class LanceWriteRows {
       if (collected.length > most) {
         return null;
       }
-      byte[] bytes = LanceAtHand.stream(collected, schema, conf());
+      byte[] bytes = LanceLocalRows.stream(collected, schema, conf());
       return bytes.length > mostBytes() ? null : LanceWrite.text(bytes);
     }
 

@@ -1,4 +1,4 @@
-// Rows that Spark's plan already has, so that no job has to find them: as a stream of Arrow, for the driver's Python.
+// The rows of a local relation as a stream of Arrow for the driver's Python. No job runs. Python calls it (spark/table/changing.py).
 //
 // Compiled in the driver by Janino.
 
@@ -18,10 +18,10 @@ import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
 
-public final class LanceAtHand {
-  private LanceAtHand() {}
+public final class LanceLocalRows {
+  private LanceLocalRows() {}
 
-  // The rows of a frame as Python workers would get them; null if a job has to find them, or they are too many.
+  // The rows of a frame as Python workers would get them; null if only a job can compute them, or they are too many.
   public static byte[] rows(Object frame, int most) {
     Dataset<?> dataset = (Dataset<?>) frame;
     scala.Option<SparkSession> previous = SparkSession.getActiveSession();

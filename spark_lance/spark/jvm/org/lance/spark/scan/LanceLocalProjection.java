@@ -31,11 +31,11 @@ import org.lance.spark.load.Seqs;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Seq;
 
-public final class LanceLocal {
+public final class LanceLocalProjection {
   // More rows are for a task, whose code is compiled.
   private static final int MOST_ROWS = 1000;
 
-  private LanceLocal() {}
+  private LanceLocalProjection() {}
 
   // The plan of columns that are computed of rows; null where Spark plans them. The child of the projection is a scan.
   public static SparkPlan planned(LogicalPlan plan) {

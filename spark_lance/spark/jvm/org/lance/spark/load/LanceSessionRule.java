@@ -1,20 +1,15 @@
-// What Spark knows of before its classes are compiled: functions by name, and a rule of the optimizer. The first use
-// compiles them.
+// The optimizer rule that every session of a driver gets. It refuses CREATE TABLE ... USING lance in a catalog that cannot
+// keep such tables, refreshes views after writes through them, and loads LanceNearest where a session asks for it.
 //
 // Compiled in the driver by Janino.
 
 package org.lance.spark.load;
 
-import java.util.List;
 import java.util.Map;
 import java.util.WeakHashMap;
 import java.util.function.BiConsumer;
 import org.apache.spark.sql.SparkSessionExtensions;
-import org.apache.spark.sql.catalyst.FunctionIdentifier;
-import org.apache.spark.sql.catalyst.analysis.FunctionRegistryBase;
 import org.apache.spark.sql.catalyst.analysis.ResolvedIdentifier;
-import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -28,103 +23,47 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
-import scala.Function1;
-import scala.collection.immutable.Seq;
 
-@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
-public final class LanceLate extends scala.runtime.AbstractFunction1 {
-  private final String unit;
-  private final String function;
-  private final String catalog;
-  private scala.Function1<Object, Object> made = null;
+public final class LanceSessionRule {
+  private LanceSessionRule() {}
 
-  /** Makes the functions known to a session, and the rule to all sessions of the driver. */
+  /** Gives the rule to all sessions of the driver. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
-    public void accept(Object given, Object asked) {
-      SparkSession session = (SparkSession) given;
-      Map<String, Object> wish = (Map<String, Object>) asked;
-      SparkSessionExtensions extensions = session.extensions();
-      boolean later = (Boolean) wish.get("newSessions");
-      scala.Option<String> none = scala.Option.apply(null);
-      List<Map<String, Object>> functions = (List<Map<String, Object>>) wish.get("functions");
-      for (Map<String, Object> one : functions) {
-        String unit = (String) one.get("unit");
-        String name = (String) one.get("name");
-        boolean rows = (Boolean) one.get("rows");
-        FunctionRegistryBase<?> registry =
-            rows
-                ? (FunctionRegistryBase<?>) session.sessionState().tableFunctionRegistry()
-                : (FunctionRegistryBase<?>) session.sessionState().functionRegistry();
-        // Newer releases put a catalog and a namespace before the names of functions, others nothing.
-        FunctionIdentifier known = (FunctionIdentifier) registry.listFunction().head();
-        ExpressionInfo about =
-            new ExpressionInfo(unit, null, name, (String) one.get("usage"), "");
-        LanceLate builder = new LanceLate(unit, name, (String) wish.get("catalog"));
-        registry.registerFunction(known.copy(name, known.database(), known.catalog()), about, builder);
-        scala.Tuple3 described = new scala.Tuple3(known.copy(name, none, none), about, builder);
-        if (later && rows) {
-          extensions.injectTableFunction(described);
-        } else if (later) {
-          extensions.injectFunction(described);
-        }
-      }
-      new ForSessions().inject(extensions);
+    public void accept(Object session, Object request) {
+      new RuleBuilder().inject(((SparkSession) session).extensions());
     }
-  }
-
-  // The builder of a function: the class of a unit, which is made of the function's name and a catalog's.
-  public LanceLate(String unit, String function, String catalog) {
-    this.unit = unit;
-    this.function = function;
-    this.catalog = catalog;
-  }
-
-  public Object apply(Object arguments) {
-    return builder().apply(arguments);
-  }
-
-  private synchronized scala.Function1<Object, Object> builder() {
-    if (made == null) {
-      OptionalUnit found = OptionalUnit.find(unit, getClass().getClassLoader());
-      if (found == null) {
-        throw new UnsupportedOperationException(function + " is not there in this release of Spark");
-      }
-      made = (scala.Function1<Object, Object>) found.construct(function, catalog);
-    }
-    return made;
   }
 
   // Gives every session of the driver the rule, from its next query on.
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
-  public static final class ForSessions extends scala.runtime.AbstractFunction1 {
-    // Extensions that have it: all sessions of a context share them, and they are gone with it.
-    private static final Map<SparkSessionExtensions, Boolean> GIVEN = new WeakHashMap<>();
+  public static final class RuleBuilder extends scala.runtime.AbstractFunction1 {
+    // Extensions with the rule. All sessions of a context share them.
+    private static final Map<SparkSessionExtensions, Boolean> EXTENSIONS = new WeakHashMap<>();
 
-    // Gives them the rule, if they have not got it before: it cannot be taken back.
+    // Injects the rule once into the extensions of a context. It cannot be removed again.
     public void inject(SparkSessionExtensions extensions) {
-      synchronized (ForSessions.class) {
-        if (GIVEN.put(extensions, Boolean.TRUE) == null) {
+      synchronized (RuleBuilder.class) {
+        if (EXTENSIONS.put(extensions, Boolean.TRUE) == null) {
           extensions.injectOptimizerRule(this);
         }
       }
     }
 
     public Object apply(Object session) {
-      return new LateRule();
+      return new SessionRule();
     }
   }
 
-  // Refuses tables that nothing could read, lets views see what was written through them, and lets the index answer
-  // ORDER BY distance LIMIT k where that is wanted.
+  /** The rule. It sees every plan that Spark optimizes, so it decides by class first. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
-  public static final class LateRule extends Rule {
+  public static final class SessionRule extends Rule {
     private static final String APPROXIMATE = "spark.lance.approximateSearch";
 
     public TreeNode apply(TreeNode plan) {
-      refuse(plan);
+      refuseTable(plan);
       if (plan instanceof LogicalPlan) {
-        Views.see((LogicalPlan) plan);
+        ViewRefresh.refresh((LogicalPlan) plan);
       }
       if (!SQLConf$.MODULE$.get().getConfString(APPROXIMATE, "false").equals("true")) {
         return plan;
@@ -134,14 +73,14 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
     }
 
     // Spark's own catalog hands neither options nor places of tables to formats of Python.
-    private static void refuse(TreeNode<?> plan) {
+    private static void refuseTable(TreeNode<?> plan) {
       scala.Option<String> provider = Shim.tableProvider(plan);
       Object name = provider == null ? null : Shim.tableName(plan);
       if (!(name instanceof ResolvedIdentifier)) {
         return;
       }
-      boolean own = ((ResolvedIdentifier) name).catalog().name().equals("spark_catalog");
-      if (own && provider.isDefined() && ((String) provider.get()).equalsIgnoreCase("lance") && hasCatalog() && !isSessionCatalog()) {
+      boolean isSparkCatalog = ((ResolvedIdentifier) name).catalog().name().equals("spark_catalog");
+      if (isSparkCatalog && provider.isDefined() && ((String) provider.get()).equalsIgnoreCase("lance") && hasCatalog() && !isSessionCatalog()) {
         throw new IllegalArgumentException(
             "Spark's own catalog cannot keep Lance tables until spark_lance.enable(spark, catalog='spark_catalog'): call it, "
                 + "or make the table in another catalog of spark_lance.enable, as in "
@@ -162,21 +101,21 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
     }
   }
 
-  // Views of tables. Spark keeps the source of a view, with the version that the source has pinned, for as long as
+  // ViewRefresh of tables. Spark keeps the source of a view, with the version that the source has pinned, for as long as
   // the view lasts. After a write through the view, or REFRESH TABLE, the next query of it gets a source of its own.
   // A write by path has a source of its own anyway, so it moves nobody's version. Sessions that have not enabled Lance
   // keep to what Spark does, but for DELETE, UPDATE and MERGE, which are ours in every session of the driver.
-  public static final class Views {
+  public static final class ViewRefresh {
     // Sources with versions that are not the newest any more.
     private static final Map<PythonDataSourceV2, Boolean> STALE = new WeakHashMap<>();
 
-    static synchronized void see(LogicalPlan plan) {
+    static synchronized void refresh(LogicalPlan plan) {
       try {
         if (!STALE.isEmpty()) {
-          plan.foreach(new Visiting(false));
+          plan.foreach(new PlanVisitor(false));
         }
         boolean changes = plan instanceof V2WriteCommand || plan instanceof RefreshTableCommand;
-        if (!changes || !LateRule.hasCatalog()) {
+        if (!changes || !SessionRule.hasCatalog()) {
           return;
         }
         if (plan instanceof V2WriteCommand) {
@@ -184,7 +123,7 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
         } else {
           String name = ((RefreshTableCommand) plan).tableIdent().quotedString();
           SparkSession session = (SparkSession) SparkSession.active();
-          session.table(name).queryExecution().analyzed().foreach(new Visiting(true));
+          session.table(name).queryExecution().analyzed().foreach(new PlanVisitor(true));
         }
       } catch (Exception problem) {
         LoggerFactory.getLogger("spark_lance").warn("A view may show old rows of a Lance table: " + problem);
@@ -226,18 +165,18 @@ public final class LanceLate extends scala.runtime.AbstractFunction1 {
   }
 
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
-  static final class Visiting extends scala.runtime.AbstractFunction1 {
+  static final class PlanVisitor extends scala.runtime.AbstractFunction1 {
     private final boolean marks;
 
-    Visiting(boolean marks) {
+    PlanVisitor(boolean marks) {
       this.marks = marks;
     }
 
     public Object apply(Object node) {
       if (marks) {
-        Views.mark(node);
+        ViewRefresh.mark(node);
       } else {
-        Views.renew(node);
+        ViewRefresh.renew(node);
       }
       return scala.runtime.BoxedUnit.UNIT;
     }

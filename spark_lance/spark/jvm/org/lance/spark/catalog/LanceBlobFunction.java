@@ -10,12 +10,12 @@ import org.apache.spark.sql.execution.python.UserDefinedPythonFunction;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
-public final class LanceBlob extends scala.runtime.AbstractFunction1 {
+public final class LanceBlobFunction extends scala.runtime.AbstractFunction1 {
   // What Python has made, and for which application.
   private static UserDefinedPythonFunction made = null;
   private static String application = null;
 
-  public LanceBlob(String name, String catalog) {}
+  public LanceBlobFunction(String name, String catalog) {}
 
   public Object apply(Object arguments) {
     return function().builder((scala.collection.immutable.Seq) arguments);

@@ -21,7 +21,7 @@ import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
-public class LanceConstrained extends LanceTable {
+public class LanceConstrainedTable extends LanceTable {
   private static final String CHECK = "check";
   private static final String PRIMARY_KEY = "primary_key";
   private static final String UNIQUE = "unique";
@@ -29,7 +29,7 @@ public class LanceConstrained extends LanceTable {
 
   private final Constraint[] constraints;
 
-  public LanceConstrained(Map asked, Map answer) {
+  public LanceConstrainedTable(Map asked, Map answer) {
     super(asked, answer);
     List described = (List) answer.get(Protocol.CONSTRAINTS);
     this.constraints = new Constraint[described == null ? 0 : described.size()];

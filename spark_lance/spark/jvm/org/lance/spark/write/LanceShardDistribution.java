@@ -31,9 +31,9 @@ import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
-public final class LanceRoutes {
+public final class LanceShardDistribution {
 
-  private LanceRoutes() {}
+  private LanceShardDistribution() {}
 
   // A micro-batch of upserts whose rows are sent to the tasks that write their shards; null if there is no such way.
   public static SparkPlan planned(LogicalPlan write) {

@@ -1,4 +1,4 @@
-// What a statement uses more than once, put back into the places where its text has it.
+// Common expressions of a statement, inlined where its text has them.
 //
 // Compiled in the driver by Janino.
 
@@ -21,14 +21,14 @@ import org.lance.spark.load.Seqs;
  * the job that writes it.
  */
 @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
-public final class LanceSpelling extends scala.runtime.AbstractPartialFunction {
+public final class LanceCommonExpressions extends scala.runtime.AbstractPartialFunction {
   private static final String SHARED = "_common_expr_";
   // Identity of such a column -> its expression.
   private final Map<ExprId, Expression> shared = new HashMap<>();
 
   // An operator, without what it uses of the projections in `below`.
   public static LogicalPlan inlineCommonExpressions(LogicalPlan operator, LogicalPlan below) {
-    LanceSpelling rule = new LanceSpelling();
+    LanceCommonExpressions rule = new LanceCommonExpressions();
     for (LogicalPlan plan = below; plan instanceof Project; plan = ((Project) plan).child()) {
       rule.collect((Project) plan);
     }

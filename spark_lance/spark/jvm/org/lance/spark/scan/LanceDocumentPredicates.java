@@ -36,11 +36,11 @@ import org.apache.spark.sql.types.DataType;
 import org.lance.spark.load.Protocol;
 import scala.collection.immutable.Seq;
 
-public final class LanceDocuments {
+public final class LanceDocumentPredicates {
   // Values of IN beyond which a condition is left to Spark alone.
   private static final int MOST_VALUES = 1000;
 
-  private LanceDocuments() {}
+  private LanceDocumentPredicates() {}
 
   // A condition with a part about documents; null if it has none.
   public static Map<String, Object> candidate(Expression condition) {
@@ -97,7 +97,7 @@ public final class LanceDocuments {
     if (plain.isEmpty()) {
       return null;
     }
-    return (Map<String, Object>) LancePushed.toJson(new Predicate[] {(Predicate) plain.get()}).get(0);
+    return (Map<String, Object>) LancePushdown.toJson(new Predicate[] {(Predicate) plain.get()}).get(0);
   }
 
   // A test of what stands in a document; null if it is none.
@@ -170,7 +170,7 @@ public final class LanceDocuments {
   private static Map<String, Object> literal(Literal literal) {
     Map<String, Object> result = new HashMap<>();
     result.put(Protocol.TYPE, literal.dataType().json());
-    result.put(Protocol.VALUE, LancePushed.text(literal.value()));
+    result.put(Protocol.VALUE, LancePushdown.text(literal.value()));
     return result;
   }
 

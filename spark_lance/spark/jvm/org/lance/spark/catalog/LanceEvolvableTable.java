@@ -12,8 +12,8 @@ import org.apache.spark.sql.connector.catalog.TableChange;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
-public final class LanceEvolving extends LanceConstrained implements SupportsSchemaEvolution {
-  public LanceEvolving(Map asked, Map answer) {
+public final class LanceEvolvableTable extends LanceConstrainedTable implements SupportsSchemaEvolution {
+  public LanceEvolvableTable(Map asked, Map answer) {
     super(asked, answer);
   }
 

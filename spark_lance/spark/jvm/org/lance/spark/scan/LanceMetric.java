@@ -1,4 +1,4 @@
-// A number that a planned scan shows in Spark's UI. A class of its own, as Spark makes another one by its name.
+// A metric of a planned scan in Spark's UI. Spark makes instances by the name of this class.
 //
 // Compiled in the driver by Janino.
 
@@ -9,28 +9,28 @@ import java.util.List;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 
-public final class LanceAmount implements CustomMetric, CustomTaskMetric {
+public final class LanceMetric implements CustomMetric, CustomTaskMetric {
   private final String name;
   private final String description;
   private final long value;
 
   // Spark needs this constructor to add up the values of all tasks.
-  public LanceAmount() {
+  public LanceMetric() {
     this("", "", 0);
   }
 
-  private LanceAmount(String name, String description, long value) {
+  private LanceMetric(String name, String description, long value) {
     this.name = name;
     this.description = description;
     this.value = value;
   }
 
-  // The amounts of a plan: a list of name, what people read, and number for each.
-  static LanceAmount[] of(List<Object> rows) {
-    LanceAmount[] metrics = new LanceAmount[rows.size()];
+  // The metrics of a plan, each a list of name, description and value.
+  static LanceMetric[] of(List<Object> rows) {
+    LanceMetric[] metrics = new LanceMetric[rows.size()];
     for (int i = 0; i < metrics.length; i++) {
       List<Serializable> row = (List<Serializable>) rows.get(i);
-      metrics[i] = new LanceAmount((String) row.get(0), (String) row.get(1), ((Number) row.get(2)).longValue());
+      metrics[i] = new LanceMetric((String) row.get(0), (String) row.get(1), ((Number) row.get(2)).longValue());
     }
     return metrics;
   }

@@ -24,7 +24,7 @@ import org.apache.spark.sql.types.Decimal;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
-public final class LancePushed {
+public final class LancePushdown {
   // The type of the literals that were last described, and its JSON: lists have thousands of one type.
   private static volatile Object[] lastType = {null, null};
 
@@ -44,7 +44,7 @@ public final class LancePushed {
   private static final long LAST_DAY = 2932896L;
   private static final long MICROS = 86400000000L;
 
-  private LancePushed() {}
+  private LancePushdown() {}
 
   // Whether Python makes an expression of a predicate that keeps the same rows as in Spark. `pushdown` is the table's
   // description; the rules are those of `expression_of` (spark/scan/predicates.py), which has to make one then.

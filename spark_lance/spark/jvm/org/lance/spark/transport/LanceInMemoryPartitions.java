@@ -1,4 +1,4 @@
-// Rows that the driver has read, too many for a local scan, as tasks without Python read them: streams of Arrow.
+// Rows that the driver has read, too many for a local scan: partitions that are streams of Arrow. Tasks read them without Python.
 //
 // Executors get these classes (LanceTransport). Compiled in the driver by Janino.
 
@@ -22,25 +22,25 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils$;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-public final class LanceHeldColumns {
-  private LanceHeldColumns() {}
+public final class LanceInMemoryPartitions {
+  private LanceInMemoryPartitions() {}
 
-  /** A part of the rows that the driver has read: a stream of Arrow. */
-  public static final class Part implements InputPartition, Serializable {
+  /** Some of the rows: a stream of Arrow. */
+  public static final class Partition implements InputPartition, Serializable {
     private static final long serialVersionUID = 1L;
     private final byte[] stream;
 
-    public Part(byte[] stream) {
+    public Partition(byte[] stream) {
       this.stream = stream;
     }
   }
 
-  /** Makes readers of such parts. */
-  public static final class Factory implements PartitionReaderFactory, Serializable {
+  /** Makes readers of partitions. */
+  public static final class ReaderFactory implements PartitionReaderFactory, Serializable {
     private static final long serialVersionUID = 1L;
     private final StructType schema;
 
-    public Factory(StructType schema) {
+    public ReaderFactory(StructType schema) {
       this.schema = schema;
     }
 
@@ -53,19 +53,19 @@ public final class LanceHeldColumns {
     }
 
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-      return new Batches(((Part) partition).stream, schema);
+      return new BatchReader(((Partition) partition).stream, schema);
     }
   }
 
-  /** Reads the batches of a stream. The contents of one are valid until the next is asked for. */
-  public static final class Batches implements PartitionReader<ColumnarBatch> {
+  /** Reads the batches of a stream. The contents of one are valid until the next call of next(). */
+  public static final class BatchReader implements PartitionReader<ColumnarBatch> {
     private final BufferAllocator allocator =
         ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0L, Long.MAX_VALUE);
     private final StructType schema;
     private final ArrowStreamReader reader;
     private LanceColumnVector[] columns = null;
 
-    Batches(byte[] stream, StructType schema) {
+    BatchReader(byte[] stream, StructType schema) {
       this.schema = schema;
       this.reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
     }

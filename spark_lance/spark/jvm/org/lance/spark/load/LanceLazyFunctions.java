@@ -1,0 +1,77 @@
+// SQL functions that Spark knows by name before their classes are compiled. The first call compiles them.
+//
+// Compiled in the driver by Janino.
+
+package org.lance.spark.load;
+
+import java.util.List;
+import java.util.Map;
+import java.util.function.BiConsumer;
+import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.FunctionIdentifier;
+import org.apache.spark.sql.catalyst.analysis.FunctionRegistryBase;
+import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
+import org.apache.spark.sql.classic.SparkSession;
+
+@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+public final class LanceLazyFunctions extends scala.runtime.AbstractFunction1 {
+  private final String unit;
+  private final String function;
+  private final String catalog;
+  private scala.Function1<Object, Object> builder = null;
+
+  /** Registers the functions in a session. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  public static final class Start implements BiConsumer {
+    public void accept(Object activeSession, Object startRequest) {
+      SparkSession session = (SparkSession) activeSession;
+      Map<String, Object> request = (Map<String, Object>) startRequest;
+      SparkSessionExtensions extensions = session.extensions();
+      boolean forNewSessions = (Boolean) request.get("newSessions");
+      scala.Option<String> none = scala.Option.apply(null);
+      List<Map<String, Object>> functions = (List<Map<String, Object>>) request.get("functions");
+      for (Map<String, Object> function : functions) {
+        String unit = (String) function.get("unit");
+        String name = (String) function.get("name");
+        boolean returnsRows = (Boolean) function.get("rows");
+        FunctionRegistryBase<?> registry =
+            returnsRows
+                ? (FunctionRegistryBase<?>) session.sessionState().tableFunctionRegistry()
+                : (FunctionRegistryBase<?>) session.sessionState().functionRegistry();
+        // Newer releases put a catalog and a namespace before the names of functions, others nothing.
+        FunctionIdentifier present = (FunctionIdentifier) registry.listFunction().head();
+        ExpressionInfo info = new ExpressionInfo(unit, null, name, (String) function.get("usage"), "");
+        LanceLazyFunctions builder = new LanceLazyFunctions(unit, name, (String) request.get("catalog"));
+        registry.registerFunction(present.copy(name, present.database(), present.catalog()), info, builder);
+        scala.Tuple3 description = new scala.Tuple3(present.copy(name, none, none), info, builder);
+        if (forNewSessions && returnsRows) {
+          extensions.injectTableFunction(description);
+        } else if (forNewSessions) {
+          extensions.injectFunction(description);
+        }
+      }
+    }
+  }
+
+  // The builder of a function: an instance of the unit's class, made with the names of the function and of a catalog.
+  public LanceLazyFunctions(String unit, String function, String catalog) {
+    this.unit = unit;
+    this.function = function;
+    this.catalog = catalog;
+  }
+
+  public Object apply(Object arguments) {
+    return builder().apply(arguments);
+  }
+
+  private synchronized scala.Function1<Object, Object> builder() {
+    if (builder == null) {
+      OptionalUnit optionalUnit = OptionalUnit.find(unit, getClass().getClassLoader());
+      if (optionalUnit == null) {
+        throw new UnsupportedOperationException(function + " is not there in this release of Spark");
+      }
+      builder = (scala.Function1<Object, Object>) optionalUnit.construct(function, catalog);
+    }
+    return builder;
+  }
+}
