@@ -28,8 +28,7 @@ import pyarrow.parquet as pq
 from benchmarks.harness import Results, parser
 from benchmarks.tables import real_flights
 from benchmarks.texts import texts
-from spark_lance.file.base.columns import owned_columns
-from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.schema import Schema, owned_columns
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader
 from spark_lance.file.writer import FileWriter

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from spark_lance.datasets.building import write_fragments
     from spark_lance.datasets.dataset import LanceDataset, LanceFragment, dataset, write_dataset
     from spark_lance.datasets.fragment_metadata import FragmentMetadata
-    from spark_lance.datasets.operations import LanceOperation
-    from spark_lance.datasets.ordering import ColumnOrdering
+    from spark_lance.datasets.operations import LanceOperation, Transaction
+    from spark_lance.datasets.scan_request import ColumnOrdering
     from spark_lance.datasets.scanner import LanceScanner
-    from spark_lance.datasets.transaction import Transaction
     from spark_lance.io.retry import RetryPolicy
     from spark_lance.spark.driver.builder import session_builder
     from spark_lance.spark.enable import enable
@@ -53,7 +52,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ColumnOrdering": "spark_lance.datasets.ordering",
+    "ColumnOrdering": "spark_lance.datasets.scan_request",
     "FragmentMetadata": "spark_lance.datasets.fragment_metadata",
     "LanceDataSource": "spark_lance.spark.source",
     "LanceDataset": "spark_lance.datasets.dataset",
@@ -62,7 +61,7 @@ _HOMES = {
     "LanceScanner": "spark_lance.datasets.scanner",
     "LanceTable": "spark_lance.spark.table.table",
     "RetryPolicy": "spark_lance.io.retry",
-    "Transaction": "spark_lance.datasets.transaction",
+    "Transaction": "spark_lance.datasets.operations",
     "batch_udf": "spark_lance.table.columns.new_columns",
     "commit_options": "spark_lance.table.commits.commit_options",
     "dataset": "spark_lance.datasets.dataset",

@@ -1,14 +1,20 @@
-"""The commands of the command line, with their parameters and examples: `COMMANDS` is the whole of it."""
+"""The commands of the command line with their parameters and examples, and the names that all of them use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
+from typing import TypeAlias
 
 import click
 
-from spark_lance.cli.names import Arguments
+# The installed program, and the variable with which a shell asks it for completions.
+PROGRAM, COMPLETE = "spark-lance", "_SPARK_LANCE_COMPLETE"
+
+# The arguments of a command: an attribute for each of its parameters.
+Arguments: TypeAlias = SimpleNamespace
 
 
 @dataclass(frozen=True)
@@ -225,21 +231,21 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
         "tags": Group(
             "Names of versions.",
             {
-                "list": Command("version_commands.list_tags", "The tags.", "tags list flights.lance"),
+                "list": Command("upkeep_commands.list_tags", "The tags.", "tags list flights.lance"),
                 "create": Command(
-                    "version_commands.create_tag",
+                    "upkeep_commands.create_tag",
                     "Give a version a name.",
                     "tags create flights.lance monday 2",
                     (_NAME, _TO),
                 ),
                 "update": Command(
-                    "version_commands.update_tag",
+                    "upkeep_commands.update_tag",
                     "Move a tag to a version.",
                     "tags update flights.lance good 2",
                     (_NAME, _TO),
                 ),
                 "delete": Command(
-                    "version_commands.delete_tag",
+                    "upkeep_commands.delete_tag",
                     "Delete a tag; its version stays.",
                     "tags delete flights.lance good",
                     (_NAME,),
@@ -250,16 +256,16 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             "Lines of versions.",
             {
                 "list": Command(
-                    "version_commands.list_branches", "The branches.", "branches list flights.lance"
+                    "upkeep_commands.list_branches", "The branches.", "branches list flights.lance"
                 ),
                 "create": Command(
-                    "version_commands.create_branch",
+                    "upkeep_commands.create_branch",
                     "Begin a branch at a version.",
                     "branches create flights.lance june 2",
                     (_NAME, _TO),
                 ),
                 "delete": Command(
-                    "version_commands.delete_branch",
+                    "upkeep_commands.delete_branch",
                     "Delete a branch.",
                     "branches delete flights.lance trial",
                     (_NAME,),
@@ -267,7 +273,7 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             },
         ),
         "restore": Command(
-            "version_commands.restore",
+            "upkeep_commands.restore",
             "Make the content of an old version the newest version.",
             "restore flights.lance 1",
             (click.Argument(["to"], metavar="VERSION"),),
@@ -366,13 +372,13 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
             "List, build, optimize and drop indices.",
             {
                 "list": Command(
-                    "index_commands.list_indices",
+                    "upkeep_commands.list_indices",
                     "The indices, and how many rows they know.",
                     "index list flights.lance",
                     _AT,
                 ),
                 "build": Command(
-                    "index_commands.build_index",
+                    "upkeep_commands.build_index",
                     "Build an index over a column.",
                     "index build flights.lance id BTREE",
                     (
@@ -403,13 +409,13 @@ COMMANDS: Mapping[str, Mapping[str, Command | Group]] = {
                     ),
                 ),
                 "optimize": Command(
-                    "index_commands.optimize_indices",
+                    "upkeep_commands.optimize_indices",
                     "Index the rows that are not covered yet.",
                     "index optimize flights.lance",
                     (click.Argument(["name"], required=False),),
                 ),
                 "drop": Command(
-                    "index_commands.drop_index",
+                    "upkeep_commands.drop_index",
                     "Take an index out of the table.",
                     "index drop flights.lance carrier_idx",
                     (_NAME,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from spark_lance.cli.names import COMPLETE, PROGRAM, Arguments
+from spark_lance.cli.commands import COMPLETE, PROGRAM, Arguments
 from spark_lance.cli.output import say
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from spark_lance.cli.commands import Arguments
 from spark_lance.cli.inspect_commands import advice_for
 from spark_lance.cli.inspect_commands import inspect as show
-from spark_lance.cli.names import Arguments
 from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, say, size_text, unwritten
 from spark_lance.datasets.dataset import LanceDataset

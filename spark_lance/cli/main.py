@@ -14,8 +14,7 @@ from typing import Any
 
 import click
 
-from spark_lance.cli.commands import COMMANDS, Command
-from spark_lance.cli.names import COMPLETE, PROGRAM, Arguments
+from spark_lance.cli.commands import COMMANDS, COMPLETE, PROGRAM, Arguments, Command
 from spark_lance.cli.output import visible
 from spark_lance.errors import LanceError
 from spark_lance.io.failures import local_failure

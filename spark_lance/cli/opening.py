@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from spark_lance.cli.names import Arguments
+from spark_lance.cli.commands import Arguments
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import OptionError
 from spark_lance.io.base_options import ALLOWED_BASES

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_lance.cli.names import Arguments
+from spark_lance.cli.commands import Arguments
 from spark_lance.cli.opening import columns_of, open_table, reference_of
 from spark_lance.cli.output import Progress, as_json, print_table, say
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.datasets.sql import duckdb_module
+from spark_lance.datasets.special_reads import duckdb_module
 from spark_lance.errors import ExpressionError, OptionError
 from spark_lance.file.base.schema import Field
 

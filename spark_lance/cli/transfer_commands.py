@@ -28,7 +28,7 @@ import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet
 
-from spark_lance.cli.names import Arguments
+from spark_lance.cli.commands import Arguments
 from spark_lance.cli.opening import columns_of, open_table, storage_options
 from spark_lance.cli.output import Progress, as_json, print_pairs, say, unwritten
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset

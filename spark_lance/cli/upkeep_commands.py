@@ -1,16 +1,21 @@
-"""The commands that change or check files: compact, vacuum, verify."""
+"""Commands for upkeep: compact, vacuum, verify, restore, and those about indexes, tags and branches."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
-from spark_lance.cli.names import Arguments
-from spark_lance.cli.opening import open_table
+from spark_lance.cli.commands import Arguments
+from spark_lance.cli.opening import open_table, reference_of
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
-from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.datasets.index import known_indices
+from spark_lance.datasets.maintain import Compaction
 from spark_lance.errors import OptionError
+from spark_lance.index.scalar.kinds import SCALAR_INDICES
+from spark_lance.index.vector.storage import INDEX_TYPES
 from spark_lance.io.progress import reporting
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.maintenance.compact import CompactionPlan
@@ -19,7 +24,176 @@ from spark_lance.table.maintenance.retention import guarded_age
 from spark_lance.table.maintenance.verify import verify
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import CleanupFile
+from spark_lance.table.versions.resolve import Reference
 from spark_lance.table.versions.versions import list_versions
+
+
+def list_tags(arguments: Arguments) -> int:
+    """Show the tags of a table."""
+    return _show("tag", open_table(arguments).tags.list(), ("branch", "version"), arguments)
+
+
+def create_tag(arguments: Arguments) -> int:
+    """Give a version a name."""
+    dataset = open_table(arguments)
+    dataset.tags.create(arguments.name, _reference(arguments))
+    return _say_name(arguments, f"tag {arguments.name}", dataset.tags.list()[arguments.name]["version"])
+
+
+def update_tag(arguments: Arguments) -> int:
+    """Move a tag to another version."""
+    dataset = open_table(arguments)
+    dataset.tags.update(arguments.name, _reference(arguments))
+    return _say_name(arguments, f"tag {arguments.name}", dataset.tags.list()[arguments.name]["version"])
+
+
+def delete_tag(arguments: Arguments) -> int:
+    """Delete a tag; its version stays."""
+    open_table(arguments).tags.delete(arguments.name)
+    return _say_name(arguments, f"deleted tag {arguments.name}")
+
+
+def list_branches(arguments: Arguments) -> int:
+    """Show the branches of a table."""
+    branches = open_table(arguments).branches.list()
+    return _show("branch", branches, ("parent_branch", "parent_version"), arguments)
+
+
+def create_branch(arguments: Arguments) -> int:
+    """Begin a line of versions of its own."""
+    dataset = open_table(arguments).create_branch(arguments.name, _reference(arguments))
+    return _say_name(arguments, f"branch {arguments.name}", dataset.version)
+
+
+def delete_branch(arguments: Arguments) -> int:
+    """Delete a branch with the versions that are only on it."""
+    open_table(arguments).branches.delete(arguments.name)
+    return _say_name(arguments, f"deleted branch {arguments.name}")
+
+
+def restore(arguments: Arguments) -> int:
+    """Make the content of an old version the newest version."""
+    dataset: LanceDataset = open_table(arguments)
+    old = dataset.checkout_version(reference_of(arguments.to))
+    return _say_name(arguments, f"restored version {old.version}", old.restore().version)
+
+
+def _reference(arguments: Arguments) -> Reference | None:
+    return None if arguments.to is None else reference_of(arguments.to)
+
+
+def _show(
+    kind: str, references: dict[str, dict[str, Any]], names: tuple[str, ...], arguments: Arguments
+) -> int:
+    if arguments.json:
+        say(as_json(references))
+    elif references:
+        rows = [(name, *(each.get(column) or ("main" if "branch" in column else None) for column in names))
+                for name, each in references.items()]  # fmt: skip
+        print_table((kind, *(name.replace("_", " ") for name in names)), rows, wide=arguments.wide)
+    else:
+        say("none")
+    return 0
+
+
+def _say_name(arguments: Arguments, what: str, version: int | None = None) -> int:
+    if arguments.json:
+        say(as_json({"done": what, "version": version}))
+    else:
+        say(what if version is None else f"{what}: version {version}")
+    return 0
+
+
+def list_indices(arguments: Arguments) -> int:
+    """Show the indices of a table, and how many of its rows each of them knows."""
+    dataset = open_table(arguments)
+    total = dataset.count_rows()
+    rows: list[dict[str, Any]] = [
+        {
+            "index": index.name,
+            "type": index.index_type,
+            "columns": list(index.field_names),
+            "segments": len(index.segments),
+            "rows": index.num_rows_indexed,
+            "share": None if index.num_rows_indexed is None else index.num_rows_indexed / max(total, 1),
+            "bytes": index.total_size_bytes,
+        }
+        for index in dataset.describe_indices()
+        if index.fields
+    ]
+    if arguments.json:
+        say(as_json(rows))
+    elif rows:
+        texts = [
+            {
+                **row,
+                "share": None if row["share"] is None else f"{row['share']:.0%}",
+                "bytes": size_text(row["bytes"]),
+            }
+            for row in rows
+        ]
+        print_table(tuple(rows[0]), [tuple(row.values()) for row in texts], wide=arguments.wide)
+    else:
+        say("none")
+    return 0
+
+
+def build_index(arguments: Arguments) -> int:
+    """Build an index over a column."""
+    dataset = open_table(arguments)
+    kind = arguments.type.upper()
+    options = _index_options(arguments.option)
+    common: dict[str, Any] = {"name": arguments.name, "replace": arguments.replace}
+    with Progress("building") as progress, reporting(progress):
+        if kind in SCALAR_INDICES:
+            result = dataset.create_scalar_index(arguments.column, kind, **common, **options)
+        elif kind in INDEX_TYPES:
+            parameters = {"metric": arguments.metric, "num_partitions": arguments.partitions}
+            chosen = {key: value for key, value in parameters.items() if value is not None}
+            result = dataset.create_index(arguments.column, kind, **common, **{**chosen, **options})
+        else:
+            types = ", ".join([*SCALAR_INDICES, *INDEX_TYPES])
+            raise OptionError(f"there is no kind of index {arguments.type!r}, but {types}")
+    return _said(arguments, f"built {arguments.name or arguments.column + '_idx'}", result)
+
+
+def optimize_indices(arguments: Arguments) -> int:
+    """Index the rows that indices do not cover yet."""
+    dataset = open_table(arguments)
+    names = [arguments.name] if arguments.name is not None else known_indices(dataset.manifest)
+    with Progress("indexing") as progress, reporting(progress):
+        dataset.optimize.optimize_indices(index_names=names)
+    return _said(
+        arguments, f"covers every row: {', '.join(names) or 'there is no index'}", dataset.checkout_latest()
+    )
+
+
+def drop_index(arguments: Arguments) -> int:
+    """Take an index out of the table; older versions keep it."""
+    return _said(arguments, f"dropped {arguments.name}", open_table(arguments).drop_index(arguments.name))
+
+
+def _index_options(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return options of an index from texts such as `num_bits=4`; values are JSON where they can be."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise OptionError(f"--option takes NAME=VALUE, not {text!r}")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def _said(arguments: Arguments, what: str, dataset: LanceDataset) -> int:
+    if arguments.json:
+        say(as_json({"done": what, "version": dataset.version}))
+    else:
+        say(f"{what} (version {dataset.version})")
+    return 0
+
 
 _DAMAGED = 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_lance.cli.names import Arguments
+from spark_lance.cli.commands import Arguments
 from spark_lance.cli.opening import open_table
 from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
 from spark_lance.io.progress import reporting

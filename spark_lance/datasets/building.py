@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
 from spark_lance.datasets.lance_schema import LanceSchema
-from spark_lance.datasets.operations import LanceOperation, Operation
-from spark_lance.datasets.transaction import Transaction
+from spark_lance.datasets.operations import LanceOperation, Operation, Transaction
 from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableNotFoundError
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
-from spark_lance.file.opening import open_file
+from spark_lance.file.reader import open_file
 from spark_lance.index.scalar.create import fill_entry
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.retry import RetryPolicy

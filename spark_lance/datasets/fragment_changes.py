@@ -67,7 +67,7 @@ class FragmentChanges(ABC):
         Raises:
             FormatError: they have not.
         """
-        from spark_lance.file.opening import open_file
+        from spark_lance.file.reader import open_file
 
         snapshot = self.snapshot
         rows = snapshot.physical_rows(self.message)

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import pick_rows
-from spark_lance.datasets.projection import Columns, Projection
 from spark_lance.datasets.read import Readable
-from spark_lance.datasets.scan_request import ScanRequest
+from spark_lance.datasets.scan_request import Columns, Projection, ScanRequest
 from spark_lance.datasets.scanner import LanceScanner, Searcher
 from spark_lance.datasets.searching import measured_schema
 from spark_lance.errors import OptionError

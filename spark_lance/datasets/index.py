@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_lance.datasets.index_segment import Index
+from spark_lance.datasets.operations import Index
 from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError, UnsupportedFormatError
 from spark_lance.index.base.columns import leaf_field
 from spark_lance.index.base.entries import check_name, segments_of

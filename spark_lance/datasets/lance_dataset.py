@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.projection import Columns, Projection
 from spark_lance.datasets.read import LanceFragment, Readable
+from spark_lance.datasets.scan_request import Columns, Projection
 from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.expressions.predicate import Predicate
 from spark_lance.file.base.extensions import known_table
@@ -37,15 +37,12 @@ if TYPE_CHECKING:
     from spark_lance.datasets.config import DatasetSettings
     from spark_lance.datasets.fresh import FreshDataset
     from spark_lance.datasets.index import DatasetIndices
-    from spark_lance.datasets.index_segment import Index
     from spark_lance.datasets.maintain import DatasetOptimizer
     from spark_lance.datasets.mem_wal import DatasetWal
-    from spark_lance.datasets.merge import MergeInsertBuilder
-    from spark_lance.datasets.operations import Operation
-    from spark_lance.datasets.rows import DatasetRows, UpdateResult
+    from spark_lance.datasets.merge import DatasetRows, MergeInsertBuilder, UpdateResult
+    from spark_lance.datasets.operations import Index, Operation, Transaction
     from spark_lance.datasets.searching import DatasetSearcher
-    from spark_lance.datasets.stats import LanceStats
-    from spark_lance.datasets.transaction import Transaction
+    from spark_lance.datasets.show import LanceStats
     from spark_lance.datasets.versions import DatasetBasePath, DatasetBases, DatasetHistory
     from spark_lance.memwal.shard_router import RoutedWriter
     from spark_lance.memwal.writer import ShardWriter
@@ -158,7 +155,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
     @property
     def rows(self) -> DatasetRows:
         """Deleting, updating and merging rows."""
-        from spark_lance.datasets.rows import DatasetRows
+        from spark_lance.datasets.merge import DatasetRows
 
         return DatasetRows(self)
 
@@ -207,7 +204,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
     @property
     def stats(self) -> LanceStats:
         """Figures of this version: of rows and files, of fields, of indices."""
-        from spark_lance.datasets.stats import LanceStats
+        from spark_lance.datasets.show import LanceStats
 
         return LanceStats(self)
 
@@ -244,7 +241,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         Raises:
             FormatError: something is damaged; the message lists it.
         """
-        from spark_lance.datasets.stats import check_whole
+        from spark_lance.datasets.show import check_whole
 
         check_whole(self)
 
@@ -375,7 +372,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         Raises:
             OptionError: polars is not installed.
         """
-        from spark_lance.datasets.sql import polars_frame
+        from spark_lance.datasets.special_reads import polars_frame
 
         return polars_frame(self)
 
@@ -389,7 +386,7 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         Raises:
             OptionError: DuckDB is not installed, or the query is none that gives rows.
         """
-        from spark_lance.datasets.sql import run_sql
+        from spark_lance.datasets.special_reads import run_sql
 
         return run_sql(self, query, table_name)
 

@@ -1,4 +1,8 @@
-"""Operations as values, for programs that make files in one place and commit in another."""
+"""Operations, transactions and index segments as values.
+
+A program makes files in one place and commits in another. An operation says what a commit changes, a
+transaction is an operation with the version that it was read from, and a segment is a part of an index.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,106 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from google.protobuf.message import Message
+from pyroaring import BitMap
 
 from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata, messages_of
-from spark_lance.datasets.index_segment import Index
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.versions import DatasetBasePath
-from spark_lance.errors import OptionError, OptionTypeError, SchemaError
+from spark_lance.errors import OptionError, OptionTypeError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.proto import transaction_pb2 as pb
+from spark_lance.table.format import transaction as stored
 from spark_lance.table.format.bases import BasePath, numbered
+from spark_lance.table.format.coverage import covered_ids
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.operations.update_config import text_updates
 from spark_lance.table.schema.changes import add_fields, schema_protos
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """A file of an index: its name in the index's folder, and its bytes."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass
+class Index:
+    """A segment of an index, as an operation brings it.
+
+    Attributes:
+        uuid: names the folder of its files.
+        name: of the index.
+        fields: ids of the indexed fields.
+        dataset_version: the version that it was built from.
+        fragment_ids: the fragments that it covers.
+        index_version: version of its format.
+        created_at: when it was built.
+        base_id: the base path of its files; None for the table's own root.
+        files: its files.
+        index_details: the type of its details, and their bytes.
+        covering_fields: ids of fields whose values it holds besides its own.
+    """
+
+    uuid: str
+    name: str
+    fields: list[int]
+    dataset_version: int
+    fragment_ids: Iterable[int]
+    index_version: int
+    created_at: datetime | None = None
+    base_id: int | None = None
+    files: list[IndexFile] | None = None
+    index_details: tuple[str, bytes] | None = None
+    covering_fields: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, message: table_pb2.IndexMetadata) -> Index:
+        """Return what a message says."""
+        created_at = message.created_at / 1000 if message.HasField("created_at") else None
+        details = message.index_details
+        return cls(
+            str(uuids.UUID(bytes=message.uuid.uuid)),
+            message.name,
+            list(message.fields),
+            message.dataset_version,
+            covered_ids(message) or set(),
+            message.index_version,
+            None if created_at is None else datetime.fromtimestamp(created_at, timezone.utc),
+            message.base_id if message.HasField("base_id") else None,
+            [IndexFile(file.path, file.size_bytes) for file in message.files] or None,
+            (details.type_url, details.value) if details.type_url else None,
+            list(message.covering_fields),
+        )
+
+    def message(self) -> table_pb2.IndexMetadata:
+        """Return the message for a manifest."""
+        message = table_pb2.IndexMetadata(
+            uuid=table_pb2.UUID(uuid=uuids.UUID(self.uuid).bytes),
+            name=self.name,
+            fields=self.fields,
+            dataset_version=self.dataset_version,
+            fragment_bitmap=BitMap(self.fragment_ids).serialize(),
+            index_version=self.index_version,
+            base_id=self.base_id,
+            files=[table_pb2.IndexFile(path=f.path, size_bytes=f.size_bytes) for f in self.files or ()],
+            covering_fields=self.covering_fields,
+        )
+        if self.created_at is not None:
+            message.created_at = int(self.created_at.timestamp() * 1000)
+        if self.index_details is not None:
+            message.index_details.type_url, message.index_details.value = self.index_details
+        return message
+
 
 AnySchema: TypeAlias = LanceSchema | pa.Schema
 
@@ -349,3 +434,107 @@ class LanceOperation:
         def message(self, manifest: Manifest | None) -> Message:  # noqa: ARG002
             """Return the message for a transaction."""
             return self.stored
+
+
+def _fragments(messages: Iterable[table_pb2.DataFragment]) -> list[FragmentMetadata]:
+    return [FragmentMetadata.of(message) for message in messages]
+
+
+def _schema(message: Any) -> LanceSchema:
+    metadata = getattr(message, "schema_metadata", None)
+    return LanceSchema(Schema.from_protos(message.schema, metadata))
+
+
+def _update_map(message: pb.Transaction.UpdateMap) -> LanceOperation.UpdateMap:
+    updates = {e.key: e.value if e.HasField("value") else None for e in message.update_entries}
+    return LanceOperation.UpdateMap(updates, message.replace)
+
+
+def _config(message: Any) -> Operation:
+    parts = {
+        name: _update_map(getattr(message, name))
+        for name in ("config_updates", "table_metadata_updates", "schema_metadata_updates")
+        if message.HasField(name)
+    }
+    fields = {number: _update_map(each) for number, each in message.field_metadata_updates.items()}
+    return LanceOperation.UpdateConfig(**parts, field_metadata_updates=fields or None)
+
+
+def _rewrite(message: Any) -> Operation:
+    groups = [
+        LanceOperation.RewriteGroup(_fragments(group.old_fragments), _fragments(group.new_fragments))
+        for group in message.groups
+    ]
+    indices = [
+        LanceOperation.RewrittenIndex(
+            str(uuids.UUID(bytes=index.old_id.uuid)),
+            str(uuids.UUID(bytes=index.new_id.uuid)),
+            index.new_index_details.type_url,
+            index.new_index_details.value,
+            index.new_index_version,
+        )
+        for index in message.rewritten_indices
+    ]
+    return LanceOperation.Rewrite(groups, indices)
+
+
+def _update(message: Any) -> Operation:
+    return LanceOperation.Update(
+        list(message.removed_fragment_ids),
+        _fragments(message.updated_fragments),
+        _fragments(message.new_fragments),
+        list(message.fields_modified),
+        list(message.fields_for_preserving_frag_bitmap),
+        pb.Transaction.Update.UpdateMode.Name(message.update_mode).lower(),
+        dict(message.updated_fragment_offset_bitmaps) or None,
+        message.inserted_rows if message.HasField("inserted_rows") else None,
+    )
+
+
+# Name of the operation in a transaction -> what makes the value from its message.
+_READERS: dict[str, Any] = {
+    "append": lambda m: LanceOperation.Append(_fragments(m.fragments)),
+    "overwrite": lambda m: LanceOperation.Overwrite(_schema(m), _fragments(m.fragments)),
+    "delete": lambda m: LanceOperation.Delete(
+        _fragments(m.updated_fragments), list(m.deleted_fragment_ids), m.predicate
+    ),
+    "update": _update,
+    "merge": lambda m: LanceOperation.Merge(_fragments(m.fragments), _schema(m), m.preserves_nullability),
+    "project": lambda m: LanceOperation.Project(_schema(m), m.preserves_nullability),
+    "restore": lambda m: LanceOperation.Restore(m.version),
+    "rewrite": _rewrite,
+    "create_index": lambda m: LanceOperation.CreateIndex(
+        [Index.of(each) for each in m.new_indices], [Index.of(each) for each in m.removed_indices]
+    ),
+    "data_replacement": lambda m: LanceOperation.DataReplacement(
+        [LanceOperation.DataReplacementGroup(g.fragment_id, DataFile.of(g.new_file)) for g in m.replacements]
+    ),
+    "update_config": _config,
+}
+
+
+@dataclass
+class Transaction:
+    """An operation, and the version that it was computed from.
+
+    Attributes:
+        read_version: that version; 0 for the making of a table.
+        operation: what is done.
+        uuid: the identity of the commit.
+        transaction_properties: key-value pairs kept with it.
+    """
+
+    read_version: int
+    operation: Operation
+    uuid: str = field(default_factory=lambda: str(uuids.uuid4()))
+    transaction_properties: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, transaction: stored.Transaction) -> Transaction:
+        """Return what a stored transaction says; an operation without a class here is `Other`."""
+        name = transaction.name
+        if name is None:
+            raise UnsupportedFormatError("the transaction's operation is not known to this release")
+        read = _READERS.get(name, LanceOperation.Other)
+        properties = dict(transaction.properties)
+        return cls(transaction.read_version, read(transaction.operation), transaction.uuid, properties)

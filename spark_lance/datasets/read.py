@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_lance.datasets.fragment_changes import FragmentChanges
-from spark_lance.datasets.ordering import OrderBy, orderings
-from spark_lance.datasets.projection import Columns, Projection
 from spark_lance.datasets.scan_request import (
     BATCH_BYTES,
     BATCH_ROWS,
     BlobHandling,
+    Columns,
+    OrderBy,
+    Projection,
     ScanRequest,
     check_hints,
+    orderings,
 )
 from spark_lance.datasets.scanner import LanceScanner, ScanSource
 from spark_lance.errors import OptionError, OptionTypeError

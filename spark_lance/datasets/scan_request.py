@@ -1,23 +1,268 @@
-"""The request of a read, and the hints that other implementations take."""
+"""The request of a read: its columns, its order, and the hints that other implementations take.
+
+Columns are stored columns, fields of structs, or SQL expressions over them. Rows are sorted as a whole, or
+the first few of a stream in bounded memory.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from spark_lance.datasets.ordering import ColumnOrdering
-from spark_lance.datasets.projection import Columns
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.expressions.predicate import Predicate
+from spark_lance.expressions.predicate import Predicate, compile_expression
+from spark_lance.file.base.extensions import known_schema
+from spark_lance.file.base.schema import Schema
+from spark_lance.jsonb.columns import holds_json, is_json_field
 from spark_lance.proto import table_pb2
+from spark_lance.table.reading.system_columns import nameable, system_field, system_names
 from spark_lance.table.reading.texts import check_text_as
 
 if TYPE_CHECKING:
     from spark_lance.index.vector.query import VectorQuery
+
+Columns = Sequence[str] | Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class Output:
+    """One column of a result.
+
+    Attributes:
+        field: its name and type.
+        reads: the top-level columns that it is made of.
+        values: makes it from a table that has these.
+        text: how the plan shows it.
+    """
+
+    field: pa.Field
+    reads: tuple[str, ...]
+    values: Callable[[pa.Table], pa.ChunkedArray]
+    text: str
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The columns of a result.
+
+    Attributes:
+        reads: the top-level columns to be read, system columns too.
+        outputs: what is made of them; None: they are the result.
+    """
+
+    reads: tuple[str, ...] | None
+    outputs: tuple[Output, ...] | None = None
+
+    @classmethod
+    def of(cls, columns: Columns, schema: Schema, measured: pa.Schema | None = None) -> Projection:
+        """Return the projection that a user asks for.
+
+        Args:
+            columns: names, paths such as "s.x", or a dict from names to SQL expressions; all columns by
+                default.
+            schema: of the table.
+            measured: further columns that may be named, such as `_distance`.
+
+        Raises:
+            OptionTypeError: a text stands where a list of columns is meant.
+            SchemaError: a column does not exist.
+            ExpressionError: an expression does not fit the columns.
+        """
+        if columns is None:
+            return cls(None)
+        if isinstance(columns, str):
+            raise OptionTypeError(f"columns is a list, as in columns=[{columns!r}], not the text {columns!r}")
+        extra = measured or pa.schema([])
+        if isinstance(columns, Mapping):
+            whole = pa.schema([*nameable(schema), *(field for field in extra)])
+            outputs = tuple(_expression(name, text, whole) for name, text in columns.items())
+        else:
+            names = list(columns)
+            if not all(isinstance(name, str) for name in names):
+                raise OptionTypeError(f"names of columns are texts, unlike some of {names}")
+            system = system_names(field.name for field in schema.fields)
+            tops = {field.name for field in schema.fields} | set(system) | set(extra.names)
+            if all(name in tops or "." not in name for name in names):
+                return cls(tuple(names))
+            outputs = tuple(_named(name, schema, tops, system, extra) for name in names)
+        return cls(tuple(dict.fromkeys(read for output in outputs for read in output.reads)), outputs)
+
+    def schema(self, read: pa.Schema, also: Sequence[str] = ()) -> pa.Schema:
+        """Return the schema of the result, from that of what is read.
+
+        Args:
+            read: what is read.
+            also: columns of it that follow those of the projection, such as `_rowid` that a flag asks for.
+        """
+        if self.outputs is None:
+            return read
+        named = {output.field.name for output in self.outputs}
+        more = [field for field in read if field.name in also and field.name not in named]
+        return pa.schema([*(output.field for output in self.outputs), *more], read.metadata)
+
+    def apply(self, table: pa.Table, also: Sequence[str] = ()) -> pa.Table:
+        """Return the columns of the result; arguments as for `schema`."""
+        if self.outputs is None:
+            return table
+        columns = [output.values(table) for output in self.outputs]
+        target = self.schema(table.schema, also)
+        columns += [table[name] for name in target.names[len(columns) :]]
+        return pa.Table.from_arrays(columns, schema=target)
+
+
+def _expression(name: str, text: str, schema: pa.Schema) -> Output:
+    if not isinstance(text, str):
+        raise OptionError(f"the column {name!r} is to be an SQL expression, not {text!r}")
+    expression = compile_expression(text, schema)
+    # A column under another name stays JSON; what functions make of one is plain.
+    same = text in schema.names and is_json_field(schema.field(text))
+    metadata = schema.field(text).metadata if same else None
+    field = pa.field(name, expression.type, metadata=metadata)
+    return Output(field, expression.columns, expression.evaluate, f"{text} as {name}")
+
+
+def _named(name: str, schema: Schema, tops: set[str], system: tuple[str, ...], extra: pa.Schema) -> Output:
+    """Return the output for a column or a field of a struct, named by a path."""
+    if name in tops:
+        if name in extra.names:
+            kind = extra.field(name)
+        elif name in system:
+            kind = system_field(name)
+        else:
+            kind = schema.field(name).described().arrow_field()
+            if not holds_json(kind):
+                kind = known_schema(pa.schema([kind])).field(0)
+        return Output(kind, (name,), lambda table: table[name], name)
+    path = schema.find(name)
+    kind = path[-1].arrow_field()
+    nullable = any(field.nullable for field in path)
+    steps = [field.name for field in path[1:]]
+
+    def values(table: pa.Table) -> pa.ChunkedArray:
+        column = table[path[0].name]
+        return pc.struct_field(column, steps)
+
+    return Output(pa.field(name, kind.type, nullable, kind.metadata), (path[0].name,), values, name)
+
+
+@dataclass(frozen=True)
+class ColumnOrdering:
+    """A column to sort by.
+
+    Attributes:
+        column_name: a column, or with dots a field of a struct.
+        ascending: whether small values come first.
+        nulls_first: whether nulls come before all values; they come last otherwise, whatever the direction.
+    """
+
+    column_name: str
+    ascending: bool = True
+    nulls_first: bool = False
+
+    def __str__(self) -> str:
+        way = "asc" if self.ascending else "desc"
+        return f"{self.column_name} {way} nulls {'first' if self.nulls_first else 'last'}"
+
+
+OrderBy: TypeAlias = str | ColumnOrdering | Sequence[str | ColumnOrdering] | None
+
+
+def orderings(order_by: OrderBy) -> tuple[ColumnOrdering, ...]:
+    """Return what to sort by, from names and orderings.
+
+    Raises:
+        OptionError: an item is neither.
+    """
+    if order_by is None:
+        return ()
+    items = [order_by] if isinstance(order_by, str | ColumnOrdering) else list(order_by)
+    result = []
+    for item in items:
+        if isinstance(item, str):
+            result.append(ColumnOrdering(item))
+        elif hasattr(item, "column_name"):
+            result.append(ColumnOrdering(item.column_name, item.ascending, item.nulls_first))
+        else:
+            raise OptionError(f"order_by takes names of columns and ColumnOrdering, not {item!r}")
+    return tuple(result)
+
+
+def sorted_rows(table: pa.Table, keys: Sequence[tuple[pa.ChunkedArray, ColumnOrdering]]) -> pa.Table:
+    """Return the rows of a table sorted by keys, the most important first; equal rows keep their order.
+
+    Args:
+        table: the rows.
+        keys: for every ordering the value of each row.
+    """
+    if table.num_rows < 2 or not keys:
+        return table
+    return pick_rows(table, _order(keys))
+
+
+def first_rows(
+    parts: Iterable[tuple[pa.Table, Sequence[pa.ChunkedArray]]], by: Sequence[ColumnOrdering], count: int
+) -> list[tuple[pa.Table, Sequence[pa.ChunkedArray]]]:
+    """Return at least the first `count` rows of a stream in the order asked for, in the stream's order.
+
+    Args:
+        parts: tables, with the values to sort by.
+        by: the orderings.
+        count: rows that are wanted. Memory stays near twice as many rows plus one part.
+    """
+    first: list[tuple[pa.Table, Sequence[pa.ChunkedArray]]] = []
+    rows = 0
+    for table, values in parts:
+        first.append((table, values))
+        rows += table.num_rows
+        if rows > 2 * count:
+            whole, keys = joined(first)
+            order = np.sort(_order(list(zip(keys, by, strict=True)))[:count])
+            first = [(pick_rows(whole, order), [key.take(pa.array(order)) for key in keys])]
+            rows = count
+    return first
+
+
+def joined(
+    parts: Sequence[tuple[pa.Table, Sequence[pa.ChunkedArray]]],
+) -> tuple[pa.Table, list[pa.ChunkedArray]]:
+    """Return tables as one, and so what they are sorted by."""
+    tables = pa.concat_tables([table for table, _ in parts])
+    columns = zip(*(values for _, values in parts), strict=True)
+    keys = [pa.chunked_array([c for column in same for c in column.chunks], same[0].type) for same in columns]
+    return tables, keys
+
+
+def _order(
+    keys: Sequence[tuple[pa.ChunkedArray, ColumnOrdering]],
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the rows in order. Arrow sorts with one place of nulls for all keys, so nulls are keys here."""
+    columns, sort = [], []
+    for number, (values, how) in enumerate(keys):
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        columns += [pc.is_null(values), values]
+        sort.append((f"null{number}", "descending" if how.nulls_first else "ascending"))
+        sort.append((f"key{number}", "ascending" if how.ascending else "descending"))
+    # The last key makes the sort stable.
+    columns.append(pa.chunked_array([pa.array(np.arange(len(columns[0])))]))
+    names = [name for name, _ in sort] + ["row"]
+    try:
+        indices = pc.sort_indices(pa.table(columns, names=names), sort_keys=[*sort, ("row", "ascending")])
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        kinds = ", ".join(f"{how.column_name} ({values.type})" for values, how in keys)
+        raise OptionError(f"rows cannot be sorted by {kinds}: {error}") from error
+    result: np.ndarray[tuple[int], np.dtype[np.int64]] = indices.to_numpy().astype(np.int64)
+    return result
+
 
 logger = logging.getLogger(__name__)
 

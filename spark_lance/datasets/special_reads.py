@@ -1,14 +1,18 @@
-"""Reads of a version that are no scans: changes between versions, samples, and blobs as files."""
+"""Reads of a version that are no scans: changes between versions, samples, blobs as files, and SQL by DuckDB.
+
+DuckDB requests the columns and rows that a query needs.
+"""
 
 from __future__ import annotations
 
 import random
+from importlib import import_module
 from numbers import Integral
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_lance.datasets.projection import Columns
+from spark_lance.datasets.scan_request import Columns
 from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.table.format.addresses import fragments_of
 from spark_lance.table.format.manifest import Manifest
@@ -21,6 +25,39 @@ from spark_lance.table.versions.versions import load_version
 
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
+
+
+def run_sql(dataset: LanceDataset, query: str, table_name: str) -> pa.Table:
+    """Return the result of an SQL query by DuckDB; see `LanceDataset.sql`."""
+    duckdb = duckdb_module()
+    with duckdb.connect() as connection:
+        connection.register(table_name, dataset.to_pyarrow())
+        relation = connection.sql(query)
+        if relation is None:
+            raise OptionError(f"this SQL gives no rows: {query!r}")
+        result: pa.Table = relation.to_arrow_table()
+        return result
+
+
+def polars_frame(dataset: LanceDataset) -> Any:
+    """Return a LazyFrame of polars; see `LanceDataset.to_polars`."""
+    try:
+        polars = import_module("polars")
+    except ModuleNotFoundError:
+        raise OptionError("this needs polars: pip install polars") from None
+    return polars.scan_pyarrow_dataset(dataset.to_pyarrow())
+
+
+def duckdb_module() -> Any:
+    """Return the module duckdb.
+
+    Raises:
+        OptionError: it is not installed.
+    """
+    try:
+        return import_module("duckdb")
+    except ModuleNotFoundError:
+        raise OptionError("SQL without Spark needs DuckDB: pip install 'spark-lance[duckdb]'") from None
 
 
 def changes(dataset: LanceDataset, from_version: Reference, to_version: Reference | None = None) -> Changes:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.functions import FUNCTIONS
-from spark_lance.expressions.geometries import extension_of
+from spark_lance.expressions.geo_functions import extension_of
 from spark_lance.expressions.values import Value, as_column, cast, is_typed, plain, try_cast
 
 

@@ -41,8 +41,7 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.comparisons import equal, extreme, is_in, less, unsigned_nan
 from spark_lance.expressions.geo_functions import GEO_FUNCTIONS, as_geometry
-from spark_lance.expressions.json_candidates import CANDIDATE, json_candidate
-from spark_lance.expressions.json_functions import JSON_FUNCTIONS
+from spark_lance.expressions.json_functions import CANDIDATE, JSON_FUNCTIONS, json_candidate
 from spark_lance.expressions.values import (
     INTEGER_DIGITS,
     Value,

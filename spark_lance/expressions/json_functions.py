@@ -1,4 +1,4 @@
-"""Functions of JSON documents: what stands at a path, and the value of a member in a type.
+"""Functions of JSON documents: the values at a path, and the value of a member in a type.
 
     json_extract(j, path)               what is at a path, as JSON text; several values as an array
     json_exists(j, path)                whether there is anything
@@ -9,13 +9,41 @@
 
 A value that does not fit the type is an error: a text that is no number, a number beyond 64 bits, an array.
 Numbers are rounded to integers, a half away from 0; booleans are 1 and 0. (Lance SQL, JSON functions.)
+
+Paths are JSONPath, as far as the reference has it:
+
+    $ or nothing              the document
+    .name  :name  ["name"]    the member of an object; names of letters, digits and _ need no quotes
+    .*                        every member of an object
+    [0]  [last]  [last-1]     items of an array; several are separated by commas
+    [*]                       every item of an array; what is no array itself
+
+Spaces may stand around steps and in brackets. Ranges of items, filters and predicates are not supported.
+
+`json_candidate(j, path, kind, test, values...)` finds documents whose value may pass a comparison that
+another engine makes. Engines differ in how they turn JSON into their own types: which texts are numbers, how
+numbers are written, which values become null, which are errors. The function leaves out only documents that
+fail in every engine. So the caller has to apply its own comparison to the others.
+
+    kind      what the engine compares           what is left out
+    any       whether there is something    documents without anything at the path
+    text      text, by its bytes            other strings; of other values those that never have such a text
+    int8, int16, int32, int64               other whole numbers that are in the range of the type
+    double    numbers                       other numbers
+
+`test` is =, <, <=, > or >=. With =, there may be several values, and one of them has to match. JSON's null
+passes only comparisons of text: Spark's `get_json_object` returns null for null members, and the text "null"
+for items.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,21 +51,171 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_lance.arrow.numpy_types import Bools
 from spark_lance.errors import ExpressionError
-from spark_lance.expressions.json_path import PathValues, find, member, parse_path
 from spark_lance.expressions.values import Value, as_column, is_typed
 from spark_lance.jsonb.binary import strings_of, texts_of
 from spark_lance.jsonb.numbers import numbers_of, rounded_doubles
 from spark_lance.jsonb.values import (
     ARRAY,
+    CONTAINER,
     FALSE,
     MISSING,
     NULL,
     NUMBER,
+    OBJECT,
     STRING,
     TRUE,
     JsonValues,
 )
+
+_NAME = re.compile(r"[.:]\s*(?:(\w+)|(\"(?:[^\"\\]|\\.)*\"))")
+_QUOTED = re.compile(r"\[\s*(\"(?:[^\"\\]|\\.)*\")\s*\]")
+_ITEMS = re.compile(r"\[\s*((?:last(?:\s*-\s*\d+)?|\d+)(?:\s*,\s*(?:last(?:\s*-\s*\d+)?|\d+))*)\s*\]")
+_ALL_ITEMS = re.compile(r"\[\s*\*\s*\]")
+_ALL_MEMBERS = re.compile(r"[.:]\s*\*")
+_BARE = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step: a member by name, items by number (from the end below 0), every member, or every item."""
+
+    name: str | None = None
+    items: tuple[int, ...] = ()
+    every: str = ""
+
+
+@dataclass(frozen=True)
+class PathValues:
+    """Values that a path leads to.
+
+    Attributes:
+        owners: the number of the document of each, ascending.
+        values: the values.
+    """
+
+    owners: npt.NDArray[np.int64]
+    values: JsonValues
+
+
+@lru_cache(maxsize=256)
+def parse_path(text: str) -> tuple[_Step, ...]:
+    """Return the steps of a path.
+
+    Raises:
+        ExpressionError: it is no path, or has what is not supported.
+    """
+    place = _spaces(text, 0)
+    steps = []
+    if text.startswith("$", place):
+        place = _spaces(text, place + 1)
+    elif bare := _BARE.match(text, place):
+        steps.append(_Step(name=bare[0]))
+        place = _spaces(text, bare.end())
+    while place < len(text):
+        for pattern, step in _STEPS:
+            if match := pattern.match(text, place):
+                steps.append(step(match))
+                place = _spaces(text, match.end())
+                break
+        else:
+            raise ExpressionError(
+                f'the path {text!r} is not supported from {text[place:]!r} on: steps are .name, ["name"], '
+                "[0], [last], [*] and .*"
+            )
+    return tuple(steps)
+
+
+def names_of_path(text: str) -> tuple[str, ...] | None:
+    """Return the names of members that a path leads through; None if it is no path, or has other steps."""
+    try:
+        steps = parse_path(text)
+    except ExpressionError:
+        return None
+    names = tuple(step.name for step in steps if step.name is not None)
+    return names if len(names) == len(steps) else None
+
+
+def _spaces(text: str, place: int) -> int:
+    while place < len(text) and text[place].isspace():
+        place += 1
+    return place
+
+
+def _named(match: re.Match[str]) -> _Step:
+    quoted = match[match.lastindex or 0]
+    return _Step(name=json.loads(quoted, strict=False) if quoted.startswith('"') else quoted)
+
+
+def _items(match: re.Match[str]) -> _Step:
+    numbers = []
+    for part in re.sub(r"\s", "", match[1]).split(","):
+        numbers.append(-1 - int(part[5:] or 0) if part.startswith("last") else int(part))
+    return _Step(items=tuple(numbers))
+
+
+_STEPS = (
+    (_ALL_MEMBERS, lambda _: _Step(every="members")),
+    (_NAME, _named),
+    (_QUOTED, _named),
+    (_ALL_ITEMS, lambda _: _Step(every="items")),
+    (_ITEMS, _items),
+)
+
+
+def find(documents: JsonValues, steps: tuple[_Step, ...]) -> PathValues:
+    """Return the values at a path, in the order of the documents.
+
+    Raises:
+        FormatError, UnsupportedFormatError: a document is damaged, or has what is not known.
+    """
+    there = np.flatnonzero(documents.kinds != MISSING)
+    matches = PathValues(there, documents.take(there))
+    for step in steps:
+        matches = _step(matches, step)
+    return matches
+
+
+def _step(matches: PathValues, step: _Step) -> PathValues:
+    if step.name is not None:
+        places, values = member(matches.values, step.name)
+        return PathValues(matches.owners[places], values)
+    if step.every == "items":
+        return _every_item(matches)
+    children = matches.values.children(OBJECT if step.every else ARRAY)
+    if step.every:
+        return PathValues(matches.owners[children.owners], children.values)
+    counts = np.zeros(len(matches.values), np.int64)
+    np.add.at(counts, children.owners, 1)
+    parts = []
+    for order, number in enumerate(step.items):
+        positions = number if number >= 0 else counts[children.owners] + number
+        places = np.flatnonzero(children.ranks == positions)
+        parts.append((children.owners[places], np.full(len(places), order), places))
+    owners, orders, places = (np.concatenate(column) for column in zip(*parts, strict=True))
+    chosen = places[np.lexsort((orders, owners))]
+    return PathValues(matches.owners[children.owners[chosen]], children.values.take(chosen))
+
+
+def _every_item(matches: PathValues) -> PathValues:
+    """Return the items of arrays, and all other values as they are."""
+    kinds, _ = matches.values.headers()
+    children = matches.values.children(ARRAY)
+    others = np.flatnonzero(kinds != ARRAY)
+    rest = matches.values.take(others)
+    owners = np.concatenate([children.owners, others])
+    order = np.argsort(owners, kind="stable")
+    both = children.values.joined(rest)
+    return PathValues(matches.owners[owners[order]], both.take(order))
+
+
+def member(values: JsonValues, name: str) -> tuple[npt.NDArray[np.int64], JsonValues]:
+    """Return the members of a name, and which of the values, objects, they are of."""
+    children = values.children(OBJECT)
+    places = np.flatnonzero(children.keys.are(name.encode("utf-8", "surrogatepass")))
+    return children.owners[places], children.values.take(places)
+
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(
@@ -313,4 +491,101 @@ JSON_FUNCTIONS: dict[str, tuple[Callable[..., Value], int]] = {
     "json_get_float": (_getter(pa.float64(), _floats), 2),
     "json_get_string": (_getter(pa.string(), _strings), 2),
     "json_get_bool": (_getter(pa.bool_(), _booleans), 2),
+}
+
+
+CANDIDATE = "json_candidate"
+
+_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
+_TESTS: dict[str, Callable[[Any, Any], pa.Array]] = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def json_candidate(documents: Value, path: Value, kind: Value, test: Value, *operands: Value) -> Value:
+    """Return which documents may meet a comparison; false for nulls. See above.
+
+    Raises:
+        ExpressionError: the path is none, or the first argument is no JSON column.
+        FormatError: a document is damaged.
+    """
+    steps = parse_path(str(path))
+    values = [value.as_py() if isinstance(value, pa.Scalar) else value for value in operands]
+    may = _KINDS[str(kind)]
+    parts = []
+    for part in windows_of(documents_of(documents)):
+        matches = find(JsonValues.of(part), steps)
+        mask = np.zeros(len(part), np.bool_)
+        mask[matches.owners[may(matches.values, str(test), values)]] = True
+        parts.append(pa.array(mask))
+    return pa.chunked_array(parts, pa.bool_())
+
+
+def _meets(column: pa.Array, test: str, operands: Sequence[Any]) -> Bools:
+    if test == "=":
+        mask = pc.is_in(column, pa.array(operands, column.type))
+    else:
+        mask = _TESTS[test](column, pa.scalar(operands[0], column.type))
+    return np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _texts(values: JsonValues, test: str, operands: Sequence[str]) -> Bools:
+    mask = np.ones(len(values), np.bool_)
+    places = np.flatnonzero(values.kinds == STRING)
+    mask[places] = _meets(strings_of(values.take(places)), test, operands)
+    mask[values.kinds == NULL] = _meets(pa.array(["null"]), test, operands)[0]
+    if test == "=":
+        mask[values.kinds == TRUE] = "true" in operands
+        mask[values.kinds == FALSE] = "false" in operands
+        mask[values.kinds == CONTAINER] = any(text[:1] in ("{", "[") for text in operands)
+        places = np.flatnonzero(values.kinds == NUMBER)
+        mask[places] = _written(values.take(places), operands)
+    return mask
+
+
+def _written(values: JsonValues, operands: Sequence[str]) -> Bools:
+    """Which numbers may be written as one of some texts, whatever the way of writing."""
+    doubles = numbers_of(values).as_doubles()
+    numbers = []
+    for text in operands:
+        if _NUMBER.fullmatch(text) and any(letter.isdigit() for letter in text):
+            numbers.append(float(text))
+        elif "inf" in text.lower() or "nan" in text.lower():
+            return np.ones(len(values), np.bool_)
+    mask: Bools = np.isin(doubles, numbers) | ~np.isfinite(doubles)
+    return mask
+
+
+def _int_kind(bits: int) -> Callable[[JsonValues, str, Sequence[int]], Bools]:
+    limit = 1 << (bits - 1)
+
+    def may(values: JsonValues, test: str, operands: Sequence[int]) -> Bools:
+        mask: Bools = values.kinds != NULL
+        places = np.flatnonzero(values.kinds == NUMBER)
+        numbers = numbers_of(values.take(places))
+        whole, outside = numbers.as_integers()
+        unclear = outside | (whole < -limit) | (whole > limit - 1) | ~np.isin(numbers.which, ("i", "u"))
+        mask[places] = unclear | _meets(pa.array(whole), test, operands)
+        return mask
+
+    return may
+
+
+def _doubles(values: JsonValues, test: str, operands: Sequence[float]) -> Bools:
+    mask: Bools = values.kinds != NULL
+    places = np.flatnonzero(values.kinds == NUMBER)
+    doubles = numbers_of(values.take(places)).as_doubles()
+    # Zeros of both signs are equal to engines, and not to each of Arrow's functions.
+    mask[places] = ~np.isfinite(doubles) | _meets(pa.array(doubles + 0.0), test, [v + 0.0 for v in operands])
+    return mask
+
+
+_KINDS: dict[str, Callable[[JsonValues, str, Sequence[Any]], Bools]] = {
+    "any": lambda values, _test, _wanted: np.ones(len(values), np.bool_),
+    "text": _texts,
+    **{f"int{bits}": _int_kind(bits) for bits in (8, 16, 32, 64)},
+    "double": _doubles,
 }

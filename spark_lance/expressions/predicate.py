@@ -1,7 +1,8 @@
 """Conditions and computed columns as users give them: SQL text, or expressions of pyarrow.
 
 Both are fitted to a schema once and then applied to tables that hold at least the columns they read. They can
-be pickled. A struct column "source" with a field "x" is named source.x.
+be pickled. A struct column "source" with a field "x" is named source.x. Plans show them as text in the
+notation of SQL.
 """
 
 from __future__ import annotations
@@ -300,3 +301,38 @@ def _native_columns(expression: pc.Expression, empty: pa.Table) -> tuple[str, ..
         return search(names[:half]) + search(names[half:])
 
     return tuple(sorted(search(list(empty.schema.names))))
+
+
+_INFIX = frozenset({"=", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "and", "or", "like", "||"})
+
+
+def expression_text(node: Expression) -> str:
+    """Return an expression as text; strings in it have no quotes."""
+    if isinstance(node, Column):
+        return ".".join(node.path)
+    if isinstance(node, Literal):
+        return str(node.value)
+    if isinstance(node, Cast):
+        return f"cast({expression_text(node.argument)} as {node.type})"
+    assert isinstance(node, Call)
+    if node.function == "geometry":
+        return expression_text(node.arguments[0])
+    parts = [
+        f"({expression_text(part)})"
+        if isinstance(part, Call) and part.function in ("and", "or")
+        else expression_text(part)
+        for part in node.arguments
+    ]
+    if node.function in _INFIX and len(parts) > 1:
+        return f" {node.function.upper()} ".join(parts)
+    if node.function == "is_null":
+        return f"{parts[0]} IS NULL"
+    if node.function == "in":
+        return f"{parts[0]} IN [{', '.join(parts[1:])}]"
+    return f"{node.function}({', '.join(parts)})"
+
+
+def condition_text(condition: Condition) -> str:
+    """Return a condition as text."""
+    trees = condition.trees()
+    return " AND ".join(expression_text(tree) for tree in trees) if trees else condition.text

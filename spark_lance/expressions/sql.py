@@ -30,7 +30,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal
 from spark_lance.expressions.functions import FUNCTIONS
-from spark_lance.expressions.moments import parse_moment
+from spark_lance.expressions.values import parse_moment
 
 SQL_TYPES: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),

@@ -1,13 +1,16 @@
 """The values that expressions compute with: columns, typed scalars, and literals that have no type yet.
 
 A literal that is compared with a column takes the column's type if it fits. Otherwise both become a type that
-can represent both exactly. Arithmetic has rules of its own (numbers.py). For comparisons of floats, see
+can represent both exactly. For comparisons of floats, see
 comparisons.py.
+
+Texts of times are read alike on every Python: 3.10 knows fewer forms of ISO 8601 than the later ones.
 """
 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -16,7 +19,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError
-from spark_lance.expressions.moments import parse_moment
+
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)"
+    r"(?:[ T](\d\d)(?::(\d\d)(?::(\d\d)(?:[.,](\d+))?)?)?(?:([Zz])|([+-]\d\d)(?::?(\d\d))?)?)?",
+    re.ASCII,
+)
+
+
+def parse_moment(text: str) -> datetime.datetime:
+    """Return a time such as "2024-01-02 03:04:05.678Z"; what is finer than a microsecond is cut off.
+
+    Args:
+        text: a date, and a time of day down to hours at least, with an offset from UTC or none.
+
+    Raises:
+        ValueError: it is not such a text, or names a day or a time that does not exist.
+    """
+    match = _ISO.fullmatch(text.strip())
+    if match is None:
+        return datetime.datetime.fromisoformat(text.strip())
+    day, hour, minute, second, fraction, utc, offset_hour, offset_minute = match.groups()
+    plain = f"{day}T{hour or '00'}:{minute or '00'}:{second or '00'}.{(fraction or '').ljust(6, '0')[:6]}"
+    if utc:
+        return datetime.datetime.fromisoformat(f"{plain}+00:00")
+    offset = f"{offset_hour}:{offset_minute or '00'}" if offset_hour else ""
+    return datetime.datetime.fromisoformat(plain + offset)
+
 
 # Digits of the longest integers, by bits.
 INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}

@@ -31,8 +31,7 @@ from spark_lance.errors import SchemaError
 from spark_lance.file.base.metadata import BytesLike
 from spark_lance.file.base.schema import EXTENSION_NAME, Field
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.blob_references import ReferencedBlobs, is_reference, runs_of
-from spark_lance.file.sidecars import Sidecar, Sidecars
+from spark_lance.file.blob_references import ReferencedBlobs, Sidecar, Sidecars, is_reference, runs_of
 
 BLOB_KEY = "lance-encoding:blob"
 _V2_NAME = "lance.blob.v2"

@@ -1,33 +1,85 @@
-"""Opens one data file and reads columns of row ranges from it.
+"""Opens one data file of any version and reads columns of row ranges from it.
 
 Opening costs one read of the file's tail (a second one if the metadata is larger than that). Column
 metadata is parsed only for the columns that are asked for.
+
+Files of version 2.0 and later have a footer of 40 bytes, legacy files (0.1) one of 16. The last 8 bytes of
+both are u16 major, u16 minor and "LANC". The manifest names the version of each data file, so that usually
+nothing needs to be read to know it.
+
+`encoding_names` has the encoding of a page in the format's names, for people; it decodes nothing.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.base.columns import owned_columns
-from spark_lance.file.base.footer import FOOTER_SIZE, Footer
 from spark_lance.file.base.limits import decoding
-from spark_lance.file.base.metadata import ColumnMetadata, parse_column
+from spark_lance.file.base.metadata import (
+    ARRAY_ENCODING_URL,
+    FOOTER_SIZE,
+    MAGIC,
+    PAGE_LAYOUT_URL,
+    PLANAR_LAYOUT_URL,
+    ColumnMetadata,
+    Footer,
+    Page,
+    parse_column,
+)
 from spark_lance.file.base.pages import PAGE_FORMATS, FieldReader, RowReader
-from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema, owned_columns
 from spark_lance.file.base.source import PageSource
 from spark_lance.file.base.version import FileVersion
+from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store
-from spark_lance.proto import file_pb2
+from spark_lance.proto import encodings20_pb2, encodings21_pb2, encodings23_pb2, file_pb2
+
+# The oneofs whose choice is a name of an encoding, by version of the format.
+_CHOICES = frozenset({"layout", "compression", "array_encoding", "codec"})
+# Fields of a page about its levels and extra buffers, which do not show how its values are stored.
+_BESIDE = frozenset(
+    {"rep_compression", "def_compression", "rep_encoding", "def_encoding", "validity", "levels"}
+)
+
+
+def encoding_names(page: Page) -> str:
+    """Return the encodings of a page's values from the outside in, such as `mini_block_layout, rle, flat`.
+
+    Raises:
+        UnsupportedFormatError: the page is of another format.
+        FormatError: the description is damaged.
+    """
+    if page.says(PAGE_LAYOUT_URL):
+        message: Message = page.layout(encodings21_pb2.PageLayout, PAGE_LAYOUT_URL)
+    elif page.says(PLANAR_LAYOUT_URL):
+        message = page.layout(encodings23_pb2.PlanarLayout, PLANAR_LAYOUT_URL).values
+    else:
+        message = page.layout(encodings20_pb2.ArrayEncoding, ARRAY_ENCODING_URL)
+    return ", ".join(dict.fromkeys(_names(message)))
+
+
+def _names(message: Message) -> Iterator[str]:
+    """Yield the names that oneofs below a message have chosen."""
+    for field, value in message.ListFields():
+        if field.name in _BESIDE or not isinstance(value, Message):
+            continue
+        if field.containing_oneof is not None and field.containing_oneof.name in _CHOICES:
+            yield field.name
+        if isinstance(value, encodings21_pb2.BufferCompression):
+            yield encodings21_pb2.CompressionScheme.Name(value.scheme).rpartition("_")[2].lower()
+        yield from _names(value)
+
 
 _TAIL = 64 << 10
 # Metadata of at most this size (bytes) is read whole if the tail of the file does not hold it.
@@ -271,3 +323,77 @@ def take_field(reader: RowReader, field: Field, path: str, rows: npt.NDArray[np.
         return array
     except (FormatError, UnsupportedFormatError) as error:
         raise error.at(path, f"column {field.name!r}") from error
+
+
+_END = struct.Struct("<HH4s")
+
+
+class DataFileReader(Protocol):
+    """The common part of the readers of all file versions."""
+
+    path: str
+    source: PageSource
+
+    @property
+    def version(self) -> FileVersion:
+        """The file's version."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the file, deleted ones included."""
+
+    @property
+    def schema(self) -> Schema:
+        """The schema that the file itself carries."""
+
+    @property
+    def columns(self) -> Mapping[int, int]:
+        """The ids of the fields that have data of their own in the file, and the numbers of their columns."""
+
+    def open_field(self, field: Field) -> FieldReader:
+        """Return a reader of one top-level field, which may be pruned to some of its leaves."""
+
+    def prefetch(self, readers: Iterable[FieldReader], start: int, stop: int) -> None:
+        """Fetch in few requests what the readers will need for rows [start, stop)."""
+
+    def stored_bytes(self, field: Field) -> int:
+        """Return how many bytes a field takes in the file, exactly or about."""
+
+
+def open_file(
+    store: Store,
+    path: str,
+    *,
+    version: FileVersion | None = None,
+    size: int | None = None,
+    columns: Mapping[int, int] | None = None,
+) -> DataFileReader:
+    """Open a data file.
+
+    Args:
+        store, path: where the file is.
+        version: the file's version if the manifest tells; otherwise it is read from the file.
+        size: its length in bytes if known.
+        columns: field id -> column number, as the manifest's DataFile says; of legacy files the ids count.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError: footer or tables are damaged.
+        UnsupportedFormatError: the file's version is not supported.
+    """
+    length = size or store.size(path)
+    if version is None:
+        version = _read_version(store, path, length)
+    if version is FileVersion.V0_1:
+        return LegacyFileReader(store, path, size=length, field_ids=columns or ())
+    return FileReader(store, path, size=length, columns=columns)
+
+
+def _read_version(store: Store, path: str, size: int) -> FileVersion:
+    if size < _END.size:
+        raise FormatError(f"a data file of {size} bytes", path)
+    end = store.read_ranges(path, [(size - _END.size, _END.size)])[0]
+    major, minor, magic = _END.unpack(bytes(end))
+    if magic != MAGIC:
+        raise FormatError("the file does not end in the magic LANC", path)
+    return FileVersion.from_footer(major, minor)

@@ -5,7 +5,7 @@
     column metadata blocks, one per column
     column-metadata offset table: per column (u64 position, u64 size)
     global-buffer offset table: per buffer (u64 position, u64 size)
-    footer, see footer.py
+    footer, see base/metadata.py
 
 Columns are buffered apart from each other and become a page whenever enough of them has come, so pages of
 different columns end at different rows. Pages are encoded in threads where there are cores for them, see
@@ -34,22 +34,20 @@ from spark_lance.arrow.arrays import join
 from spark_lance.arrow.buffers import as_bytes, padding
 from spark_lance.arrow.texts import check_texts
 from spark_lance.errors import SchemaError, UnsupportedFormatError
-from spark_lance.file.base.columns import owned_columns
-from spark_lance.file.base.footer import Footer
 from spark_lance.file.base.metadata import (
     ARRAY_ENCODING_URL,
     BUFFER_ALIGNMENT,
     BytesLike,
     EncodedPage,
+    Footer,
     Page,
     pack_column,
 )
 from spark_lance.file.base.pages import PAGE_FORMATS, FieldWriter
-from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema, owned_columns
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
-from spark_lance.file.blob_references import ReferencedBlobs, is_reference
+from spark_lance.file.blob_references import ReferencedBlobs, Sidecars, is_reference
 from spark_lance.file.blob_writer import BlobWriter, check_blobs, has_blobs
-from spark_lance.file.sidecars import Sidecars
 from spark_lance.file.threads import spare_threads
 from spark_lance.io.store import Store
 from spark_lance.proto import encodings20_pb2, file_pb2

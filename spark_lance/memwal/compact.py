@@ -29,10 +29,9 @@ from spark_lance.errors import FormatError, IncompatibleConflictError, OptionErr
 from spark_lance.io.local import sync_files
 from spark_lance.io.progress import report
 from spark_lance.io.store import Store, StoredObject, join
-from spark_lance.memwal.dedup import choose
 from spark_lance.memwal.entries import wal_fields
 from spark_lance.memwal.fresh import compacted_generations
-from spark_lance.memwal.fresh_sources import SstablePart, open_sstable
+from spark_lance.memwal.fresh_sources import SstablePart, choose, open_sstable
 from spark_lance.memwal.names import GRACE, ShardPaths, list_shards, numbers_in, sstable_generation
 from spark_lance.memwal.shard_manifest import change_shard, load_shard
 from spark_lance.memwal.staged import collectable_stages

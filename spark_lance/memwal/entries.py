@@ -1,4 +1,4 @@
-"""WAL entries: one Arrow IPC stream per write of a shard, in a file that is created only if it is absent.
+"""WAL entries and their rows: one Arrow IPC stream per write of a shard, in a file of its own.
 
     stream      schema message | record batches | end of stream        uncompressed, or LZ4 or ZSTD bodies
     metadata    writer_epoch    decimal, of the writer; mandatory
@@ -12,6 +12,8 @@ the id of the field, nested ones too. Columns are found by that id, otherwise by
 
 Positions are consecutive. Replay goes from one to the next until the first that is missing, so a reader sees
 a prefix of what was written. An entry behind a missing one is a loss, and it is reported.
+
+The file of an entry is created only if it is absent.
 """
 
 from __future__ import annotations
@@ -22,14 +24,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import join
-from spark_lance.errors import FormatError, WalEntryError, WalHoleError
+from spark_lance.arrow.texts import check_texts
+from spark_lance.errors import FormatError, OptionError, SchemaError, WalEntryError, WalHoleError
 from spark_lance.file.base.limits import check_arrow_stream
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.store import Store
 from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.shard_manifest import load_shard
+from spark_lance.table.writing.align import Aligner
 
 TOMBSTONE = "_tombstone"
 EPOCH, GENERATION, SENTINEL = b"writer_epoch", b"generation", b"fence_sentinel"
@@ -354,3 +359,77 @@ def by_generation(entries: Sequence[WalEntry], current: int) -> Iterator[tuple[i
 def entry_mark() -> str:
     """Return text that no other entry has."""
     return uuid.uuid4().hex
+
+
+def plain_schema(schema: Schema) -> pa.Schema:
+    """Return the schema of logged rows in memory: that of the log, without metadata of columns."""
+    return pa.schema([pa.field(field.name, field.type, field.nullable) for field in log_schema(schema)])
+
+
+def logged_rows(schema: Schema, reader: pa.RecordBatchReader) -> pa.Table:
+    """Return rows as they are logged: all columns of the table in its order, and the mark of deletions.
+
+    Columns that are missing and may be null are null.
+
+    Raises:
+        SchemaError: the rows do not fit the table, or a value must not be null.
+    """
+    aligner = Aligner(reader.schema, Schema(wal_fields(schema), schema.metadata))
+    present = aligner.arrow_schema.names
+    missing = [field.name for field in schema.fields if not field.nullable and field.name not in present]
+    if missing:
+        raise SchemaError(f"column {missing[0]!r} must not be null but is missing in the data")
+    rows = pa.Table.from_batches([aligner.align(batch) for batch in reader], aligner.arrow_schema)
+    for column in schema.fields:
+        if not column.nullable and rows[column.name].null_count:
+            raise SchemaError(f"column {column.name!r} must not be null, but a value of the data is")
+    return _whole(schema, rows, dead=False)
+
+
+def check_rows(rows: pa.Table) -> None:
+    """Check that all text is UTF-8: a log that holds other bytes could not be read.
+
+    Raises:
+        SchemaError: a text is not; the message names the field, the row and the byte.
+    """
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        first = 0
+        for chunk in column.chunks:
+            check_texts(chunk, name, first)
+            first += len(chunk)
+
+
+def logged_keys(schema: Schema, reader: pa.RecordBatchReader) -> pa.Table:
+    """Return keys as the deletions of their rows are logged; other columns are passed over.
+
+    Raises:
+        OptionError: the table has no primary key.
+        SchemaError: a column of the key is missing, or null.
+    """
+    own = Schema(tuple(field for field in schema.fields if field.key_position is not None))
+    if not own.fields:
+        raise OptionError("rows are deleted by their primary key, and the table declares none")
+    names = [field.name for field in own.fields]
+    absent = [name for name in names if name not in reader.schema.names]
+    if absent:
+        raise SchemaError(f"the keys lack the column {absent[0]!r}")
+    table = reader.read_all().select(names)
+    aligner = Aligner(table.schema, own)
+    batches = [aligner.align(batch) for batch in table.to_batches()]
+    return _whole(schema, pa.Table.from_batches(batches, aligner.arrow_schema), dead=True)
+
+
+def _whole(schema: Schema, rows: pa.Table, *, dead: bool) -> pa.Table:
+    """Return rows with all columns of the log, each in one chunk; columns that are missing are null."""
+    count = rows.num_rows
+    columns = []
+    plain = plain_schema(schema)
+    for target in plain:
+        if target.name == TOMBSTONE:
+            columns.append(pa.chunked_array([pc.fill_null(pa.nulls(count, pa.bool_()), dead)]))
+        elif target.name in rows.column_names:
+            chunks = join(rows[target.name].chunks)
+            columns.append(pa.chunked_array(chunks, rows[target.name].type).cast(target.type))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(count, target.type)], target.type))
+    return pa.Table.from_arrays(columns, schema=plain)

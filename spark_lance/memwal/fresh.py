@@ -30,9 +30,8 @@ from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field
 from spark_lance.index.pruners import indexed_snapshot
-from spark_lance.memwal.dedup import Chosen, choose
 from spark_lance.memwal.entries import TailMovedError, by_generation, read_tail, rows_of, wal_fields
-from spark_lance.memwal.fresh_sources import LogPart, Part, open_sstable
+from spark_lance.memwal.fresh_sources import Chosen, LogPart, Part, choose, open_sstable
 from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import load_shard
 from spark_lance.proto import table_pb2

@@ -22,8 +22,8 @@ from spark_lance.index.vector.kinds import is_multi
 from spark_lance.index.vector.multi import flat_vectors, row_distances
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
-from spark_lance.memwal.dedup import Chosen
 from spark_lance.memwal.fresh import FreshRows, FreshScan
+from spark_lance.memwal.fresh_sources import Chosen
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.reading.take import take_addresses

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import CommitOutcomeUnknownError
+from spark_lance.memwal.entries import logged_keys, logged_rows
 from spark_lance.memwal.sharding import Router
-from spark_lance.memwal.wal_rows import logged_keys, logged_rows
 from spark_lance.memwal.writer import ShardWriter, check_loggable
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.writing.inputs import as_reader

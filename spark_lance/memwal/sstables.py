@@ -25,8 +25,8 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.index.base.building import Rows, SegmentTarget
 from spark_lance.index.scalar.btree import BTree
 from spark_lance.io.local import sync_files
-from spark_lance.memwal.dedup import newest_rows
 from spark_lance.memwal.entries import TOMBSTONE, wal_fields
+from spark_lance.memwal.fresh_sources import newest_rows
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import create_table
 from spark_lance.table.format.deletion import pack_deletions

@@ -41,19 +41,21 @@ from spark_lance.memwal.entries import (
     TOMBSTONE,
     WalEntry,
     by_generation,
+    check_rows,
     entry_mark,
     log_schema,
+    logged_keys,
+    logged_rows,
     pack_entry,
     pack_sentinel,
+    plain_schema,
     read_entry,
     read_tail,
     rows_of,
 )
 from spark_lance.memwal.names import ShardPaths, new_sstable_name
-from spark_lance.memwal.put_if_absent import put_new
-from spark_lance.memwal.shard_manifest import change_shard, claim_shard, load_shard
+from spark_lance.memwal.shard_manifest import change_shard, claim_shard, load_shard, put_new
 from spark_lance.memwal.sstables import check_key, write_sstable
-from spark_lance.memwal.wal_rows import check_rows, logged_keys, logged_rows, plain_schema
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardManifest
 from spark_lance.table.commits.constraints import check_rows as check_constraints
 from spark_lance.table.format.table_ref import TableRef

@@ -19,7 +19,7 @@ def modules_of(program: str, *arguments: str) -> set[str]:
 
 
 def test_what_is_behind_methods_brings_no_pandas() -> None:
-    parts = ("rows", "columns", "index", "maintain", "versions", "config", "mem_wal", "stats", "searching")
+    parts = ("merge", "columns", "index", "maintain", "versions", "config", "mem_wal", "show", "searching")
     loaded = modules_of("import " + ", ".join(f"spark_lance.datasets.{part}" for part in parts))
     assert {"spark_lance.table.rows.update", "spark_lance.index.vector.create"} <= loaded
     assert not {"pandas", "pyarrow.acero", "snowballstemmer", "pyspark", "duckdb"} & loaded

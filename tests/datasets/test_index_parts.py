@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.datasets.dataset import LanceDataset, write_dataset
-from spark_lance.datasets.index_segment import Index
-from spark_lance.datasets.operations import LanceOperation
+from spark_lance.datasets.operations import Index, LanceOperation
 from spark_lance.errors import IndexNotFoundError, OptionError
 
 WORDS = np.array(

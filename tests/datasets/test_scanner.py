@@ -14,7 +14,7 @@ from lance.dataset import ColumnOrdering as TheirOrdering
 
 import spark_lance
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.datasets.ordering import ColumnOrdering
+from spark_lance.datasets.scan_request import ColumnOrdering
 from spark_lance.errors import ColumnNotFoundError, OptionError, OptionTypeError
 
 

@@ -15,7 +15,7 @@ import shapely
 
 import spark_lance
 from spark_lance.errors import ExpressionError, OptionError
-from spark_lance.expressions import geometries
+from spark_lance.expressions import geo_functions
 from tests.geometries import LAYOUTS, geometry_table, random_shapes
 
 MEASURES: dict[str, Any] = {
@@ -182,7 +182,7 @@ def test_damaged_values(tmp_path: Path) -> None:
 
 def test_without_shapely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are read and written all the same; functions say what to install."""
-    geometries.shapes.cache_clear()
+    geo_functions.shapes.cache_clear()
     monkeypatch.setitem(sys.modules, "shapely", None)
     made = spark_lance.write_dataset(geometry_table("point", []), tmp_path / "t")
     assert made.to_table().num_rows == 0

@@ -14,7 +14,7 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import ExpressionError, LanceError
-from spark_lance.expressions.json_path import parse_path
+from spark_lance.expressions.json_functions import parse_path
 from spark_lance.expressions.predicate import compile_expression
 from spark_lance.jsonb.binary import json_documents
 

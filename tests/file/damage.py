@@ -29,13 +29,17 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 
 from spark_lance.errors import FormatError, LanceError
-from spark_lance.file.base.footer import FOOTER_SIZE, Footer
-from spark_lance.file.base.metadata import ARRAY_ENCODING_URL, COLUMN_ENCODING_URL, PAGE_LAYOUT_URL
+from spark_lance.file.base.metadata import (
+    ARRAY_ENCODING_URL,
+    COLUMN_ENCODING_URL,
+    FOOTER_SIZE,
+    PAGE_LAYOUT_URL,
+    Footer,
+)
 from spark_lance.file.base.pages import RowReader
 from spark_lance.file.base.schema import Field
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.opening import open_file
-from spark_lance.file.reader import read_field, take_field
+from spark_lance.file.reader import open_file, read_field, take_field
 from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore
 from spark_lance.io.store import Store

@@ -16,8 +16,8 @@ from lance.blob import Blob, blob_array, blob_field
 import spark_lance
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Schema
+from spark_lance.file.blob_references import Sidecars, sidecar_folder, sidecar_path
 from spark_lance.file.blob_writer import BlobWriter
-from spark_lance.file.sidecars import Sidecars, sidecar_folder, sidecar_path
 from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore
 from spark_lance.table.format.table_ref import TableRef

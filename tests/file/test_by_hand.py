@@ -19,8 +19,7 @@ import spark_lance
 from spark_lance.file.base.metadata import BytesLike, EncodedPage
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.v2_0.flat import encode_flat
-from spark_lance.file.v2_0.nullable import encode_nullable
+from spark_lance.file.v2_0.flat import encode_flat, encode_nullable
 from spark_lance.file.v2_1.levels.ravel import Leaf, ravel
 from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import open_store

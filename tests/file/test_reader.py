@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
-from spark_lance.file.base.footer import FOOTER_SIZE, Footer
+from spark_lance.file.base.metadata import FOOTER_SIZE, Footer
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import WRITABLE_VERSIONS, FileVersion
 from spark_lance.file.reader import FileReader

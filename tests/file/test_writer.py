@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance.file.base.footer import FOOTER_SIZE, Footer
-from spark_lance.file.base.metadata import ColumnMetadata, parse_column
+from spark_lance.file.base.metadata import FOOTER_SIZE, ColumnMetadata, Footer, parse_column
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.writer import FileWriter, WrittenFile

@@ -24,13 +24,11 @@ import numpy as np
 # Code is instrumented when it is imported, and only for the fuzzer.
 if atheris is not None and __name__ == "__main__":
     with atheris.instrument_imports(include=["spark_lance.file"]):
-        import spark_lance.file.opening
-        import spark_lance.file.reader  # noqa: F401
+        pass
 
 from spark_lance.errors import LanceError
 from spark_lance.file.base.pages import RowReader
-from spark_lance.file.opening import open_file
-from spark_lance.file.reader import read_field, take_field
+from spark_lance.file.reader import open_file, read_field, take_field
 from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore
 from spark_lance.io.store import Store

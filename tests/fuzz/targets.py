@@ -322,7 +322,7 @@ class _Files:
         if name not in self.known:
             self.known[name] = Known.of(store, str(template / name))
         yield lambda: read_everything(store, str(path / name), self.known[name]).validate()
-        yield lambda: spark_lance.file.opening.open_file(store, str(path / name)).schema
+        yield lambda: spark_lance.file.reader.open_file(store, str(path / name)).schema
 
 
 def make_sidecars(path: Path) -> None:

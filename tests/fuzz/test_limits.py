@@ -20,7 +20,7 @@ from spark_lance.cli.html_commands import html_page
 from spark_lance.datasets.columns import Checkpoints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.limits import check_arrow_file, check_arrow_stream, check_fixed_size, decoding
-from spark_lance.file.v2_0.compression import decompress as decompress_20
+from spark_lance.file.v2_0.decoder import decompress as decompress_20
 from spark_lance.file.v2_1.base.chunks import Ranges
 from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.layouts.constant import decode as decode_constant

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance import LanceDataset, dataset, write_dataset
-from spark_lance.datasets.compaction import Compaction
+from spark_lance.datasets.maintain import Compaction
 from spark_lance.errors import CommitOutcomeUnknownError, FormatError, RetryableConflictError
 from spark_lance.index import remap as remap_module
 from spark_lance.table.commits.commit import commit_operation

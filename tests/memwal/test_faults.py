@@ -20,7 +20,7 @@ from spark_lance.errors import (
 from spark_lance.io.memory import MemoryStore
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.memwal.compact import compact_wal
-from spark_lance.memwal.put_if_absent import put_new
+from spark_lance.memwal.shard_manifest import put_new
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.table.commits.commit_options import commit_options
 from tests.memwal.tables import SHARD, Rows, as_rows, rows

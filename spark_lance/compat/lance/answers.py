@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_lance.datasets.transaction import Transaction
+from spark_lance.datasets.operations import Transaction
 from spark_lance.errors import FormatError
 
 __all__ = ["transaction_or_none", "version_dict", "writing_options"]

@@ -13,7 +13,7 @@ import spark_lance.datasets.dataset as values
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.compat.lance.session import Session
 from spark_lance.datasets.lance_schema import LanceSchema
-from spark_lance.datasets.stats import LanceStats
+from spark_lance.datasets.show import LanceStats
 from spark_lance.datasets.versions import DatasetBasePath
 
 if TYPE_CHECKING:

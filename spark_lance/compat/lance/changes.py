@@ -15,7 +15,7 @@ from spark_lance.compat.lance.base import DatasetBase
 from spark_lance.compat.lance.merging import MergeInsertBuilder
 from spark_lance.compat.lance.optimize import DatasetOptimizer
 from spark_lance.compat.lance.raising import raises_os_errors
-from spark_lance.datasets.index_segment import Index
+from spark_lance.datasets.operations import Index
 from spark_lance.table.versions.cleanup import CleanupStats
 from spark_lance.table.versions.versions import load_version
 

@@ -34,11 +34,9 @@ from spark_lance.compat.lance.scanning import LanceScanner, ScannerBuilder, exac
 from spark_lance.compat.lance.sql import SqlQueryBuilder
 from spark_lance.datasets.building import commit as commit_at
 from spark_lance.datasets.building import merge_appends, place_of
-from spark_lance.datasets.index_segment import Index, IndexFile
-from spark_lance.datasets.operations import LanceOperation, Operation
-from spark_lance.datasets.ordering import ColumnOrdering
-from spark_lance.datasets.stats import DataStatistics, FieldStatistics, LanceStats
-from spark_lance.datasets.transaction import Transaction
+from spark_lance.datasets.operations import Index, IndexFile, LanceOperation, Operation, Transaction
+from spark_lance.datasets.scan_request import ColumnOrdering
+from spark_lance.datasets.show import DataStatistics, FieldStatistics, LanceStats
 from spark_lance.datasets.versions import DatasetBasePath
 from spark_lance.errors import (
     IndexNotFoundError,

@@ -17,8 +17,7 @@ from spark_lance.file.base.extensions import known_schema, known_table
 from spark_lance.file.base.metadata import Page
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
-from spark_lance.file.describe import encoding_names
-from spark_lance.file.reader import FileReader, take_field
+from spark_lance.file.reader import FileReader, encoding_names, take_field
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import Store, join, open_store
 from spark_lance.table.writing.align import Aligner

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.compat.lance.raising import raises_os_errors
-from spark_lance.datasets.transaction import Transaction
+from spark_lance.datasets.operations import Transaction
 
 __all__ = ["MergeInsertBuilder"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_lance.compat.lance.raising import raises_os_errors
-from spark_lance.datasets.compaction import Compaction as _Compaction
+from spark_lance.datasets.maintain import Compaction as _Compaction
 from spark_lance.table.maintenance.compact import CompactionMetrics, CompactionPlan, RewriteResult
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.compat.lance.raising import raises_os_errors
-from spark_lance.datasets.sql import duckdb_module
+from spark_lance.datasets.special_reads import duckdb_module
 from spark_lance.errors import OptionError
 
 __all__ = ["SqlQuery", "SqlQueryBuilder"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.errors import OptionError, OptionTypeError
-from spark_lance.expressions.moments import parse_moment
+from spark_lance.expressions.values import parse_moment
 from spark_lance.index.vector.base.kmeans import assign, train_kmeans
 from spark_lance.index.vector.base.metrics import metric_named, unit
 

@@ -12,6 +12,8 @@ order of the machine,
     int32 pairs   { int32 bytes, key   int32 bytes, value } * pairs
 
 (Lance table format, schema encoding; Arrow C data interface, metadata.)
+
+Some of these types are geometries. (GeoArrow format, extension types.)
 """
 
 from __future__ import annotations
@@ -23,6 +25,21 @@ import pyarrow as pa
 
 from spark_lance.errors import SchemaError
 from spark_lance.jsonb.columns import text_array, text_field
+
+# Types of coordinates -> how deep these lie in lists.
+NATIVE_DEPTHS = {
+    "geoarrow.point": 0,
+    "geoarrow.linestring": 1,
+    "geoarrow.multipoint": 1,
+    "geoarrow.polygon": 2,
+    "geoarrow.multilinestring": 2,
+    "geoarrow.multipolygon": 3,
+}
+BOX = "geoarrow.box"
+WELL_KNOWN_BINARY = ("geoarrow.wkb", "ogc.wkb")
+WELL_KNOWN_TEXT = ("geoarrow.wkt",)
+GEOMETRY_TYPES = (*NATIVE_DEPTHS, BOX, *WELL_KNOWN_BINARY, *WELL_KNOWN_TEXT)
+
 
 EXTENSION_NAME = "ARROW:extension:name"
 EXTENSION_METADATA = "ARROW:extension:metadata"

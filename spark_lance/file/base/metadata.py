@@ -1,13 +1,28 @@
-"""Descriptions of columns and pages: the protobuf blocks behind a data file's footer.
+"""The footer of a data file, and the protobuf blocks that describe its columns and pages.
 
 Per column one `ColumnMetadata` message: a column encoding, and per page the absolute (offset, size) of
 each of its buffers, its length in rows, its first row ("priority") and its encoding. An encoding is a
 serialized `google.protobuf.Any` whose type url names the message inside. The url is written by hand,
 because it must say `lance.` whatever our generated messages are called. (Lance file format, container.)
+
+The footer is the last 40 bytes of the file:
+
+    offset  type   meaning
+         0  u64    position of the first column-metadata block
+         8  u64    position of the column-metadata offset table: per column (u64 position, u64 size)
+        16  u64    position of the global-buffer offset table: per buffer (u64 position, u64 size)
+        24  u32    number of global buffers
+        28  u32    number of columns
+        32  u16    major version
+        34  u16    minor version
+        36  4      "LANC"
+
+All integers are little-endian (Lance file format, container).
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -19,6 +34,51 @@ from google.protobuf.message import DecodeError, Message
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import encodings20_pb2, file2_pb2
+
+MAGIC = b"LANC"
+_LAYOUT = struct.Struct("<QQQIIHH4s")
+FOOTER_SIZE = _LAYOUT.size
+
+
+@dataclass(frozen=True)
+class Footer:
+    """Positions (bytes from the start of the file), counts and version numbers of one data file."""
+
+    column_metadata_start: int
+    column_table_start: int
+    global_table_start: int
+    num_global_buffers: int
+    num_columns: int
+    major: int
+    minor: int
+
+    def pack(self) -> bytes:
+        """Return the 40 bytes."""
+        return _LAYOUT.pack(
+            self.column_metadata_start,
+            self.column_table_start,
+            self.global_table_start,
+            self.num_global_buffers,
+            self.num_columns,
+            self.major,
+            self.minor,
+            MAGIC,
+        )
+
+    @classmethod
+    def parse(cls, tail: bytes) -> Footer:
+        """Parse the footer at the end of `tail`, the last bytes of a file (40 or more).
+
+        Raises:
+            FormatError: too short, or the magic is missing.
+        """
+        if len(tail) < FOOTER_SIZE:
+            raise FormatError(f"a data file has at least {FOOTER_SIZE} bytes, this one has {len(tail)}")
+        *numbers, magic = _LAYOUT.unpack(tail[-FOOTER_SIZE:])
+        if magic != MAGIC:
+            raise FormatError("the file does not end in the magic LANC")
+        return cls(*numbers)
+
 
 BUFFER_ALIGNMENT = 64
 ARRAY_ENCODING_URL = "/lance.encodings.ArrayEncoding"

@@ -1,8 +1,13 @@
-"""Fields and schemas of Lance tables and files.
+"""Fields and schemas of Lance tables and files, and the fields that own a column of a data file.
 
 A schema is a list of field trees. On disk it is flattened depth first, parents before children, each
 field naming its parent by id (-1 for the top level). Ids identify columns for the life of a table;
 names do not. (Lance table format, schema encoding.)
+
+These fields own a column, in column order. Version 2.0: structs, lists and leaves, depth first. Versions 2.1
+and 2.2: leaves only, because lists and structs live in the levels of their leaves. Packed structs, blobs,
+dictionaries and fixed-size lists of primitives are one column in all versions. (Lance file format, "which
+fields own a column".)
 """
 
 from __future__ import annotations
@@ -22,11 +27,17 @@ from spark_lance.file.base.logical import (
     is_nested_logical,
     to_logical,
 )
+from spark_lance.file.base.version import FileVersion
 from spark_lance.jsonb.binary import JSON_EXTENSION
 from spark_lance.jsonb.columns import is_json_field, stored_field, text_field
 from spark_lance.proto import file_pb2
 
-__all__ = ["EXTENSION_METADATA", "EXTENSION_NAME", "Field", "Schema"]
+__all__ = [
+    "EXTENSION_METADATA",
+    "EXTENSION_NAME",
+    "Field",
+    "Schema",
+]
 
 _TRUE = frozenset({"true", "1", "yes"})
 _MAX_DEPTH = 64
@@ -457,3 +468,24 @@ def _check_names(fields: Sequence[Field]) -> None:
         if top.name in seen:
             raise SchemaError(f"column name {top.name!r} occurs twice")
         seen.add(top.name)
+
+
+def owned_columns(fields: Iterable[Field], version: FileVersion) -> list[Field]:
+    """Return the fields that own columns 0, 1, 2, ... of a file with these top-level fields."""
+    return [owner for top in fields for owner in _owners(top, version)]
+
+
+def _owners(node: Field, version: FileVersion) -> Iterator[Field]:
+    structural = node.kind in ("list", "map", "struct", "fsl_struct")
+    if not structural or version is FileVersion.V2_0:
+        yield node
+    if structural:
+        for child in node.children:
+            yield from _owners(child, version)
+
+
+def paths(top: Field) -> list[tuple[Field, ...]]:
+    """Return, for each leaf below `top`, the chain of fields from `top` down to that leaf."""
+    if top.kind not in ("list", "map", "struct", "fsl_struct"):
+        return [(top,)]
+    return [(top, *rest) for child in top.children for rest in paths(child)]

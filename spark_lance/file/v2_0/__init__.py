@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from spark_lance.file.v2_0.decoder import Open
-from spark_lance.file.v2_0.dictionary import open_dictionary
-from spark_lance.file.v2_0.fixed_size_list import open_fixed_size_list
-from spark_lance.file.v2_0.flat import open_bitpacked, open_bitpacked_for_non_neg, open_flat
-from spark_lance.file.v2_0.nullable import open_nullable
+from spark_lance.file.v2_0.flat import (
+    open_bitpacked,
+    open_bitpacked_for_non_neg,
+    open_fixed_size_list,
+    open_flat,
+    open_nullable,
+)
 from spark_lance.file.v2_0.structs import open_packed_struct, open_struct
-from spark_lance.file.v2_0.variable import open_binary, open_fixed_size_binary, open_fsst, open_list
+from spark_lance.file.v2_0.variable import (
+    open_binary,
+    open_dictionary,
+    open_fixed_size_binary,
+    open_fsst,
+    open_list,
+)
 
 __all__ = ["ARRAY_ENCODINGS"]
 

@@ -1,9 +1,18 @@
-"""The common part of the 2.0 codecs: the interface of a decoder, and of the page for a codec.
+"""The common part of the 2.0 codecs: the interfaces of a decoder and a page, and compressed buffers.
 
 A 2.0 page is a tree of `ArrayEncoding` messages over the page's buffers. A codec opens one message of the
 tree. It checks the message against the Arrow type and the expected number of values, opens its inner
 encodings through the page, and returns a decoder. Opening reads no data. A decoder then reads any range of
 values by fetching only the bytes of that range, if the layout lets it.
+
+The bytes of a `Flat` encoding are stored as they are, or compressed as a whole:
+
+    none, ""   the bytes
+    zstd       u64 length of the bytes, then a zstd frame; old writers left the length out (then the buffer
+               starts with the frame magic 28 b5 2f fd)
+    lz4        u32 length of the bytes, then an LZ4 block (no frame)
+
+(Lance file format 2.0, Flat.compression; section "General" for the framing.)
 """
 
 from __future__ import annotations
@@ -12,9 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.base.limits import check_claim, most_bytes
 from spark_lance.file.base.source import PageSource
 from spark_lance.proto import encodings20_pb2 as pb
 
@@ -108,3 +119,141 @@ Open = Callable[[pb.ArrayEncoding, pa.DataType, int, PageView], Decoder]
 Raises FormatError if type, count and buffers do not fit together, UnsupportedFormatError for legal forms that
 are not decoded here.
 """
+
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# The most that one compressed byte can stand for: a zstd block of 128 KiB takes 4 bytes at least, and an LZ4
+# match grows by 255 per byte. A larger claim is damage and must not be allocated.
+_ZSTD_RATIO = 1 << 15
+_LZ4_RATIO = 256
+
+
+class ByteRun(Protocol):
+    """A run of bytes, compressed or not."""
+
+    @property
+    def size(self) -> int:
+        """Number of bytes, uncompressed."""
+        ...
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        """Return where bytes [start, stop) are in the file."""
+        ...
+
+    def whole(self) -> list[Range]:
+        """Return where all of the bytes are in the file."""
+        ...
+
+    def read(self, start: int, stop: int) -> pa.Buffer:
+        """Return bytes [start, stop); FormatError if there are fewer."""
+        ...
+
+
+class _Stored:
+    def __init__(self, buffer: PageBuffer) -> None:
+        self._buffer = buffer
+        self.size = buffer.size
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        return [self._buffer.range(start, stop)] if start < stop <= self.size else []
+
+    def whole(self) -> list[Range]:
+        return self.ranges(0, self.size)
+
+    def read(self, start: int, stop: int) -> pa.Buffer:
+        return self._buffer.read(start, stop)
+
+
+class _Compressed:
+    """Decompresses once and keeps the bytes for as long as the page is open."""
+
+    def __init__(self, buffer: PageBuffer, scheme: str) -> None:
+        self._buffer = buffer
+        self._scheme = scheme
+        self._bytes: pa.Buffer | None = None
+
+    @property
+    def size(self) -> int:
+        return int(self._decompressed().size)
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        return self.whole() if start < stop else []
+
+    def whole(self) -> list[Range]:
+        needed = self._buffer.size and self._bytes is None
+        return [self._buffer.range(0, self._buffer.size)] if needed else []
+
+    def read(self, start: int, stop: int) -> pa.Buffer:
+        data = self._decompressed()
+        if not 0 <= start <= stop <= data.size:
+            raise FormatError(f"bytes {start} to {stop} are needed of {data.size} decompressed bytes")
+        return data.slice(start, stop - start)
+
+    def _decompressed(self) -> pa.Buffer:
+        if self._bytes is None:
+            stored = self._buffer.read(0, self._buffer.size)
+            self._bytes = decompress(stored, self._scheme) if stored.size else stored
+        return self._bytes
+
+
+def open_bytes(flat: pb.Flat, page: PageView) -> ByteRun:
+    """Open the buffer of a Flat message, whatever its values are.
+
+    Raises:
+        FormatError: the page has no such buffer.
+        UnsupportedFormatError: an unknown compression scheme.
+    """
+    buffer = page.buffer(flat.buffer)
+    scheme = flat.compression.scheme
+    if scheme in ("", "none"):
+        return _Stored(buffer)
+    if scheme not in ("zstd", "lz4"):
+        raise UnsupportedFormatError(f"compression scheme {scheme!r} is not supported; zstd and lz4 are")
+    return _Compressed(buffer, scheme)
+
+
+def decompress(stored: pa.Buffer, scheme: str) -> pa.Buffer:
+    """Undo `compress`.
+
+    Raises:
+        FormatError: the bytes cannot be decompressed, or not to the length that they state.
+    """
+    head = stored.slice(0, min(8, stored.size)).to_pybytes()
+    if scheme == "zstd":
+        if head.startswith(_ZSTD_MAGIC):
+            return _decompress_bare_zstd(stored)
+        prefix, codec, ratio = 8, "zstd", _ZSTD_RATIO
+    else:
+        prefix, codec, ratio = 4, "lz4_raw", _LZ4_RATIO
+    size = int.from_bytes(head[:prefix], "little")
+    payload = stored.slice(prefix) if stored.size > prefix else pa.py_buffer(b"")
+    if size > ratio * (payload.size + 1):
+        raise FormatError(f"{payload.size} bytes of {scheme} cannot hold the {size} bytes that they claim")
+    check_claim(size, payload.size, f"{scheme} data")
+    if size == 0:
+        return pa.py_buffer(b"")
+    try:
+        data = pa.Codec(codec).decompress(payload, decompressed_size=size)
+    except OSError as error:
+        raise FormatError(f"a {scheme} buffer cannot be decompressed: {error}") from error
+    return data
+
+
+def _decompress_bare_zstd(stored: pa.Buffer) -> pa.Buffer:
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(stored), "zstd") as stream:
+            data = stream.read_buffer(most_bytes(stored.size) + 1)
+    except OSError as error:
+        raise FormatError(f"a zstd buffer cannot be decompressed: {error}") from error
+    check_claim(data.size, stored.size, "zstd data")
+    return data
+
+
+def compress(data: pa.Buffer, scheme: str) -> pa.Buffer:
+    """Return the stored form of `data`; `scheme` is "zstd" or "lz4"."""
+    prefix, codec = (8, "zstd") if scheme == "zstd" else (4, "lz4_raw")
+    payload = pa.Codec(codec).compress(data)
+    stored = np.empty(prefix + payload.size, dtype=np.uint8)
+    stored[:prefix] = np.frombuffer(data.size.to_bytes(prefix, "little"), dtype=np.uint8)
+    stored[prefix:] = np.frombuffer(payload, dtype=np.uint8)
+    return pa.py_buffer(stored)

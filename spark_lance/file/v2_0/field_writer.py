@@ -24,12 +24,10 @@ import pyarrow.compute as pc
 from spark_lance.arrow.buffers import expand_ranges, pack_bits
 from spark_lance.arrow.numpy_types import Bools
 from spark_lance.errors import SchemaError
-from spark_lance.file.base.columns import owned_columns
 from spark_lance.file.base.metadata import BytesLike, EncodedPage
-from spark_lance.file.base.schema import Field
+from spark_lance.file.base.schema import Field, owned_columns
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.v2_0.flat import encode_flat, fixed_width
-from spark_lance.file.v2_0.nullable import ALL_NULLS, encode_nullable
+from spark_lance.file.v2_0.flat import ALL_NULLS, encode_flat, encode_nullable, fixed_width
 from spark_lance.file.v2_0.structs import SIMPLE_STRUCT, encode_packed_struct
 from spark_lance.file.v2_0.variable import Bounds, encode_binary, encode_list, is_variable
 from spark_lance.proto import encodings20_pb2 as pb

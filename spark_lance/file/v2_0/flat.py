@@ -1,4 +1,4 @@
-"""Values of one width: Flat, Bitpacked and BitpackedForNonNeg.
+"""Values of one width: Flat, Bitpacked, BitpackedForNonNeg; and FixedSizeList and Nullable over them.
 
     Flat                values back to back
                         bits_per_value = 1      a bitmap, least significant bit first
@@ -10,7 +10,7 @@
                         a bit stream whose row r (0..T-1) is the value number
                         order[r div 8] * 16 + (r mod 8) * 128 + l,  order = 0 4 2 6 1 5 3 7
 
-The whole buffer of Flat may be compressed (compression.py). An uncompressed range of values is a slice of the
+The whole buffer of Flat may be compressed (decoder.py). An uncompressed range of values is a slice of the
 file, without a copy. Example: int16 values 1, 2 are the bytes 01 00 02 00.
 
 Packed integers have fewer bits than their type: W is compressed_bits_per_value, T is
@@ -18,6 +18,21 @@ uncompressed_bits_per_value and the width of the type. Example: 3-bit values 1, 
 100 010 110, the bytes d1 00. No 2.0 file written by pylance 14 has these; only early 2.x writers used them.
 
 (Lance file format 2.0, `Flat`, `Bitpacked`, `BitpackedForNonNeg`.)
+
+FixedSizeList has the items of all lists, back to back; list i has items [i * dimension, (i + 1) * dimension).
+
+Nulls of the lists are in a Nullable around this encoding, nulls of the items in a Nullable inside `items`.
+Null lists have their (arbitrary) items too.
+
+(Lance file format 2.0, `FixedSizeList`.)
+
+Nullable has values and, if some are null, a validity bitmap.
+
+    no_nulls    values
+    some_nulls  validity (Flat of 1 bit, 1 = valid), values with arbitrary content under nulls
+    all_nulls   nothing at all
+
+(Lance file format 2.0, `Nullable`.)
 """
 
 from __future__ import annotations
@@ -27,11 +42,111 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_lance.errors import FormatError
-from spark_lance.file.v2_0.compression import ByteRun, open_bytes
-from spark_lance.file.v2_0.decoder import PageBuffer, PageView, Range
+from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.file.base.limits import check_fixed_size
+from spark_lance.file.v2_0.decoder import ByteRun, Decoder, PageBuffer, PageView, Range, open_bytes
 from spark_lance.proto import encodings20_pb2 as pb
+
+ALL_NULLS = pb.ArrayEncoding(nullable=pb.Nullable(all_nulls=pb.Nullable.AllNull()))
+
+
+class _SomeNulls:
+    def __init__(self, validity: Decoder, values: Decoder) -> None:
+        self._validity = validity
+        self._values = values
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        start &= -8
+        return [*self._validity.ranges(start, stop), *self._values.ranges(start, stop)]
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        # From a multiple of eight, so that bitmap and values start together, on a byte.
+        aligned = start & -8
+        valid = self._validity.read(aligned, stop)
+        values = self._values.read(aligned, stop)
+        return _mask(values, valid).slice(start - aligned)
+
+
+class _AllNulls:
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        return []
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        check_fixed_size(self._kind, stop - start)
+        return pa.nulls(stop - start, self._kind)
+
+
+def _mask(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
+    """Return `values`, which have no offset, with nulls where `valid` is false."""
+    if values.null_count:
+        valid = pc.and_(valid, values.is_valid())
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        indices = pc.if_else(valid, values.indices, pa.scalar(None, kind.index_type))
+        return pa.DictionaryArray.from_arrays(indices, values.dictionary, ordered=kind.ordered, safe=False)
+    bitmap = valid.buffers()[1]
+    if pa.types.is_fixed_size_list(kind):
+        return pa.Array.from_buffers(kind, len(values), [bitmap], children=[values.values])
+    if pa.types.is_struct(kind):
+        children = [values.field(i) for i in range(kind.num_fields)]
+        return pa.Array.from_buffers(kind, len(values), [bitmap], children=children)
+    return pa.Array.from_buffers(kind, len(values), [bitmap, *values.buffers()[1:]])
+
+
+def open_nullable(encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView) -> Decoder:
+    """Open a Nullable encoding; see `decoder.Open`."""
+    nullable = encoding.nullable
+    arm = nullable.WhichOneof("nullability")
+    if arm == "all_nulls":
+        return _AllNulls(kind)
+    if arm == "no_nulls":
+        return page.open(nullable.no_nulls.values, kind, count)
+    if arm != "some_nulls":
+        raise FormatError("a nullable encoding states neither nulls nor their absence")
+    if nullable.some_nulls.validity.WhichOneof("array_encoding") != "flat":
+        raise FormatError("the validity of a nullable encoding is not a bitmap")
+    validity = page.open(nullable.some_nulls.validity, pa.bool_(), count)
+    return _SomeNulls(validity, page.open(nullable.some_nulls.values, kind, count))
+
+
+def encode_nullable(values: pb.ArrayEncoding, validity: pb.ArrayEncoding | None) -> pb.ArrayEncoding:
+    """Describe values, with the bitmap that tells which are valid unless all are."""
+    if validity is None:
+        return pb.ArrayEncoding(nullable=pb.Nullable(no_nulls=pb.Nullable.NoNull(values=values)))
+    some = pb.Nullable.SomeNull(validity=validity, values=values)
+    return pb.ArrayEncoding(nullable=pb.Nullable(some_nulls=some))
+
+
+class _FixedSizeList:
+    def __init__(self, items: Decoder, kind: pa.DataType) -> None:
+        self._items = items
+        self._kind = kind
+        self._dimension = kind.list_size
+
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        return self._items.ranges(start * self._dimension, stop * self._dimension)
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        items = self._items.read(start * self._dimension, stop * self._dimension)
+        return pa.Array.from_buffers(self._kind, stop - start, [None], null_count=0, children=[items])
+
+
+def open_fixed_size_list(
+    encoding: pb.ArrayEncoding, kind: pa.DataType, count: int, page: PageView
+) -> _FixedSizeList:
+    """Open a FixedSizeList encoding; see `decoder.Open`."""
+    message = encoding.fixed_size_list
+    if not pa.types.is_fixed_size_list(kind) or message.dimension != kind.list_size:
+        raise FormatError(f"fixed-size lists of length {message.dimension} cannot be {kind}")
+    if message.has_validity:
+        raise UnsupportedFormatError("a fixed-size list of a 2.0 page carries its own validity")
+    return _FixedSizeList(page.open(message.items, kind.value_type, count * message.dimension), kind)
+
 
 # The block size of BitpackedForNonNeg.
 _BLOCK = 1024

@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.v2_0.decoder import PageBuffer, PageView, Range
-from spark_lance.file.v2_0.flat import encode_flat, fixed_width
-from spark_lance.file.v2_0.nullable import encode_nullable
+from spark_lance.file.v2_0.flat import encode_flat, encode_nullable, fixed_width
 from spark_lance.proto import encodings20_pb2 as pb
 
 _Rows = npt.NDArray[np.uint8]

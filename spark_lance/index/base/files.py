@@ -23,8 +23,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.pages import FieldReader, RowReader
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.opening import open_file
-from spark_lance.file.reader import FileReader, read_field, take_field
+from spark_lance.file.reader import FileReader, open_file, read_field, take_field
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import Store

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from spark_lance.errors import ColumnTypeError, FormatError, IndexNotFoundError, OptionError
-from spark_lance.expressions.geometries import extension_of
+from spark_lance.expressions.geo_functions import extension_of
 from spark_lance.expressions.values import plain
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget

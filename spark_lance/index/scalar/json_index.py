@@ -22,9 +22,7 @@ from google.protobuf.message import DecodeError
 
 from spark_lance.errors import ColumnTypeError, FormatError, OptionError, UnsupportedFormatError
 from spark_lance.expressions.expressions import Call, Column, Expression, Literal, replaced, walk
-from spark_lance.expressions.json_candidates import CANDIDATE
-from spark_lance.expressions.json_functions import is_item_key
-from spark_lance.expressions.json_path import find, names_of_path, parse_path
+from spark_lance.expressions.json_functions import CANDIDATE, find, is_item_key, names_of_path, parse_path
 from spark_lance.file.base.schema import Field
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.base.copies import RowAddressMap

@@ -30,8 +30,8 @@ import pyarrow as pa
 from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
 from spark_lance.expressions.expressions import Call, Column, Expression, compute, walk
-from spark_lance.expressions.geo_functions import BOXES_MEET
-from spark_lance.expressions.geometries import (
+from spark_lance.expressions.geo_functions import (
+    BOXES_MEET,
     bounds_of,
     boxes_of,
     extension_of,

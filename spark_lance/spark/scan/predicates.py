@@ -43,7 +43,7 @@ import pyspark.sql.types as st
 
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.expressions import Call, Column, Expression, Literal
-from spark_lance.expressions.json_candidates import CANDIDATE
+from spark_lance.expressions.json_functions import CANDIDATE
 from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.spark.options.option_values import Projection
 from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose

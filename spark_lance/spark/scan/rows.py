@@ -19,8 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.errors import SchemaError
 from spark_lance.expressions.expressions import Call, Expression
-from spark_lance.expressions.predicate import Condition, compile_predicate, compile_tree
-from spark_lance.expressions.texts import condition_text
+from spark_lance.expressions.predicate import Condition, compile_predicate, compile_tree, condition_text
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import open_store

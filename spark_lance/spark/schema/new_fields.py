@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.expressions.geometries import is_geometry, stored_type
+from spark_lance.expressions.geo_functions import is_geometry, stored_type
 from spark_lance.file.base.extensions import EXTENSION_METADATA, EXTENSION_NAME
 from spark_lance.spark.options.column_options import (
     AS_GEOMETRY,

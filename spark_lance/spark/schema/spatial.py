@@ -19,9 +19,8 @@ import pyspark.sql.types as st
 from pyspark.errors import IllegalArgumentException
 
 from spark_lance.errors import SchemaError
-from spark_lance.expressions.geometries import extension_of
-from spark_lance.file.base.extensions import EXTENSION_METADATA
-from spark_lance.file.base.geometry_names import WELL_KNOWN_BINARY
+from spark_lance.expressions.geo_functions import extension_of
+from spark_lance.file.base.extensions import EXTENSION_METADATA, WELL_KNOWN_BINARY
 from spark_lance.spark.base.compat import GeographyType, GeometryType
 
 _NO_REFERENCE, _WORLD = 0, 4326

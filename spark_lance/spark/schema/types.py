@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.expressions.geometries import extension_of
-from spark_lance.file.base.extensions import EXTENSION_METADATA
-from spark_lance.file.base.geometry_names import GEOMETRY_TYPES, WELL_KNOWN_BINARY
+from spark_lance.expressions.geo_functions import extension_of
+from spark_lance.file.base.extensions import EXTENSION_METADATA, GEOMETRY_TYPES, WELL_KNOWN_BINARY
 from spark_lance.jsonb.columns import is_json_text
 from spark_lance.spark.base.compat import TimeType
 from spark_lance.spark.options.column_options import (

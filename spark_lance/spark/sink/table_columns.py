@@ -14,7 +14,7 @@ from typing import Any
 import pyspark.sql.types as st
 
 from spark_lance.errors import OptionError
-from spark_lance.expressions.geometries import extension_of
+from spark_lance.expressions.geo_functions import extension_of
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.options.column_options import (
     AS_GEOMETRY,

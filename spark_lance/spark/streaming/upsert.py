@@ -44,6 +44,7 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import CommitError, OptionError, SchemaError
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import Store, open_store
+from spark_lance.memwal.entries import logged_keys, logged_rows
 from spark_lance.memwal.sharding import Router, hashes
 from spark_lance.memwal.staged import (
     Lease,
@@ -57,7 +58,6 @@ from spark_lance.memwal.staged import (
     pieces_by_value,
     record_epoch,
 )
-from spark_lance.memwal.wal_rows import logged_keys, logged_rows
 from spark_lance.memwal.writer import check_loggable
 from spark_lance.spark.base.compat import DataSourceStreamArrowWriter
 from spark_lance.spark.options.options import WriteOptions

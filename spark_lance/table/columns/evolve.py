@@ -20,7 +20,7 @@ from spark_lance.errors import (
 )
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.v2_1.write.storable import check_storable
+from spark_lance.file.v2_1.write.settings import check_storable
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2
 from spark_lance.table.columns.finished import Finished

@@ -40,8 +40,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
     VersionNotFoundError,
 )
-from spark_lance.file.opening import open_file
-from spark_lance.file.reader import read_field
+from spark_lance.file.reader import open_file, read_field
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.conflicts import Verdict, verdict

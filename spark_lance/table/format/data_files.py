@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spark_lance.errors import FormatError
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.opening import DataFileReader, open_file
+from spark_lance.file.reader import DataFileReader, open_file
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases

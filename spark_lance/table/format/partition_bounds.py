@@ -24,8 +24,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.file.base.columns import owned_columns
-from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.schema import Schema, owned_columns
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.partitions import PartitionField, PartitionSpec, split_transform, storage_type

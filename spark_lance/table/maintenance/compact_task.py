@@ -28,10 +28,9 @@ import pyarrow as pa
 
 from spark_lance.arrow.arrays import filter_rows
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.base.columns import owned_columns
 from spark_lance.file.base.metadata import ColumnMetadata, Page
 from spark_lance.file.base.pages import PAGE_FORMATS
-from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema, owned_columns
 from spark_lance.file.base.source import PageSource
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader, read_field

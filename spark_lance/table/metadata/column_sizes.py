@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Field
-from spark_lance.file.describe import encoding_names
-from spark_lance.file.reader import FileReader
+from spark_lance.file.reader import FileReader, encoding_names
 from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.data_files import open_data_file

@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import BaseNotAllowedError, BlobSourceError, FormatError, StoreError
-from spark_lance.file.base.footer import MAGIC
+from spark_lance.file.base.metadata import MAGIC
 from spark_lance.file.base.schema import Field
-from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL
-from spark_lance.file.sidecars import sidecar_path
+from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, sidecar_path
 from spark_lance.io.base_options import Location
 from spark_lance.io.store import STORES, Store, join, open_store
 from spark_lance.io.stored_names import check_key, check_uri, path_fault

@@ -10,7 +10,7 @@ determines the place of the bytes:
     3 external   at `position` in the object `blob_uri`; the whole object if size is 0. A relative location
                  starts from the base path of id `blob_id`
 
-For the names of sidecars, which come from `blob_id`, see spark_lance/file/sidecars.py. (Lance file format,
+For the names of sidecars, which come from `blob_id`, see `file.blob_references`. (Lance file format,
 blobs.)
 """
 
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.file.sidecars import sidecar_path
+from spark_lance.file.blob_references import sidecar_path
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases

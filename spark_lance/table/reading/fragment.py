@@ -25,8 +25,7 @@ from spark_lance.file.base.limits import check_fixed_size
 from spark_lance.file.base.nested import has_lists, merge_paths
 from spark_lance.file.base.pages import FieldReader, RowReader
 from spark_lance.file.base.schema import Field
-from spark_lance.file.opening import DataFileReader
-from spark_lance.file.reader import read_field, take_field
+from spark_lance.file.reader import DataFileReader, read_field, take_field
 from spark_lance.file.threads import spare_threads
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.proto import table_pb2

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_lance.errors import OptionError
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
-from spark_lance.file.sidecars import sidecar_folder
+from spark_lance.file.blob_references import sidecar_folder
 from spark_lance.file.writer import FileWriter, WrittenFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_lance.errors import FormatError
-from spark_lance.file.base.columns import paths
 from spark_lance.file.base.nested import merge_paths
-from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema, paths
 from spark_lance.file.v2_1.read.page import path_type
 from tests.strategies import arrow_types, random_array
 

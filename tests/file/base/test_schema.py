@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError, UnsupportedFormatError
-from spark_lance.file.base.columns import owned_columns, paths
 from spark_lance.file.base.logical import from_logical, to_logical
-from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema, owned_columns, paths
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import file_pb2
 from tests.strategies import arrow_types

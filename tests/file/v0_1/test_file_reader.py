@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import OptionError
-from spark_lance.file.opening import open_file
+from spark_lance.file.reader import open_file
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.io.store import open_store
 

@@ -20,8 +20,7 @@ import spark_lance
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
-from spark_lance.file.opening import open_file
-from spark_lance.file.reader import FileReader
+from spark_lance.file.reader import FileReader, open_file
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import open_store

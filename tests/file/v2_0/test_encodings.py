@@ -21,8 +21,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import FileReader
 from spark_lance.file.v2_0 import ARRAY_ENCODINGS
 from spark_lance.file.v2_0.field_reader import FieldReader
-from spark_lance.file.v2_0.flat import encode_flat
-from spark_lance.file.v2_0.nullable import ALL_NULLS, encode_nullable
+from spark_lance.file.v2_0.flat import ALL_NULLS, encode_flat, encode_nullable
 from spark_lance.io.store import open_store
 from spark_lance.proto import encodings20_pb2 as pb
 

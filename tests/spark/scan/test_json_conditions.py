@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, datasource
 
 import spark_lance
-from spark_lance.expressions.json_path import names_of_path
+from spark_lance.expressions.json_functions import names_of_path
 from spark_lance.spark.scan import predicates
 from spark_lance.spark.scan.predicates import path_of
 from tests.conftest import interpreted

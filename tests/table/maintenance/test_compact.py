@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from lance.optimize import Compaction as TheirCompaction
 from pyroaring import BitMap
 
-from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.datasets.maintain import Compaction
 from spark_lance.errors import FormatError, OptionError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.table.indices import fragment_reuse
 from spark_lance.table.maintenance.compact import CompactionMetrics, CompactionTask

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from spark_lance.datasets.compaction import Compaction
 from spark_lance.datasets.dataset import dataset
+from spark_lance.datasets.maintain import Compaction
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2

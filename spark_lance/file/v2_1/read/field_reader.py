@@ -14,10 +14,9 @@ import pyarrow as pa
 from spark_lance.arrow.arrays import CapacityError, join, make_filterable
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.file.base.columns import paths
 from spark_lance.file.base.metadata import ColumnMetadata
 from spark_lance.file.base.nested import merge_paths
-from spark_lance.file.base.schema import Field
+from spark_lance.file.base.schema import Field, paths
 from spark_lance.file.base.source import PageSource
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v2_1.base.chunks import run_starts

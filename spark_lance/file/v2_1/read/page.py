@@ -31,7 +31,7 @@ from spark_lance.file.v2_1 import ENCODINGS, LAYOUTS
 from spark_lance.file.v2_1.base.blocks import to_arrow
 from spark_lance.file.v2_1.base.chunks import Ranges, exclusive_sum
 from spark_lance.file.v2_1.base.codec import Resolver
-from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block, planar, sparse
+from spark_lance.file.v2_1.layouts import constant, full_zip, mini_block, sparse
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 from spark_lance.file.v2_1.levels.sparse import SparseUnraveler
 from spark_lance.file.v2_1.levels.unravel import Unraveler
@@ -82,8 +82,8 @@ def page_layout(page: Page) -> pb.PageLayout:
         UnsupportedFormatError: it is not one of format 2.1 to 2.3.
         FormatError: it is damaged.
     """
-    if planar.is_planar(page):
-        return planar.dense_layout(planar.planar_layout(page))
+    if sparse.is_planar(page):
+        return sparse.dense_layout(sparse.planar_layout(page))
     return page.layout(pb.PageLayout, PAGE_LAYOUT_URL)
 
 
@@ -151,7 +151,7 @@ def decode_page(
         FormatError: the page is damaged.
         UnsupportedFormatError: the page uses something that this release does not know.
     """
-    sparse_layout = planar.sparse_layout(page)
+    sparse_layout = sparse.sparse_layout(page)
     if sparse_layout is not None:
         return _decode_sparse(sparse_layout, page, path, source), 0
     plan = _plan(page, path, start, stop)

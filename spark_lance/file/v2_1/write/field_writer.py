@@ -79,8 +79,7 @@ from spark_lance.file.v2_1.layouts.constant import MAX_INLINE_BYTES, null_page, 
 from spark_lance.file.v2_1.layouts.full_zip import full_zip_page
 from spark_lance.file.v2_1.layouts.mini_block import ChunkPolicy, PageParts, mini_block_page
 from spark_lance.file.v2_1.levels.ravel import Leaf, ravel
-from spark_lance.file.v2_1.write.settings import Settings
-from spark_lance.file.v2_1.write.storable import check_storable
+from spark_lance.file.v2_1.write.settings import Settings, check_storable
 
 _Words = npt.NDArray[Any]
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_lance.errors import FormatError
-from spark_lance.file.base.columns import paths
 from spark_lance.file.base.metadata import Page
+from spark_lance.file.base.schema import paths
 from spark_lance.file.reader import FileReader
 from spark_lance.file.v2_1.read import field_reader
 from spark_lance.file.v2_1.read.page import decode_page, decode_run, run_key

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 import spark_lance
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.base.pages import RowReader
-from spark_lance.file.describe import encoding_names
-from spark_lance.file.reader import FileReader
+from spark_lance.file.reader import FileReader, encoding_names
 from spark_lance.file.v2_1.base.blocks import FixedWidth
 from spark_lance.file.v2_1.base.chunks import Chunks, Ranges, exclusive_sum
-from spark_lance.file.v2_1.layouts.planar import planar_layout
+from spark_lance.file.v2_1.layouts.sparse import planar_layout
 from spark_lance.file.v2_1.read.page import RESOLVER
 from spark_lance.io.memory import MemoryStore
 from spark_lance.proto import encodings21_pb2 as pb

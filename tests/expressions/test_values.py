@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_lance.expressions.moments import parse_moment
+from spark_lance.expressions.values import parse_moment
 
 UTC = datetime.timezone.utc
 
