@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -11,30 +12,24 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.peers.presupposed import EVENTS, PEOPLE, PRESUPPOSED, PRESUPPOSED_PATHS, RELATIVE
+
 __all__ = ["CATALOGS", "Site", "values_of"]
 
 # Catalogs that the pages name. Names without a catalog are in the first one.
 CATALOGS = ("lance", "prod", "local", "catalog_name", "hive_prod")
 
-_PEOPLE = (
-    "id INT, firstName STRING, middleName STRING, lastName STRING, gender STRING, birthDate TIMESTAMP, "
-    "ssn STRING, salary INT"
-)
-_EVENTS = (
-    "eventId BIGINT, data STRING, eventType STRING, eventTime TIMESTAMP, eventDate DATE, userId INT, "
-    "customerId INT, date DATE, event_id INT, start_date DATE, end_date DATE, start_data DATE"
-)
 # The end of a table's name -> its columns. The rest has the columns of `_OTHER`.
 _SHAPES = {
-    "people": _PEOPLE,
-    "people10m": _PEOPLE,
-    "people-10m": _PEOPLE,
-    "people-10m-updates": _PEOPLE,
-    "people10mupdates": _PEOPLE,
-    "morepeople": _PEOPLE,
-    "events": _EVENTS,
-    "replace_data": _EVENTS,
-    "source_data": _EVENTS,
+    "people": PEOPLE,
+    "people10m": PEOPLE,
+    "people-10m": PEOPLE,
+    "people-10m-updates": PEOPLE,
+    "people10mupdates": PEOPLE,
+    "morepeople": PEOPLE,
+    "events": EVENTS,
+    "replace_data": EVENTS,
+    "source_data": EVENTS,
     "students": "name STRING, country STRING",
     "new_students": "name STRING, country STRING",
     "sample": "id BIGINT NOT NULL, data STRING, category STRING, ts TIMESTAMP",
@@ -105,7 +100,7 @@ _NAME = r"[`\w.<>/-]+"
 _MENTION = re.compile(
     r"(?:\bFROM|\bJOIN|\bINTO(?: TABLE)?|\bOVERWRITE(?: TABLE)?|\bALTER TABLE|\bUPDATE|\bUSING|\bCLONE|\bVACUUM|\bOPTIMIZE"
     r"|\bHISTORY|\bDETAIL|\bREORG TABLE|\bRESTORE(?: TABLE)?|\bSHOW TBLPROPERTIES|\bSHOW PARTITIONS|\bDROP TABLE|\bFOR TABLE"
-    rf"|\bLIKE|\bCONVERT TO LANCE|\bREPLACE TABLE(?= \S+ USING)|\bREPLACE TABLE)\s+(?!SELECT\b|SET\b|VALUES\b|lance\.|parquet\.)({_NAME})"
+    rf"|\bLIKE|\bCONVERT TO LANCE|\bREPLACE TABLE(?= \S+ USING)|\bREPLACE TABLE)\s+(?!SELECT\b|SET\b|VALUES\b|lance\b|parquet\.|table_changes)({_NAME})"
     r"|(?:\.table|saveAsTable|insertInto|writeTo|forName\(spark, |toTable|load)\(?['\"]((?!/)[\w.]+)['\"]"
     r"|(?:table *=> *|system\.\w+\()'((?!/)[\w.]+)'|table_changes\('([\w.`]+)'",
     re.IGNORECASE,
@@ -133,6 +128,10 @@ class Site:
     spark: SparkSession
     folder: Path
     tables: dict[tuple[str, ...], set[str]] = field(default_factory=dict)
+    # A time between the versions of the tables that a statement about changes mentions.
+    mark: str | None = None
+    # Tables that the statement makes.
+    made: set[str] = field(default_factory=set)
 
     def replaced(self, text: str, language: str) -> str:
         """Return a statement with our names, paths of this site, versions and times that exist."""
@@ -144,6 +143,11 @@ class Site:
         text = re.sub(r"from delta(?:\.tables)? import [^\n]*|from delta import [^\n]*", "", text)
         text = re.sub(r"""(['"])(?:delta|iceberg)\1""", "'lance'", text)
         text = text.replace("spark_catalog.", "catalog_name.")
+        if "mergeInto(" in text:  # Spark's own merge of a DataFrame
+            text = re.sub(r"\.when(NotMatched|Matched)InsertAll\(\)", r".when\1().insertAll()", text)
+        for path in RELATIVE:
+            text = re.sub(rf"""(['"`]){path}\1""", rf"\1/{path}\1", text)
+        text = text.replace("path/to/metadata/file.json", "/registered/_versions/1.manifest")
         # Scala's implicit methods of readers and writers.
         text = re.sub(r"(\bread(?:Stream)?\b[^\n]*)\.delta\(", r"\1.format('lance').load(", text)
         text = re.sub(r"(\bwriteStream\b[^\n]*)\.delta\(", r"\1.format('lance').start(", text)
@@ -186,7 +190,7 @@ class Site:
 
     def _moments(self, text: str) -> str:
         if re.search(
-            r"AS OF|asof|as-of|rollback_to|startingTimestamp|start-timestamp|from-timestamp|table_changes",
+            r"AS OF|asof|as-of|rollback_to|restoreToTimestamp|startingTimestamp|start-timestamp|from-timestamp|table_changes",
             text,
             re.IGNORECASE,
         ):
@@ -222,7 +226,7 @@ class Site:
 
     @property
     def moment(self) -> str:
-        return datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")
+        return self.mark or datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")
 
     @property
     def seconds(self) -> int:
@@ -237,6 +241,7 @@ class Site:
     def prepare(self, text: str) -> None:
         """Make the tables that a statement mentions, with the columns that it names."""
         text = re.sub(r"^from [\w.]+ import [^\n]*$", "", text, flags=re.MULTILINE)
+        self._clear(text)
         creates = re.match(r"CREATE\s+(?:EXTERNAL )?TABLE\s+(?:IF NOT EXISTS )?(\S+)", text, re.IGNORECASE)
         if creates and not creates[1].startswith(("lance.`", "parquet.`")):
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace(creates[1])}")
@@ -259,6 +264,77 @@ class Site:
         for path in re.findall(rf"{self.folder}/paths/[\w./@=-]*", body if creates else text):
             if not re.search(r"checkpoint", path, re.IGNORECASE):
                 self._path_table(Path(path), text)
+        self._mark(text)
+
+    def _mark(self, text: str) -> None:
+        """Keep a time after which the tables of a statement about changes get another version."""
+        self.mark = None
+        if re.search(r"table_changes\w*\([^)]*'20|startingTimestamp", text):
+            self.mark = datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")
+            time.sleep(0.05)
+            names = re.findall(r"table_changes\('([\w.`]+)'|\.table\('([\w.]+)'", text)
+            paths = re.findall(rf"'({self.folder}/paths/[^']*)'", text)
+            for name in [*(a or b for a, b in names), *(f"lance.`{path}`" for path in paths)]:
+                self._insert(name)
+
+    def _clear(self, text: str) -> None:
+        """Make way for what a statement creates, and make the tables anew that it presupposes."""
+        named = r"ALTER TABLE (\S+) CREATE (BRANCH|TAG) (\S+)"
+        for table, kind, name in re.findall(named, text):
+            if self._exists(table):
+                self.spark.sql(f"ALTER TABLE {table} DROP {kind} IF EXISTS {name}")
+        for name in re.findall(r"CREATE VIEW (?!IF\b)([\w.]+)", text):
+            self.spark.sql(f"DROP VIEW IF EXISTS {name}")
+        if self.spark.catalog.currentCatalog() == "spark_catalog":
+            for name in re.findall(r"(?:CREATE TABLE|saveAsTable\(') ?([\w.]+)", text):
+                self._drop(name)
+        if "mode(" not in text:
+            self.made = set(re.findall(r"saveAsTable\('([\w.]+)'\)", text))
+        else:
+            self.made = set()
+        self.made |= set(re.findall(r"writeTo\('([\w.]+)'\)[^\n]*\.create\(\)", text))
+        for name in self.made:
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace(name)}")
+            self._drop(name)
+        for pattern, tables in PRESUPPOSED:
+            if re.search(pattern, text):
+                for name, shape in tables.items():
+                    self._presuppose(name, shape)
+        for pattern, tail, shape in PRESUPPOSED_PATHS:
+            path = self.folder / "paths" / tail
+            if re.search(pattern, text) and str(path) in text:
+                shutil.rmtree(path, ignore_errors=True)
+                self._presuppose(f"lance.`{path}`", shape)
+        for path in re.findall(
+            r"CONVERT TO LANCE parquet\.`([^`]*)`|convertToLance\(spark, 'parquet\.`([^`]*)`", text
+        ):
+            shutil.rmtree(path[0] or path[1], ignore_errors=True)
+
+    def _exists(self, name: str) -> bool:
+        # The catalog API looks in the session's own catalog first.
+        try:
+            self.spark.table(name)
+        except Exception:  # noqa: BLE001 - whatever is wrong, there is no such table
+            return False
+        return True
+
+    def _presuppose(self, name: str, shape: str) -> None:
+        columns, _, fields = shape.partition("; ")
+        if "`" not in name:
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace(name)}")
+            self._drop(name)
+        partitioned = (
+            f" PARTITIONED BY ({re.sub(' AS .*', '', fields)})" if fields and " AS " not in fields else ""
+        )
+        self.spark.sql(f"CREATE TABLE {name} ({columns}) USING lance{partitioned}")
+        if " AS " in fields:
+            self.spark.sql(f"ALTER TABLE {name} ADD PARTITION FIELD {fields}")
+        if "NOT NULL" in columns:
+            self.spark.sql(f"ALTER TABLE {name} SET IDENTIFIER FIELDS id, data")
+            return
+        self._insert(name)
+        if "`" not in name and "." in name:
+            self._references(".".join(f"`{part}`" for part in name.split(".")))
 
     def _namespace(self, name: str) -> str:
         parts = name.replace("`", "").split(".")
@@ -271,6 +347,8 @@ class Site:
             assert "view" in str(error).lower() or "branch" in str(error).lower(), error
 
     def _table(self, name: str, text: str) -> None:
+        if name in self.made:
+            return
         parts = name.replace("`", "").split(".")
         if len(parts) > 2 and (parts[-1].lower() in _METADATA or _REFERENCE.match(parts[-1])):
             parts = parts[:-1]
@@ -286,17 +364,18 @@ class Site:
         ):
             return
         plain = ".".join(f"`{part}`" for part in parts)
-        if len(parts) == 1 and self.spark.catalog.tableExists(parts[0]):
+        if len(parts) == 1 and self._exists(parts[0]):
             self._columns(plain, text)
             return
         if re.search(r"CALL (\w+)\.", text) and (owner := re.search(r"CALL (\w+)\.", text)):
-            parts = [owner[1], *(["db"] if len(parts) == 1 else []), *parts]
+            if parts[0] != owner[1]:
+                parts = [owner[1], *(["db"] if len(parts) == 1 else []), *parts]
             plain = ".".join(f"`{part}`" for part in parts)
             self.spark.sql(f"USE {owner[1]}")
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {owner[1]}.db")
             self.spark.sql(f"USE {owner[1]}.db")
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace('.'.join(parts))}")
-        if not self.spark.catalog.tableExists(plain):
+        if not self._exists(plain):
             shape = _SHAPES.get(parts[-1].lower(), _OTHER)
             self.spark.sql(f"CREATE TABLE {plain} ({shape})")
             self._insert(plain)
@@ -306,15 +385,20 @@ class Site:
     def _insert(self, plain: str) -> None:
         columns = self.spark.table(plain).schema
         values = ", ".join(
-            "1"
+            "DATE '2017-01-15'"
+            if field.name in ("start_data", "end_date", "birthDate") and field.dataType.typeName() == "date"
+            else "1"
             if field.dataType.typeName() in ("long", "integer")
             else f"CAST(NULL AS {field.dataType.simpleString()})"
             for field in columns
         )
         self.spark.sql(f"INSERT INTO {plain} VALUES ({values})")
-        self.spark.sql(f"INSERT INTO {plain} VALUES ({values.replace('1', '2')})")
+        others = re.sub(r"\b1\b", "2", values)
+        self.spark.sql(f"INSERT INTO {plain} VALUES ({others})")
 
     def _references(self, plain: str) -> None:
+        if self.spark.catalog.currentCatalog() == "spark_catalog":
+            return
         for kind, name in (
             ("tag", "historical-snapshot"),
             ("tag", "s1"),
@@ -331,6 +415,8 @@ class Site:
     def _columns(self, plain: str, text: str) -> None:
         present = {name.lower() for name in self.spark.table(plain).columns}
         if re.search(r"\bINSERT\b.*\bVALUES\b", text, re.IGNORECASE | re.DOTALL) and "MERGE" not in text:
+            return
+        if "REPLACE COLUMNS" in text:
             return
         added = re.search(r"ADD COLUMNS? \(?\s*(\w+)(?=\s)", text, re.IGNORECASE)
         dropped = re.search(r"ADD COLUMNS? \(?\s*(\w+)\.", text, re.IGNORECASE)
@@ -358,7 +444,7 @@ class Site:
         if (path / "_versions").exists() or any(path.glob("*.parquet")):
             return
         reads = re.search(
-            rf"parquet\.`{re.escape(str(path))}|'parquet'\)\.load\(['\"]{re.escape(str(path))}|PARQUET OPTIONS",
+            rf"parquet`?\.`{re.escape(str(path))}|'parquet'\)\.load\(['\"]{re.escape(str(path))}|PARQUET OPTIONS",
             text,
         )
         makes = re.search(
@@ -394,7 +480,7 @@ class Site:
         table.branches.create("audit-branch")
 
 
-def values_of(site: Site) -> dict[str, Any]:
+def values_of(site: Site, page: str) -> dict[str, Any]:
     """Return what names in programs of the pages stand for."""
     import pyspark.sql.functions as functions
     import pyspark.sql.types as types
@@ -402,8 +488,8 @@ def values_of(site: Site) -> dict[str, Any]:
     from spark_lance import LanceTable
 
     spark = site.spark
-    people = spark.createDataFrame([], _PEOPLE)
-    events = spark.createDataFrame([], _EVENTS)
+    people = spark.createDataFrame([], PEOPLE)
+    events = spark.createDataFrame([], EVENTS)
     plain = spark.sql(
         "SELECT 1L AS id, 'a' AS data, 'c' AS category, current_timestamp() AS ts, 'INFO' AS level"
     )
@@ -430,7 +516,14 @@ def values_of(site: Site) -> dict[str, Any]:
     )
     public = {name: getattr(functions, name) for name in dir(functions) if name[0].islower()}
     kinds = {name: getattr(types, name) for name in types.__all__}
-    frames = {"df": people, "data": plain.select("id", "data"), "dataFrame": plain, "dataframe": plain}
+    level = plain.select("id", "data", "ts", "level")
+    named = {"iceberg/spark-structured-streaming": stream, "iceberg/spark-writes": level}
+    frames = {
+        "df": people,
+        "data": named.get(page, plain.select("id", "data")),
+        "dataFrame": plain,
+        "dataframe": plain,
+    }
     return {
         **public,
         **kinds,
@@ -448,10 +541,14 @@ def values_of(site: Site) -> dict[str, Any]:
         "source_data": events,
         "events": stream,
         "streamingDf": stream,
+        "streamingAggregatesDF": stream.selectExpr(
+            "id AS key", "data AS value", "1 AS uniqueId", "current_date() AS date"
+        ),
         "data_stream": stream,
         "checkpointPath": str(site.folder / "paths" / "checkpoint"),
         "checkpoint_path": str(site.folder / "paths" / "checkpoint2"),
         "streamStartTimestamp": site.seconds * 1000,
+        "source": spark.sql("SELECT 1L AS id, 'a' AS data, 's' AS status").alias("source"),
         "new_students": spark.createDataFrame([("n", "c")], "name STRING, country STRING"),
         "newStudents": spark.createDataFrame([("n", "c")], "name STRING, country STRING"),
         "people": spark.createDataFrame([("n", "c")], "name STRING, country STRING"),

@@ -41,12 +41,14 @@ class Statement:
         language: sql, python or scala (as Python).
         text: what is run, before names are replaced.
         columns: columns that the page shows in its result; empty if it shows none.
+        block: the code block that it is in, from 0.
     """
 
     number: int
     language: str
     text: str
     columns: tuple[str, ...] = ()
+    block: int = 0
 
 
 @dataclass
@@ -91,7 +93,12 @@ def _page(name: str, text: str) -> Page:
             if part is None:
                 page.left_out += 1
             else:
-                page.statements.append(Statement(len(page.statements), language, part, columns))
+                is_program = language == "sql" and part.startswith("spark.")
+                page.statements.append(
+                    Statement(
+                        len(page.statements), "python" if is_program else language, part, columns, position
+                    )
+                )
     return page
 
 
@@ -118,6 +125,8 @@ def _shown_columns(
     if head is None:
         return ()
     names = [name.strip().strip("`") for name in head[1].split("|")]
+    if names[0] == "Function":  # a list of functions
+        return ()
     return tuple(name for name in names if re.fullmatch(r"\w+", name))
 
 
@@ -198,6 +207,7 @@ _SCALA: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\"\s*->\s*", '": '),
     (r"\bSeq\(", "Seq_("),
     (r"Trigger\.\w+\([^()]*\)", "availableNow=True"),
+    (r"SparkSession\.builder\(\)", "SparkSession.builder"),
     (r"\bLong\.toString\((\w+)\)", r"str(\1)"),
     (r"\bSparkReadOptions\.(\w+)", r'"\1"'),
     (r'"""', '"""'),

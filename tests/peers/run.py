@@ -44,6 +44,12 @@ _OURS = re.compile(r"spark_lance|\blance\b|Lance|option '|procedure|TABLE_OR_VIE
 
 
 _STREAM_SECONDS = 20
+# Statements about tables that are registered at a place, or of other formats: Delta's pages use the session's
+# own catalog for them.
+_SESSION_CATALOG = re.compile(
+    r"\b(?:TABLE|CLUSTER BY)\b.*\bLOCATION\b|USING PARQUET|option\(['\"]path['\"].*saveAsTable",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 class Outcome(Enum):
@@ -74,13 +80,20 @@ def run_pages(spark: SparkSession, pages: Sequence[Page], folder: Path) -> Itera
         place = folder / page.name.replace("/", "-")
         session = spark.newSession()
         for catalog in CATALOGS:
-            spark_lance.enable(session, catalog=catalog, root=str(place / catalog))
+            spark_lance.enable(session, catalog=catalog, root=str(place / catalog), save_modes=True)
+        spark_lance.enable(session, catalog="spark_catalog")
         session.sql("CREATE NAMESPACE IF NOT EXISTS lance.default")
         session.sql("CREATE NAMESPACE IF NOT EXISTS prod.db")
         site = Site(session, place)
-        values = values_of(site)
+        values = values_of(site, page.name)
+        frame, block = values["df"], -1
         for statement in page.statements:
-            session.sql("USE lance.default")
+            owner = "lance"
+            if page.name.startswith("delta/") and _SESSION_CATALOG.search(statement.text):
+                owner = "spark_catalog"
+            session.sql(f"USE {owner}.default")
+            if statement.block != block:
+                values["df"], block = frame, statement.block
             began = time.monotonic()
             yield _run(site, values, page, statement)
             if time.monotonic() - began > 20:
@@ -98,7 +111,7 @@ def _run(site: Site, values: dict[str, Any], page: Page, statement: Statement) -
             page.name, statement.number, statement.language, Outcome.REFUSED, text, f"PREPARE {_line(error)}"
         )
     text = site.replaced(statement.text, statement.language)
-    values["timestamp_string"] = site.moment
+    values["timestamp_string"] = values["yesterday"] = values["last_week"] = site.moment
     try:
         frame = site.spark.sql(text) if statement.language == "sql" else _program(site, values, text)
         if isinstance(frame, DataFrame):

@@ -144,8 +144,8 @@ ALTER TABLE lance.db.ordered ADD PARTITION FIELD bucket(16, nope);
 ! needs column 'nope'
 CREATE TABLE lance.db.parts (id INT) PARTITIONED BY (nope(id));
 ! no transform 'nope'
-CONVERT TO LANCE parquet.`/data/x`;
-! CREATE TABLE lance.`<new path>` AS SELECT * FROM parquet.`/data/x`
+CONVERT TO LANCE lance.db.ordered;
+! CREATE TABLE lance.`<new path>` AS SELECT * FROM lance.db.ordered
 GENERATE symlink_format_manifest FOR TABLE lance.db.ordered;
 ! SELECT file_path FROM lance.db.ordered.data_files
 SELECT count(file_path) FROM lance.db.ordered.data_files;

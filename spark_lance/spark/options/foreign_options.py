@@ -52,10 +52,11 @@ FOREIGN = {
     # Delta
     "datachange": "leave it out to write rows; LanceTable.optimize() rewrites rows without changing them",
     "optimizewrite": "use option 'max_rows_per_file' or 'max_bytes_per_file'",
-    "schematrackinglocation": "a stream ends at a change of the schema; start it anew",
+    "schematrackinglocation": "leave it out, and start the stream again after a change of the schema",
     # Iceberg
     "fanout-enabled": "it is true or false: rows of a partitioned table are clustered anyway",
     "distribution-mode": "repartition the DataFrame",
+    "witheventtimeorder": "leave it out: batches have the rows in the order of the files",
     "end-snapshot-id": "use options 'readChangeFeed' and 'endingVersion'",
     "end-timestamp": "use options 'readChangeFeed' and 'endingTimestamp'",
     "start-snapshot-id": "use options 'readChangeFeed' and 'startingVersion'",
@@ -129,6 +130,10 @@ def advice(key: str, text: str, names: Mapping[str, str], suffixes: Collection[s
     if name in FOREIGN:
         harmless = text.strip().lower() in HARMLESS.get(name, ("false",))
         return None if harmless else f"option {key!r} is not supported: {FOREIGN[name]}"
+    if name.startswith("fs.azure.account.key."):
+        return (
+            f"option {key!r} is not supported: use options 'storage.account_name' and 'storage.account_key'"
+        )
     storage = dict(zip(STORAGE_NAMES, STORAGE_NAMES, strict=True))
     close = close_name(name, names) or close_suffix(name, suffixes)
     if close is None and (match := _PREFIX.match(name)):

@@ -262,10 +262,8 @@ def _analyze_tables(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> No
 
 
 def _convert(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
-    raise UnsupportedFormatError(
-        f"a Lance table has a folder of its own, so {a['source']} is not converted in its place: write "
-        f"CREATE TABLE {request.catalog.name}.`<new path>` AS SELECT * FROM {a['source']}"
-    )
+    """Make a Lance table of the files in a folder, in this folder."""
+    LanceTable.convertToLance(request.spark, a["source"], a["partitions"])
 
 
 _VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
@@ -356,9 +354,9 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
         _convert,
         (
             Parameter("source", "string", "files such as parquet.`/path`"),
-            Parameter("partitions", "string", "columns of partitions", "NULL"),
+            Parameter("partitions", "string", "columns of partitions with their types", "NULL"),
         ),
-        "Not supported; the error has the statement to write instead.",
+        "Copy the rows of a folder of Parquet files to a Lance table in the same folder.",
         on_table=False,
     ),
 }

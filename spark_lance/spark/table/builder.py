@@ -71,12 +71,14 @@ class TableBuilder(Generic[Table]):
         mode: "create", "create_if_not_exists", "replace" or "create_or_replace".
         make: creates the result from the session, the path and the options.
         options: options of the data source, such as those of the store and `enable_stable_row_ids`.
+        in_place: whether the folder may have files of other formats.
     """
 
     spark: SparkSession
     mode: str
     make: Callable[[SparkSession, str, dict[str, str]], Table]
     options: dict[str, str] = field(default_factory=dict, repr=False)
+    in_place: bool = False
     _path: str | None = None
     _columns: list[pa.Field] = field(default_factory=list)
     _key: tuple[str, ...] = ()
@@ -329,6 +331,7 @@ class TableBuilder(Generic[Table]):
             "overwrite" if replaces else "create",
             data_storage_version=options.data_storage_version,
             stable_row_ids=options.enable_stable_row_ids,
+            in_place=self.in_place,
         )
         plan = replace(plan, schema=compressed(plan.schema, options.compression))
         evaluate_with(self.spark)
@@ -362,7 +365,9 @@ class TableBuilder(Generic[Table]):
 
     def _schema(self) -> pa.Schema:
         if not self._columns:
-            raise SchemaError("a table needs columns: .addColumn(name, type)")
+            raise SchemaError(
+                "a table needs columns: write CREATE TABLE t (name type, ...), or .addColumn(name, type)"
+            )
         names = [column.name for column in self._columns]
         if missing := [name for name in self._key if name not in names]:
             raise SchemaError(f"the primary key names {', '.join(missing)}; there are {', '.join(names)}")

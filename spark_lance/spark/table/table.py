@@ -27,6 +27,7 @@ from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.builder import TableBuilder, option_texts, place_of
 from spark_lance.spark.table.changing import delete_rows, update_rows
 from spark_lance.spark.table.constraints import add_check
+from spark_lance.spark.table.convert_files import convert_files
 from spark_lance.spark.table.describing import (
     TableBranches,
     TableTags,
@@ -105,6 +106,27 @@ class LanceTable(TableBase):
         except TableNotFoundError:
             return False
         return True
+
+    @classmethod
+    def convertToLance(
+        cls, spark: SparkSession, identifier: str, partitionSchema: st.StructType | str | None = None
+    ) -> LanceTable:
+        """Make a Lance table of the Parquet files in a folder, in this folder, and return it.
+
+        The rows are copied; the Parquet files stay, and can be deleted afterwards.
+
+        Args:
+            spark: the session, classic or of Spark Connect.
+            identifier: the files, as "parquet.`/data/events`".
+            partitionSchema: the columns in the names of subfolders, with their types, such as "day date".
+
+        Raises:
+            UnsupportedFormatError: the identifier names something else than Parquet files.
+            TableExistsError: the folder has a Lance table.
+            OptionError: the folders have other partition columns.
+        """
+        check_session(spark, "LanceTable.convertToLance(spark, identifier)")
+        return cls.forPath(spark, convert_files(spark, identifier, partitionSchema))
 
     @classmethod
     def create(cls, spark: SparkSession | None = None, **options: object) -> TableBuilder[LanceTable]:

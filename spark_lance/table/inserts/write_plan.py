@@ -118,6 +118,7 @@ def plan_write(
     replace_on: tuple[str, str] | None = None,
     replace_partitions: bool = False,
     bases: Sequence[BasePath] = (),
+    in_place: bool = False,
 ) -> WritePlan:
     """Decide how data of the Arrow schema `source` is written to the table at `root`.
 
@@ -127,17 +128,15 @@ def plan_write(
         mode: "create" (must not exist), "append" (created if missing) or "overwrite" (likewise).
         data_storage_version: such as "2.1"; by default the table's, or 2.2 for a new one.
         stable_row_ids: for a table to be created; by default, whether it declares a primary key.
-        new_columns: the data's columns as a new table would store them; the table is given those of them that
-            it lacks. None refuses data with columns that the table lacks.
+        new_columns: the data's columns as a new table would store them; the table gets those that it lacks.
+            None refuses them.
         keep_schema: an overwrite keeps the table's columns, and the data must fit them.
-        replace_where: an overwrite replaces only the rows for which this condition is true; the schema
-            stays, and the new rows must fulfil it.
-        replace_using: an overwrite replaces only the rows that equal a new row in these columns; the schema
-            stays.
+        replace_where: an overwrite replaces only the rows that fulfil this, as new rows must.
+        replace_using: an overwrite replaces only rows that equal a new row in these columns.
         replace_on: the same by a condition on pairs of rows, and the alias of the table in it.
-        replace_partitions: an overwrite replaces only the partitions of the new rows; the schema stays. A
-            table that declares no partitions is one partition.
+        replace_partitions: the same for the partitions of the new rows, of which every table has one.
         bases: more places for the files of a table that is to be created, of id 0: they get ids from 1 on.
+        in_place: a table may be created among files of other formats.
 
     Raises:
         ExpressionError: the condition does not fit the table.
@@ -152,7 +151,8 @@ def plan_write(
     requested_version = None if data_storage_version is None else FileVersion.parse(data_storage_version)
     merges = new_columns is not None
     if manifest is None:
-        check_location(TableRef(store, root))
+        if not in_place:
+            check_location(TableRef(store, root))
         version = requested_version or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.errors import OptionError, TableExistsError, UnsupportedFormatError
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,43 @@ def test_a_table_is_made_and_found_by_name(session: SparkSession) -> None:
     session.sql("INSERT INTO t VALUES (1, array(1F, 2F))").collect()
     LanceTable.forName(session, "t").update(set={"id": "id + 1"})
     assert LanceTable.forName(session, "t").toDF().first().id == 2  # type: ignore[union-attr]
+
+
+def test_a_folder_of_parquet_files_becomes_a_table(session: SparkSession, tmp_path: Path) -> None:
+    parts, flat = str(tmp_path / "parts"), str(tmp_path / "flat")
+    rows = session.range(6).selectExpr("id", "CAST(id % 2 AS INT) AS part")
+    rows.write.partitionBy("part").parquet(parts)
+    rows.write.parquet(flat)
+    with pytest.raises(OptionError, match=r"write PARTITIONED BY \(part int\)"):
+        LanceTable.convertToLance(session, f"parquet.`{parts}`")
+    assert not LanceTable.isLanceTable(session, parts)
+    table = LanceTable.convertToLance(session, f"parquet.`{parts}`", "part int")
+    assert sorted(table.toDF().collect()) == sorted(rows.collect())
+    shown = session.sql(f"SHOW PARTITIONS lance.`{parts}`").collect()
+    assert sorted(row[0] for row in shown) == ["part=0", "part=1"]
+    session.sql(f"CONVERT TO LANCE parquet.`{flat}` NO STATISTICS").collect()
+    assert session.sql(f"SELECT sum(id) FROM lance.`{flat}`").collect() == [(15,)]
+    with pytest.raises(TableExistsError, match=r"write CALL <catalog>.system.add_files") as error:
+        LanceTable.convertToLance(session, f"parquet.`{flat}`")
+    extra = str(tmp_path / "extra")
+    rows.write.parquet(extra)
+    call = str(error.value).split("write ")[1].replace("<catalog>", "lance").replace("<path>", extra)
+    session.sql(call).collect()
+    assert session.sql(f"SELECT sum(id) FROM lance.`{flat}`").collect() == [(30,)]
+
+
+def test_a_conversion_that_failed_goes_on(session: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "files")
+    session.range(3).write.parquet(place)
+    # The first of its two commits.
+    builder = LanceTable.create(session).location(place).addColumn("id", "BIGINT")
+    builder.in_place = True
+    builder.execute()
+    assert LanceTable.convertToLance(session, f"parquet.`{place}`").toDF().count() == 3
+    # Another writer may have added the rows meanwhile.
+    once = {"txnAppId": "spark_lance.convert", "txnVersion": "1"}
+    session.range(3).write.format("lance").options(**once).mode("append").save(place)
+    assert LanceTable.forPath(session, place).toDF().count() == 3
 
 
 def test_mistakes_say_what_to_write(session: SparkSession, tmp_path: Path) -> None:
