@@ -19,9 +19,8 @@ from spark_lance.index.vector.storage import INDEX_TYPES
 from spark_lance.io.progress import reporting
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.maintenance.compact import CompactionPlan
-from spark_lance.table.maintenance.repair import Repair, repair
 from spark_lance.table.maintenance.retention import guarded_age
-from spark_lance.table.maintenance.verify import verify
+from spark_lance.table.maintenance.verify import Repair, repair, verify
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import CleanupFile
 from spark_lance.table.versions.resolve import Reference

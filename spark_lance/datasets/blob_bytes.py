@@ -9,7 +9,7 @@ import pyarrow as pa
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.addresses import fragments_of
+from spark_lance.table.format.row_set import fragments_of
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 

@@ -33,8 +33,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.inputs import as_reader
-from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
-from spark_lance.table.writing.targets import choose_targets
+from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, choose_targets
 from spark_lance.table.writing.write import write_fragments as write_files
 
 

@@ -23,8 +23,8 @@ from spark_lance.table.schema.constraints import (
     own_condition,
     table_constraints,
 )
-from spark_lance.table.versions.auto_cleanup import PREFIX as AUTO_CLEANUP
-from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
+from spark_lance.table.versions.cleanup import PREFIX as AUTO_CLEANUP
+from spark_lance.table.versions.cleanup import auto_cleanup_config
 
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset

@@ -20,7 +20,7 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import is_detached
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest, load_version
-from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
+from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
 if TYPE_CHECKING:
     from spark_lance.datasets.building import Place
@@ -134,7 +134,7 @@ def write_dataset(
     """
     from spark_lance.datasets.building import place_of
     from spark_lance.table.inserts.write_plan import commit_or_discard, find_latest, plan_write
-    from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
+    from spark_lance.table.versions.cleanup import auto_cleanup_config
     from spark_lance.table.writing.compression import compressed
     from spark_lance.table.writing.targets import choose_targets
 

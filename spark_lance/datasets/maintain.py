@@ -19,7 +19,7 @@ from spark_lance.table.maintenance.compact import (
     plan_compaction,
 )
 from spark_lance.table.maintenance.compact_plan import read_options
-from spark_lance.table.maintenance.repair import repair
+from spark_lance.table.maintenance.verify import repair
 from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
 
 if TYPE_CHECKING:

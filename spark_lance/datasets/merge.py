@@ -18,11 +18,18 @@ from spark_lance.io.counters import ReadCounts, read_counts
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.table.format import transaction as stored
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rows.delete import delete_rows
 from spark_lance.table.rows.key_lookup import key_indices
-from spark_lance.table.rows.merge_insert import Merge, MergeRules, Written, merge_rows, prepare_merge
-from spark_lance.table.rows.merge_source import SPILL_BYTES, SourceRows, source_rows
-from spark_lance.table.rows.update import update_rows
+from spark_lance.table.rows.merge_insert import (
+    SPILL_BYTES,
+    Merge,
+    MergeRules,
+    SourceRows,
+    Written,
+    merge_rows,
+    prepare_merge,
+    source_rows,
+)
+from spark_lance.table.rows.update import delete_rows, update_rows
 from spark_lance.table.writing.inputs import as_reader
 from spark_lance.table.writing.write import delete_fragment_files
 

@@ -27,7 +27,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.proto import transaction_pb2 as pb
 from spark_lance.table.format import transaction as stored
 from spark_lance.table.format.bases import BasePath, numbered
-from spark_lance.table.format.coverage import covered_ids
+from spark_lance.table.format.bitmaps import covered_ids
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.operations.overwrite import overwrite_message

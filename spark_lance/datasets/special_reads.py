@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from spark_lance.datasets.scan_request import Columns
 from spark_lance.errors import OptionError, RowNotFoundError
-from spark_lance.table.format.addresses import fragments_of
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import fragments_of
 from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
 from spark_lance.table.reading.changes_feed import Changes, changes_between
 from spark_lance.table.reading.scan import ROW_ADDRESS

@@ -18,11 +18,12 @@ from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.inserts.clone import create_branch, deep_clone, shallow_clone
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
-from spark_lance.table.versions.torn import read_whole, set_aside
 from spark_lance.table.versions.versions import (
     list_versions,
     load_newest,
     load_version,
+    read_whole,
+    set_aside,
 )
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from pyroaring import BitMap
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.base.building import SegmentTarget
-from spark_lance.index.base.copies import Numbers, RowAddressMap, copy_file, copy_renumbered
 from spark_lance.index.base.entries import Segment, index_directory, segments_of
+from spark_lance.index.base.files import Numbers, RowAddressMap, copy_file, copy_renumbered
 from spark_lance.index.base.resolve import RowAddressRemap, RowResolver
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.create import open_segment

@@ -36,8 +36,8 @@ from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import load_shard
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import ShardManifest
-from spark_lance.table.format.addresses import offsets_of, runs_by_fragment
 from spark_lance.table.format.row_keys import KeyIndex
+from spark_lance.table.format.row_set import offsets_of, runs_by_fragment
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.scan import Filter, Scan, ScanTask

@@ -30,11 +30,11 @@ from spark_lance.io.store import Store
 from spark_lance.memwal.entries import TOMBSTONE, read_entry, rows_of, wal_fields
 from spark_lance.memwal.names import ShardPaths
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.addresses import offsets_of
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.format.paths import Naming, manifest_path
 from spark_lance.table.format.row_keys import KeyIndex
+from spark_lance.table.format.row_set import offsets_of
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS

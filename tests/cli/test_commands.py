@@ -26,7 +26,7 @@ from spark_lance.memwal.names import GRACE
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import DEFAULT_AGE
-from spark_lance.table.writing.limits import MAX_ROWS_PER_FILE
+from spark_lance.table.writing.targets import MAX_ROWS_PER_FILE
 from tests.cli.commands import OTHERS, command_names, every_command
 from tests.conftest import ROOT
 from tests.memwal.tables import make

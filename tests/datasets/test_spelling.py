@@ -44,8 +44,7 @@ def test_names_without_spark_are_in_snake_case(name: str) -> None:
 def test_names_of_tables_in_spark_are_in_camel_case() -> None:
     pytest.importorskip("pyspark")
     from spark_lance.spark.table.maintaining import Optimizing
-    from spark_lance.spark.table.merging import MergeBuilder
-    from spark_lance.spark.table.upserting import UpsertLog
+    from spark_lance.spark.table.merging import MergeBuilder, UpsertLog
 
     for kind in (spark_lance.LanceTable, MergeBuilder, UpsertLog, Optimizing):
         check_names(kind, camel_case)

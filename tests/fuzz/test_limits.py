@@ -41,8 +41,7 @@ from spark_lance.memwal.staged import StagedPiece, append_staged
 from spark_lance.proto import encodings21_pb2, table_pb2
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.new_columns import Computation
-from spark_lance.table.format.bitmaps import parse_offsets
-from spark_lance.table.format.coverage import covered_fragments, covered_ids
+from spark_lance.table.format.bitmaps import covered_fragments, covered_ids, parse_offsets
 from spark_lance.table.format.manifest import pack_manifest
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot

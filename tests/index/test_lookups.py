@@ -25,7 +25,7 @@ from spark_lance.io.handle_cache import evict_all
 from spark_lance.io.local import LocalStore
 from spark_lance.table.inserts.replace_rows import replace_rows
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.rows.update import find_rows
 from spark_lance.table.writing.write import write_fragments
 
 PART, DIM = 80 * 1024, 4

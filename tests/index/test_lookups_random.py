@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_lance import dataset
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.rows.update import find_rows
 
 INDICES = {
     "i": ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"],

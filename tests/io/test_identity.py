@@ -21,7 +21,7 @@ from spark_lance.io import store as store_module
 from spark_lance.io.identity import identity_of
 from spark_lance.io.store import STORES, open_store
 from spark_lance.table.reading import scan_task
-from spark_lance.table.versions import recent
+from spark_lance.table.versions import versions
 
 A, B = {"token": "first-token"}, {"token": "other-token"}
 ROWS = 400
@@ -108,8 +108,10 @@ def test_an_index_that_one_user_has_read_is_read_again_for_another(kind: str) ->
 def test_a_manifest_is_kept_for_those_who_have_read_it() -> None:
     first, path = open_store("counted://x/y", A)
     other, _ = open_store("counted://x/y", B)
-    assert recent._key(first, path, "t") == recent._key(open_store("counted://x/y", dict(A))[0], path, "t")
-    assert recent._key(first, path, "t") != recent._key(other, path, "t")
+    assert versions._key(first, path, "t") == versions._key(
+        open_store("counted://x/y", dict(A))[0], path, "t"
+    )
+    assert versions._key(first, path, "t") != versions._key(other, path, "t")
 
 
 def test_open_files_are_kept_for_one_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import MemWalIndexDetails
 from spark_lance.proto.transaction_pb2 import Transaction
-from spark_lance.table.commits.conflict_rules import RULES, Verdict
+from spark_lance.table.commits.conflicts import RULES, Verdict
 from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details

@@ -24,9 +24,8 @@ import pyarrow.dataset
 import spark_lance.datasets.dataset as values
 from spark_lance.compat.lance.answers import transaction_or_none, version_dict, writing_options
 from spark_lance.compat.lance.base import DatasetBase
-from spark_lance.compat.lance.changes import Changes
+from spark_lance.compat.lance.changes import Changes, MergeInsertBuilder
 from spark_lance.compat.lance.fragment import LanceFragment
-from spark_lance.compat.lance.merging import MergeInsertBuilder
 from spark_lance.compat.lance.optimize import DatasetOptimizer
 from spark_lance.compat.lance.progress import FragmentWriteProgress
 from spark_lance.compat.lance.raising import raises_os_errors

@@ -23,7 +23,7 @@ from spark_lance.datasets.fragment_metadata import (
 )
 from spark_lance.datasets.lance_schema import LanceSchema
 from spark_lance.datasets.operations import Transaction
-from spark_lance.table.writing.limits import MAX_ROWS_PER_FILE
+from spark_lance.table.writing.targets import MAX_ROWS_PER_FILE
 
 __all__ = [
     "DataFile",

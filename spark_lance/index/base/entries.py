@@ -1,10 +1,12 @@
-"""The entries of the index section, as builders and searches of indices see them.
+"""The entries of the index section, as builders and searches of indexes see them, and new segments.
 
 An index of a name may have several entries, its segments; each covers some fragments, and no fragment is
 covered twice. A segment's rows count only for fragments that it covers and that still exist in the version.
 Several indices of one kind may be on one column: a search uses one of them, see `newest_index` (vectors) and
 `first_index` (text).
 (Lance index format, manifest entry and reader duties.)
+
+A new segment has its files while it is built; a commit makes segments an index.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyroaring import BitMap
 
@@ -23,11 +26,15 @@ from spark_lance.file.base.limits import decoding
 from spark_lance.index.base.files import IndexFile
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.commit_rows import delete_on_failure
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.index_kinds import kind_of, label_of
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
+from spark_lance.table.operations.create_index import create_index_message
 from spark_lance.table.reading.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -224,3 +231,57 @@ def new_entry(
     entry.index_details.type_url = type_url
     entry.index_details.value = details
     return entry
+
+
+@contextmanager
+def new_segment(table: TableRef, number: uuid.UUID | None = None) -> Iterator[uuid.UUID]:
+    """Lend the id of a new segment while its files are written; if that fails, they are deleted.
+
+    Args:
+        table: the table.
+        number: its id, if that is chosen already.
+
+    Raises:
+        Exception: whatever the block raises.
+    """
+    segment = number or uuid.uuid4()
+    directory = index_directory(table.root, segment)
+    with delete_on_failure(partial(_empty, table, directory), Exception), decoding(directory):
+        yield segment
+
+
+def _empty(table: TableRef, directory: str) -> None:
+    table.store.delete_many(
+        [stored.path for stored in table.store.list_to_delete(directory, table.root)], table.root
+    )
+
+
+def commit_segments(
+    snapshot: Snapshot,
+    entries: Sequence[table_pb2.IndexMetadata],
+    removed: Iterable[table_pb2.IndexMetadata],
+) -> Manifest:
+    """Commit new segments and return the version that has them. Their files go if the commit fails for sure.
+
+    Args:
+        snapshot: the version that the segments were built from.
+        entries: of the new segments.
+        removed: of the segments that they take the place of.
+
+    Raises:
+        CommitOutcomeUnknownError: the version may exist; no file was deleted.
+        CommitError: the commit failed; see its subclasses.
+    """
+    operation = create_index_message(entries, removed)
+    with delete_on_failure(partial(delete_segments, snapshot.table, entries)):
+        return commit_operation(snapshot.table, operation, read_version=snapshot.version)
+
+
+def delete_segments(table: TableRef, entries: Iterable[table_pb2.IndexMetadata]) -> None:
+    """Delete the files of segments that no version names."""
+    paths = [
+        f"{index_directory(table.root, uuid.UUID(bytes=entry.uuid.uuid))}/{file.path}"
+        for entry in entries
+        for file in entry.files
+    ]
+    table.store.delete_many(paths, table.root)

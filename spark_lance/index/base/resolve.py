@@ -22,16 +22,16 @@ from pyroaring import BitMap, BitMap64
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.addresses import (
+from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.row_set import (
     FRAGMENT_ROWS,
     Addresses,
+    RowSet,
     fragments_of,
     offsets_of,
     row_addresses,
     split_address,
 )
-from spark_lance.table.format.deletion import read_deletions
-from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.indices.fragment_reuse import find_reuse_entry, read_history
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot

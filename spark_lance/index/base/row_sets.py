@@ -9,8 +9,7 @@ import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
 from spark_lance.errors import UnsupportedFormatError
-from spark_lance.table.format.addresses import address_of
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import RowSet, address_of
 
 
 def pack_sorted(numbers: npt.NDArray[np.uint64]) -> bytes:

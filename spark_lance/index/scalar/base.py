@@ -12,8 +12,8 @@ import pyarrow as pa
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.base.copies import RowAddressMap
 from spark_lance.index.base.entries import Segment
+from spark_lance.index.base.files import RowAddressMap
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.row_set import RowSet

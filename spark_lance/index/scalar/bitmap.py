@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.index.base.building import Rows, SegmentTarget
-from spark_lance.index.base.copies import RowAddressMap
-from spark_lance.index.base.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.files import IndexFile, IndexFileWriter, RowAddressMap
 from spark_lance.index.base.row_sets import pack_sorted, row_numbers
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.btree import value_order

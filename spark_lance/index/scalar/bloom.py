@@ -4,7 +4,7 @@
                          bloom_filter_data: binary
                          metadata `bloomfilter_item` ("8192"), `bloomfilter_probability` ("0.00057")
 
-Filters are split block Bloom filters, see table/rows/key_filter.py; the blocks of one are as many as its
+Filters are split block Bloom filters, see table/rows/key_lookup.py; the blocks of one are as many as its
 bytes have room for. A value's bytes are those of its number, little-endian in its own width, or of its text.
 Not exact. (Lance index format, bloom filter.)
 """
@@ -27,7 +27,7 @@ from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.scalar.zones import ZONE_FIELDS, Zone, ZoneIndex, in_runs, rows_of_zones, zones_of
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
-from spark_lance.table.rows.key_filter import filter_places, hash_strings, pack_filter
+from spark_lance.table.rows.key_lookup import filter_places, hash_strings, pack_filter
 
 FILE = "bloomfilter.lance"
 _BLOCK_BYTES = 32

@@ -24,9 +24,8 @@ import pyarrow.compute as pc
 from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.base.copies import RowAddressMap
 from spark_lance.index.base.entries import Segment
-from spark_lance.index.base.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.files import IndexFile, IndexFileWriter, RowAddressMap
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.io.cache import CACHE, CacheSection

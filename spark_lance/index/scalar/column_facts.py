@@ -4,7 +4,7 @@ An index answers here only if its segments cover every fragment of the version. 
 so are entries of rows that are gone. A table with stable row ids may keep old values under the id of a
 changed row. There only two kinds of indices answer: those that refer to rows by address, and those whose
 entries add up to the rows of the version. A question can also be limited to the rows of a condition
-(exact_rows.py).
+(full_coverage.py).
 
     leading_rows    a set of rows that holds the first n in the order of the values; read them to know these
     null_count      exact
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +30,9 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.btree import BTree, value_order
-from spark_lance.index.scalar.facts import MOST_SHARE, Bounds, Order, bounds_between, has_nan
 from spark_lance.index.scalar.full_coverage import LONGEST_RUN, FullCoverageIndex, full_coverage_indices
 from spark_lance.index.scalar.zone_map import ZoneMap
-from spark_lance.table.format.addresses import Addresses
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import Addresses, RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 
 __all__ = [
@@ -47,6 +45,59 @@ __all__ = [
     "nulls_of_zones",
     "value_counts",
 ]
+
+# Rows are not searched for if a larger share of the table would have to be read.
+MOST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Facts from an index about the values of a column; some of the values may be gone.
+
+    Attributes:
+        low, high: bounds of all values but null, as arrays of one value; None if all values are null.
+        nulls: an upper bound of the number of null rows.
+        distinct: the number of different values other than null; None if it is not known.
+    """
+
+    low: pa.Array | None
+    high: pa.Array | None
+    nulls: int
+    distinct: int | None
+
+
+@dataclass(frozen=True)
+class Order:
+    """A request for first rows: how many, which end, where nulls are sorted, among which rows."""
+
+    count: int
+    descending: bool
+    nulls: str
+    within: RowSet | None
+
+    def select(self, rows: Addresses) -> Addresses:
+        """Return the rows that the selection contains, in their order."""
+        return rows if self.within is None else rows[self.within.mask(rows)]
+
+
+def bounds_between(pairs: Sequence[tuple[Any, Any]], nulls: int, distinct: int | None) -> Bounds:
+    """Return the bounds of all values in pairs of arrays, nulls left out; see `Bounds` for the rest."""
+    chunks = [chunk for pair in pairs for part in pair for chunk in _chunks(part)]
+    values = one_array(pa.chunked_array(chunks)).drop_null() if chunks else None
+    if values is None or not len(values):
+        return Bounds(None, None, nulls, distinct)
+    order = value_order(pa.chunked_array([values]))
+    ends = [values.slice(int(order[end]), 1) for end in (0, -1)]
+    return Bounds(ends[0], ends[1], nulls, distinct)
+
+
+def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+
+
+def has_nan(values: pa.Array) -> bool:
+    """Whether there is NaN among values of any type."""
+    return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values), min_count=0).as_py())
 
 
 def leading_of_zones(index: FullCoverageIndex, order: Order) -> RowSet | None:

@@ -29,13 +29,14 @@ from spark_lance.expressions.values import plain
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.base.columns import column_values, leaf_field, top_column
-from spark_lance.index.base.commit import commit_segments, new_segment
 from spark_lance.index.base.entries import (
     Segment,
     check_extensible,
     check_name,
+    commit_segments,
     index_directory,
     new_entry,
+    new_segment,
     segments_of,
 )
 from spark_lance.index.base.resolve import RowResolver
@@ -43,7 +44,7 @@ from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.kinds import SCALAR_INDICES, scalar_kind
 from spark_lance.io.progress import report
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.index_kinds import INDEX_KINDS, label_of
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID

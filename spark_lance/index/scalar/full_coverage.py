@@ -1,4 +1,7 @@
-"""An index whose segments cover a whole version, and which of its entries are rows of that version."""
+"""Indexes whose segments cover a whole version: their entries that are rows of it.
+
+`exact_rows` are the rows for which a condition is true, where indexes know them without a look at the rows.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from spark_lance.expressions.expressions import Call, Column, Expression
 from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.pruner import ScalarPruner, covers_once
-from spark_lance.table.format.addresses import Addresses, row_addresses
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import Addresses, RowSet, row_addresses
 from spark_lance.table.reading.snapshot import Snapshot
 
 # Entries that are looked at together.
@@ -95,3 +98,31 @@ def full_coverage_indices(
     for (kind, _), parts in by_name.items():
         if covers_once(parts, present):
             yield FullCoverageIndex(snapshot, pruner.resolver, kind, tuple(parts))
+
+
+def exact_rows(snapshot: Snapshot, trees: Sequence[Expression], most_bytes: int) -> RowSet | None:
+    """Return the live rows for which all of some conditions are true; None if no index knows exactly.
+
+    Args:
+        snapshot: the version.
+        trees: the conditions, fitted to the version.
+        most_bytes: about the most bytes that may be read of the index for one part of a condition.
+
+    Raises:
+        FormatError: an index, or the table's deletions, are damaged.
+    """
+    pruner = pruner_of(snapshot)
+    answer = None if pruner is None else pruner.exact_answer(trees, snapshot.fragments, most_bytes)
+    if pruner is None or answer is None:
+        return None
+    fragments = {fragment.id: fragment for fragment in snapshot.fragments}
+    whole = [number for number, rows in answer.rows.items() if rows is None]
+    with_deletions = [number for number in answer.rows if fragments[number].HasField("deletion_file")]
+    sizes = {number: snapshot.physical_rows(fragments[number]) for number in whole}
+    deleted = {number: BitMap(pruner.resolver.deletions(number)) for number in with_deletions}
+    return answer.rows.with_sizes(sizes) - RowSet(deleted)
+
+
+def rows_without(snapshot: Snapshot, path: Sequence[str], most_bytes: int) -> RowSet | None:
+    """Return the rows that have no value in a column; None if no index knows."""
+    return exact_rows(snapshot, [Call("is_null", (Column(tuple(path)),))], most_bytes)

@@ -22,9 +22,8 @@ from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.index.base.building import Rows, SegmentTarget
-from spark_lance.index.base.copies import RowAddressMap, copy_file, copy_renumbered
 from spark_lance.index.base.entries import Segment
-from spark_lance.index.base.files import IndexFileWriter
+from spark_lance.index.base.files import IndexFileWriter, RowAddressMap, copy_file, copy_renumbered
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.text.inverted import (

@@ -25,8 +25,8 @@ from spark_lance.expressions.expressions import Call, Column, Expression, Litera
 from spark_lance.expressions.json_functions import CANDIDATE, find, is_item_key, names_of_path, parse_path
 from spark_lance.file.base.schema import Field
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.base.copies import RowAddressMap
 from spark_lance.index.base.entries import Segment
+from spark_lance.index.base.files import RowAddressMap
 from spark_lance.index.scalar import bitmap, btree, zone_map
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap

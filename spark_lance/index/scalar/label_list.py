@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_lance.expressions.expressions import Call, Column, Literal
 from spark_lance.index.base.building import Rows, SegmentTarget
-from spark_lance.index.base.copies import RowAddressMap
+from spark_lance.index.base.files import RowAddressMap
 from spark_lance.index.base.row_sets import pack_sorted, row_numbers
 from spark_lance.index.scalar.base import moved_sets
 from spark_lance.index.scalar.bitmap import FILE, Bitmap, SetsByKey, move_sets, read_sets, write_sets

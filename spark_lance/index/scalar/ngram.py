@@ -21,8 +21,7 @@ from pyroaring import BitMap64
 
 from spark_lance.errors import FormatError
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.base.copies import RowAddressMap
-from spark_lance.index.base.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.files import IndexFile, IndexFileWriter, RowAddressMap
 from spark_lance.index.base.row_sets import treemap_numbers
 from spark_lance.index.scalar.base import ScalarIndex, moved_sets
 from spark_lance.index.scalar.column_predicate import ColumnPredicate

@@ -40,9 +40,8 @@ from spark_lance.expressions.geo_functions import (
 )
 from spark_lance.file.base.schema import Field
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
-from spark_lance.index.base.copies import RowAddressMap
 from spark_lance.index.base.entries import Segment
-from spark_lance.index.base.files import IndexFile, IndexFileWriter
+from spark_lance.index.base.files import IndexFile, IndexFileWriter, RowAddressMap
 from spark_lance.index.base.row_sets import pack_sorted, row_numbers
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate

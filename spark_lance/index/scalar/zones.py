@@ -20,8 +20,7 @@ from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import FormatError
 from spark_lance.index.base.building import Rows
 from spark_lance.index.scalar.base import ScalarIndex
-from spark_lance.table.format.addresses import address_of
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import RowSet, address_of
 
 Facts = TypeVar("Facts")
 

@@ -16,13 +16,14 @@ from pyroaring import BitMap
 from spark_lance.arrow.arrays import numpy_type
 from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError
 from spark_lance.index.base.columns import column_values, leaf_field, top_column
-from spark_lance.index.base.commit import commit_segments, new_segment
 from spark_lance.index.base.entries import (
     Segment,
     check_extensible,
     check_name,
+    commit_segments,
     index_directory,
     new_entry,
+    new_segment,
     segments_of,
 )
 from spark_lance.index.base.resolve import RowResolver
@@ -52,7 +53,7 @@ from spark_lance.index.vector.storage import (
 )
 from spark_lance.io.progress import report
 from spark_lance.proto import index_pb2, table_pb2
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.scan import ROW_ID

@@ -28,17 +28,9 @@ from spark_lance.spark.schema.read_schema import find_column, narrow, resolve_pr
 from spark_lance.spark.schema.types import arrow_schema, spark_type
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.reading.change_task import (
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    FEED_COLUMNS,
-    ChangeTask,
-    feed_field,
-)
 from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import (
     ROW_OFFSET,
@@ -46,9 +38,20 @@ from spark_lance.table.reading.system_columns import (
     system_field,
     system_names,
 )
-from spark_lance.table.reading.version_changes import INSERT, ChangedRows, before_append, changes_of
+from spark_lance.table.reading.version_changes import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    FEED_COLUMNS,
+    INSERT,
+    ChangedRows,
+    ChangeTask,
+    before_append,
+    changes_of,
+    feed_field,
+)
 from spark_lance.table.schema.history import PastColumn, Step, before
-from spark_lance.table.versions.walk import Walk
+from spark_lance.table.versions.resolve import Walk
 
 _FEED_TYPES = {
     CHANGE_TYPE: st.StringType(),

@@ -30,8 +30,7 @@ from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.versions.resolve import VersionRef, version_at
-from spark_lance.table.versions.walk import Walk, version_from
+from spark_lance.table.versions.resolve import VersionRef, Walk, version_at, version_from
 
 _AT_ONCE = 32
 

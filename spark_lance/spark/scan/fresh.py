@@ -27,7 +27,7 @@ from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.spark.worker.read import TaskRows
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.reading.pieces import in_batches
+from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.versions.resolve import VersionRef
 
 

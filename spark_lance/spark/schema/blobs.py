@@ -32,9 +32,9 @@ from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, REFERENCE, r
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.proto import table_pb2
 from spark_lance.spark.schema.types import field_type, spark_field, spark_type
-from spark_lance.table.format.addresses import fragments_of
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import fragments_of
 from spark_lance.table.reading.blob_sources import FileOf, data_files, map_blobs, with_source
 from spark_lance.table.reading.blobs import BlobFile, open_blobs
 

@@ -42,8 +42,14 @@ from spark_lance.spark.scan.predicates import conjunction_of
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field, without_defaults
 from spark_lance.spark.schema.string_types import has_collation
-from spark_lance.spark.schema.types import arrow_schema, covers, field_type, spark_field, spark_type
-from spark_lance.spark.schema.variants import without_variants
+from spark_lance.spark.schema.types import (
+    arrow_schema,
+    covers,
+    field_type,
+    spark_field,
+    spark_type,
+    without_variants,
+)
 from spark_lance.spark.sink.table_columns import (
     check_columns,
     check_known,
@@ -56,9 +62,8 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.inserts.replace_partitions import PartitionMatch
 from spark_lance.table.inserts.write_plan import WritePlan, find_latest, plan_write
-from spark_lance.table.writing.align import Aligner
+from spark_lance.table.writing.align import Aligner, TypeDifference, rows_do_not_fit
 from spark_lance.table.writing.compression import compressed
-from spark_lance.table.writing.differences import TypeDifference, rows_do_not_fit
 
 # Options that name the rows that an overwrite replaces.
 _REPLACING = ("replaceWhere", "replaceUsing", "replaceOn")

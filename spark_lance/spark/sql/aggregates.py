@@ -29,7 +29,7 @@ import pyspark.sql.types as st
 
 from spark_lance.arrow.arrays import one_array
 from spark_lance.index.scalar.column_facts import bounds_of, null_count, value_counts
-from spark_lance.index.scalar.exact_rows import rows_without
+from spark_lance.index.scalar.full_coverage import rows_without
 from spark_lance.spark.options.options import check_batch
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.convert import BatchConverter

@@ -23,7 +23,7 @@ from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.inserts.publish_branch import MAIN, publish_branch
 from spark_lance.table.maintenance.retention import min_retention
-from spark_lance.table.reading.change_task import FEED_COLUMNS
+from spark_lance.table.reading.version_changes import FEED_COLUMNS
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.resolve import version_at
 from spark_lance.table.versions.retention import drop_expired_refs

@@ -23,8 +23,8 @@ from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.procedure import Parameter, Procedure
 from spark_lance.spark.sql.tables import table_at
 from spark_lance.spark.table.table import LanceTable
+from spark_lance.table.commits.commit import retry_operation, retry_policy
 from spark_lance.table.commits.commit_rows import commit_row_changes
-from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import (

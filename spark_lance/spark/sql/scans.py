@@ -30,7 +30,7 @@ from spark_lance.expressions.expressions import Expression
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.index.scalar.column_facts import leading_rows
-from spark_lance.index.scalar.exact_rows import exact_rows
+from spark_lance.index.scalar.full_coverage import exact_rows
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.spark.driver.interpreters import check_package
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options

@@ -43,15 +43,16 @@ from spark_lance.spark.schema.types import spark_type
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, inside, is_path
 from spark_lance.spark.sql.evolution import (
     check_evolution,
+    column_changes,
     fields_along,
     fitting_type,
     is_supported,
     match_name,
     merged_schema,
     parse_type,
+    replaces_columns,
 )
 from spark_lance.spark.sql.properties import fixed_properties
-from spark_lance.spark.sql.replace_columns import column_changes, replaces_columns
 from spark_lance.spark.table.constraints import add_constraint
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
@@ -60,7 +61,7 @@ from spark_lance.table.format.reserved_names import check_settings
 from spark_lance.table.metadata import METADATA_TABLES
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import nameable
-from spark_lance.table.rows.delete import delete_rows
+from spark_lance.table.rows.update import delete_rows
 from spark_lance.table.schema.constraints import Constraint
 from spark_lance.table.schema.defaults import EXISTS_DEFAULT
 from spark_lance.table.schema.keys import check_droppable

@@ -43,9 +43,8 @@ from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.version_changes import DELETE, INSERT, POSTIMAGE, ChangedRows
-from spark_lance.table.versions.resolve import VersionRef
+from spark_lance.table.versions.resolve import VersionRef, Walk, version_from
 from spark_lance.table.versions.versions import latest_version
-from spark_lance.table.versions.walk import Walk, version_from
 
 _FORMAT = 1
 # Versions that change nothing cost a look at their manifests.

@@ -1,9 +1,10 @@
-"""The base of every part of `LanceTable`: a session, a path and its options."""
+"""The base of every part of `LanceTable`: a session, a path and options; and reads for changes of rows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.spelling import OneSpelling
@@ -12,7 +13,10 @@ from spark_lance.io.store import open_store
 from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
 from spark_lance.spark.table.constraints import evaluate_with
+from spark_lance.spark.table.expressions import Expression, columns_option, needed_columns
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
 from spark_lance.table.versions.versions import load_latest
 
 if TYPE_CHECKING:
@@ -70,3 +74,66 @@ class TableBase(OneSpelling):
         check_running(self.spark)
         reader = self.spark.read.format("lance").options(**self.options)
         return reader.options(**{name: str(value) for name, value in options.items()}).load(self.path)
+
+
+# From this many fragments or rows on, changed rows are brought together before they are written: every task
+# of a large scan may find some, and each would write a small file.
+_MANY_FRAGMENTS = 64
+_MANY_ROWS = 1 << 25
+_FRAGMENT = "__lance_fragment"
+
+
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    """Return a frame without further columns."""
+    return frame
+
+
+@dataclass(frozen=True)
+class WithSubqueryColumns:
+    """Functions that add columns to frames, for expressions that use more than the stored columns.
+
+    Attributes:
+        table: adds the columns that a row of the table determines.
+        pairs: adds the columns that only a joined pair of a table row and a source row determines.
+    """
+
+    table: Callable[[DataFrame], DataFrame] = _as_it_is
+    pairs: Callable[[DataFrame], DataFrame] = _as_it_is
+
+
+AS_THEY_ARE = WithSubqueryColumns()
+
+
+def read_needed(
+    table: TableBase, manifest: Manifest, expressions: list[Expression], condition: str | None = None
+) -> DataFrame:
+    """Return a version's row addresses with the columns that expressions need, under the table's alias.
+
+    Args:
+        table: the table.
+        manifest: the version.
+        expressions: what the caller computes.
+        condition: in the words of the read option `filter`; only rows that meet it.
+    """
+    existing = [field.name for field in manifest.schema.fields]
+    system = [name for name in SYSTEM_COLUMNS if name not in existing]
+    names = needed_columns([*existing, *system], expressions, table.aliased)
+    if len(names) == len(existing) + len(system):
+        names = existing
+    columns = list(dict.fromkeys([*names, ROW_ADDRESS]))
+    only = {} if condition is None else {"filter": condition}
+    frame = table.read(version=manifest.version, columns=columns_option(columns), **only)
+    return frame if table.aliased is None else frame.alias(table.aliased)
+
+
+def few_partitions(frame: DataFrame, manifest: Manifest, functions: Any) -> DataFrame:
+    """Bring rows of one fragment together, in as many partitions as their bytes call for, if there are many.
+
+    The frame has the columns of `ChangeRows`, `action` and `address` first.
+    """
+    rows = sum(fragment.physical_rows for fragment in manifest.fragments)
+    if len(manifest.fragments) < _MANY_FRAGMENTS and rows < _MANY_ROWS:
+        return frame
+    number = functions.shiftright(functions.col("address"), 32)
+    gathered = frame.withColumn(_FRAGMENT, number).hint("rebalance", functions.col(_FRAGMENT))
+    return gathered.sortWithinPartitions("action", "address").drop(_FRAGMENT)

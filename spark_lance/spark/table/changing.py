@@ -17,7 +17,13 @@ from spark_lance.spark.base.compat import java_class, java_frame, jvm_view
 from spark_lance.spark.driver.jobs import collect_answers, local_bytes
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.assignments import Assignments
-from spark_lance.spark.table.base import TableBase
+from spark_lance.spark.table.base import (
+    AS_THEY_ARE,
+    TableBase,
+    WithSubqueryColumns,
+    few_partitions,
+    read_needed,
+)
 from spark_lance.spark.table.expressions import (
     Expression,
     analysed,
@@ -28,7 +34,6 @@ from spark_lance.spark.table.expressions import (
     text_of,
     types_of,
 )
-from spark_lance.spark.table.reading import AS_THEY_ARE, WithSubqueryColumns, few_partitions, read_needed
 from spark_lance.spark.table.row_commits import (
     Attempt,
     Changed,
@@ -37,8 +42,8 @@ from spark_lance.spark.table.row_commits import (
 from spark_lance.spark.table.row_tasks import Action, ChangeRows, MarkRows
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
-from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_rewrites import check_movable
+from spark_lance.table.rows.update import find_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

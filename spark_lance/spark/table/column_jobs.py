@@ -37,10 +37,9 @@ from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
-from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
+from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation, retry_operation
 from spark_lance.table.commits.commit_options import commit_options
-from spark_lance.table.commits.discard import delete_on_failure
-from spark_lance.table.commits.retry_operation import retry_operation
+from spark_lance.table.commits.commit_rows import delete_on_failure
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest

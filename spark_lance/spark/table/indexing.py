@@ -22,8 +22,14 @@ from spark_lance.datasets.index import known_indices
 from spark_lance.datasets.spelling import snake_options
 from spark_lance.errors import IndexNotFoundError
 from spark_lance.index.base.columns import leaf_field
-from spark_lance.index.base.commit import commit_segments, delete_segments, new_segment
-from spark_lance.index.base.entries import Segment, check_name, index_directory
+from spark_lance.index.base.entries import (
+    Segment,
+    check_name,
+    commit_segments,
+    delete_segments,
+    index_directory,
+    new_segment,
+)
 from spark_lance.index.scalar.create import build_segment, indexed_field
 from spark_lance.index.scalar.kinds import scalar_kind
 from spark_lance.index.vector.build import (
@@ -49,8 +55,8 @@ from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.jobs import map_tasks
 from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.table.base import TableBase
-from spark_lance.table.commits.discard import delete_on_failure
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.commits.commit_rows import delete_on_failure
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
 
 if TYPE_CHECKING:

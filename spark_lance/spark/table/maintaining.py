@@ -48,8 +48,8 @@ from spark_lance.spark.table.expressions import (
     functions_of,
     needed_columns,
 )
-from spark_lance.table.commits.discard import delete_on_failure
-from spark_lance.table.commits.retry_operation import retry_operation
+from spark_lance.table.commits.commit import retry_operation
+from spark_lance.table.commits.commit_rows import delete_on_failure
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.maintenance.cluster import (
     ClusterPart,
@@ -63,8 +63,8 @@ from spark_lance.table.maintenance.cluster import (
 from spark_lance.table.maintenance.compact import compact_table, execute_all
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
-from spark_lance.table.maintenance.repair import repair
 from spark_lance.table.maintenance.retention import guarded_age, min_retention, table_retention
+from spark_lance.table.maintenance.verify import repair
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, system_names

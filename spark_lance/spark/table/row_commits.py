@@ -25,17 +25,15 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.table.row_tasks import TaskAnswer
-from spark_lance.table.commits.commit import SYSTEM_ENV
+from spark_lance.table.commits.commit import SYSTEM_ENV, retry_operation
 from spark_lance.table.commits.commit_rows import commit_row_changes
-from spark_lance.table.commits.retry_operation import retry_operation
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.format.addresses import address_of
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import DATA_DIR
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import RowSet, address_of
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
-from spark_lance.table.rows.key_filter import KeyFilter, key_filter
+from spark_lance.table.rows.key_lookup import KeyFilter, key_filter
 from spark_lance.table.rows.row_rewrites import commit_moves
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from pyroaring import BitMap
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.file.base.schema import Schema
 from spark_lance.spark.schema.string_types import DeclaredTypeChecks
-from spark_lance.table.format.addresses import Addresses, address_of, offsets_of, runs_by_fragment
+from spark_lance.table.format.row_set import Addresses, address_of, offsets_of, runs_by_fragment
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot, SnapshotRef
-from spark_lance.table.rows.key_filter import key_filter, key_hashes
+from spark_lance.table.rows.key_lookup import key_filter, key_hashes
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, whole_rows, write_moved
 from spark_lance.table.writing.align import Aligner
 

@@ -44,10 +44,9 @@ from spark_lance.spark.table.maintaining import (
     repair_frame,
     vacuum,
 )
-from spark_lance.spark.table.merging import MergeBuilder
+from spark_lance.spark.table.merging import MergeBuilder, UpsertLog, compact_logs
 from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, policy
 from spark_lance.spark.table.searching import TableSearches
-from spark_lance.spark.table.upserting import UpsertLog, compact_logs
 from spark_lance.table.versions.ages import age_of_hours
 from spark_lance.table.versions.resolve import MAIN, Reference, version_at
 

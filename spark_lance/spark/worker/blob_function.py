@@ -13,14 +13,98 @@ From Spark 4.1 on it works on batches: the ranges in one file are fetched togeth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyspark.sql.functions as sf
 import pyspark.sql.types as st
 
+from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.file.blob_references import BLOB_SOURCE, REFERENCE, runs_of
+from spark_lance.io.base_options import ALLOWED_BASES, read_base_options
+from spark_lance.io.local import LocalStore
 from spark_lance.spark.worker.failures import one_line
+from spark_lance.table.reading.blob_sources import BlobSources
+
+# Rows hold no options, so the environment of the workers lists the places of external blobs.
+BASES_VARIABLE = "LANCE_ALLOWED_BASES"
+_BATCH_BYTES = 16 << 20
+_ARGUMENTS = 3
+# Files of tables never change, objects outside of them may.
+_KEPT_SECONDS = 10.0
+
+_kept: tuple[float, BlobSources] | None = None
+
+
+def blob_ranges(blobs: pa.Array, numbers: Sequence[pa.Array]) -> Iterator[pa.Array]:
+    """Yield the bytes of blobs, in batches of about 16 MiB.
+
+    Args:
+        blobs: descriptions with their sources, or bytes.
+        numbers: offsets and lengths, neither, or offsets alone.
+
+    Raises:
+        OptionError: an offset or a length is negative, or there are too many arguments.
+        OptionTypeError: what is given is no blob.
+        BlobSourceError, FormatError: the bytes are not where a description says.
+    """
+    if len(numbers) >= _ARGUMENTS:
+        raise OptionError(
+            f"lance_blob takes a blob, an offset and a length, not {len(numbers) + 1} arguments"
+        )
+    valid = blobs.is_valid()
+    counts = []
+    for name, array in zip(("offset", "length"), numbers, strict=False):
+        if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
+            raise OptionTypeError(f"the {name} of lance_blob is a whole number, not {array.type}")
+        valid = pc.and_(valid, array.is_valid())
+        counts.append(pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False))
+        if len(array) and counts[-1].min() < 0:
+            raise OptionError(f"the {name} of lance_blob is 0 or more, not {counts[-1].min()}")
+    references = pc.if_else(valid, _references(blobs), pa.scalar(None, REFERENCE))
+    starts = counts[0] if counts else np.zeros(len(blobs), np.int64)
+    sources = _sources()
+    sizes = np.maximum(sources.sizes(references) - starts, 0)
+    if len(counts) > 1:
+        sizes = np.minimum(sizes, counts[1])
+    for start, stop in runs_of(sizes, _BATCH_BYTES) if len(sizes) else ((0, 0),):
+        contents = sources.read(references[start:stop], starts[start:stop], sizes[start:stop])
+        yield contents.cast(pa.binary())
+
+
+def _references(blobs: pa.Array) -> pa.Array:
+    """Return what is given as references; plain bytes as those that hold them."""
+    fields = {}
+    if pa.types.is_binary(blobs.type) or pa.types.is_large_binary(blobs.type):
+        fields["data"] = blobs
+    elif pa.types.is_struct(blobs.type) and blobs.type.get_field_index(BLOB_SOURCE) >= 0:
+        fields = {field.name: pc.struct_field(blobs, field.name) for field in blobs.type}
+    elif not pa.types.is_null(blobs.type):
+        raise OptionTypeError(
+            f"lance_blob takes a blob column, as descriptions with {BLOB_SOURCE} or as bytes, "
+            f"not {blobs.type}"
+        )
+    parts = [
+        fields[part.name].cast(part.type) if part.name in fields else pa.nulls(len(blobs), part.type)
+        for part in REFERENCE
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(REFERENCE), mask=blobs.is_null())
+
+
+def _sources() -> BlobSources:
+    """Return what finds blobs, which this process keeps for some seconds."""
+    global _kept
+    now = time.monotonic()
+    if _kept is None or now - _kept[0] > _KEPT_SECONDS:
+        allowed = os.environ.get(BASES_VARIABLE, "")
+        _kept = now, BlobSources(LocalStore(bases=read_base_options({ALLOWED_BASES: allowed})))
+    return _kept[1]
+
 
 BLOB_FUNCTION = "lance_blob"
 
@@ -41,7 +125,7 @@ def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Arr
         OptionTypeError: what is given is no blob.
         BlobSourceError, FormatError: the bytes are not where a description says.
     """
-    from spark_lance.spark.worker.blob_ranges import blob_ranges
+    from spark_lance.spark.worker.blob_function import blob_ranges
 
     with one_line():
         # Spark reads from the types how it is to call this, and gives the array itself if it is the only one.
@@ -52,7 +136,7 @@ def batches_of_bytes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Arr
 
 def bytes_of_row(blob: Any, *numbers: int | None) -> bytes | None:
     """Return the bytes for one row; errors as `batches_of_bytes`."""
-    from spark_lance.spark.worker.blob_ranges import blob_ranges
+    from spark_lance.spark.worker.blob_function import blob_ranges
 
     with one_line():
         plain = isinstance(blob, bytes | bytearray)

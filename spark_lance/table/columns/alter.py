@@ -26,18 +26,23 @@ from spark_lance.table.columns.evolve import (
 )
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
-from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
-from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
+from spark_lance.table.commits.commit import (
+    CONFLICT_RETRIES,
+    SYSTEM_ENV,
+    CommitEnv,
+    commit_operation,
+    retry_operation,
+)
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.operations.project import drop_idle_files, project_message
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.schema.casts import cast_column
 from spark_lance.table.schema.changes import (
     Alteration,
     Casts,
     alter_fields,
+    cast_column,
     drop_fields,
     move_field,
     schema_protos,

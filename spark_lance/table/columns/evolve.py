@@ -25,9 +25,14 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.new_columns import Computation, Stream
-from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
-from spark_lance.table.commits.discard import delete_on_failure
-from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
+from spark_lance.table.commits.commit import (
+    CONFLICT_RETRIES,
+    SYSTEM_ENV,
+    CommitEnv,
+    commit_operation,
+    retry_operation,
+)
+from spark_lance.table.commits.commit_rows import delete_on_failure
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import MEM_WAL

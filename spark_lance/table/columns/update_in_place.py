@@ -22,8 +22,13 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.columns.evolve import BATCH_BYTES, BATCH_ROWS, ColumnFiles, with_files
 from spark_lance.table.columns.new_columns import Join
-from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
-from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
+from spark_lance.table.commits.commit import (
+    CONFLICT_RETRIES,
+    SYSTEM_ENV,
+    CommitEnv,
+    commit_operation,
+    retry_operation,
+)
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID

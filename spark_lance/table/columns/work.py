@@ -28,9 +28,9 @@ from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.table.columns.finished import Finished, JobRecords
-from spark_lance.table.format.addresses import Addresses, offsets_of, runs_by_fragment
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.row_set import Addresses, offsets_of, runs_by_fragment
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.scan import ScanTask

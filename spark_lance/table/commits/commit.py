@@ -11,6 +11,8 @@ rows twice.
 The store may lose its answer. So after every put that did not plainly succeed, the version is read back: if
 it carries our uuid, the commit is ours. If that cannot be decided, `CommitOutcomeUnknownError` is raised, and
 nothing may be deleted: the commit may have landed or may land later.
+
+`retry_operation` runs a whole operation again, from the newest version, if its input has changed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -31,6 +34,7 @@ from spark_lance.errors import (
     FormatError,
     LanceError,
     RetriesExhaustedError,
+    RetryableConflictError,
     StoreError,
     VersionNotFoundError,
 )
@@ -42,25 +46,28 @@ from spark_lance.table.commits.commit_options import current_options
 from spark_lance.table.commits.idempotent_writes import (
     IdempotentWrite,
 )
-from spark_lance.table.commits.pending import (
+from spark_lance.table.commits.proposal import (
     SYSTEM_ENV,
     CommitEnv,
     CommittedVersion,
     PendingCommit,
+    builder_of,
+    propose_first,
+    propose_next,
     unknown_outcome,
 )
-from spark_lance.table.commits.proposal import builder_of, propose_first, propose_next
 from spark_lance.table.commits.row_changes import RowChanges
+from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest, pack_manifest, read_manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
-from spark_lance.table.versions.auto_cleanup import after_commit
+from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.versions.cleanup import after_commit
 from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
-from spark_lance.table.versions.recent import remember
-from spark_lance.table.versions.versions import load_version, write_hint
+from spark_lance.table.versions.versions import load_latest, load_version, remember, write_hint
 
 __all__ = [
     "SYSTEM_ENV",
@@ -69,6 +76,51 @@ __all__ = [
     "create_first_version",
     "create_table",
 ]
+
+CONFLICT_RETRIES = RetryPolicy(attempts=10)
+
+Result = TypeVar("Result")
+
+
+def retry_policy() -> RetryPolicy:
+    """Return how often and how patiently to run again, if the user of `commit_options` has a say in it."""
+    said = current_options().retry
+    return CONFLICT_RETRIES if said == RetryPolicy() else said
+
+
+def retry_operation(
+    snapshot: Snapshot,
+    attempt: Callable[[Snapshot], Result],
+    policy: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
+) -> Result:
+    """Return the result of an attempt on a version; after each conflict, try again on the newest version.
+
+    Args:
+        snapshot: the version that the first attempt is computed from.
+        attempt: computes the operation from a version and commits it; it leaves nothing behind if it fails.
+        policy: how often and how patiently to try again.
+        env: clock, sleep and random numbers.
+
+    Raises:
+        RetryableConflictError: other writers were in the way each time.
+        UnsupportedFormatError: the table needs a feature that is not written here.
+    """
+    deadline = env.monotonic() + policy.total_seconds
+    for wait in chain([None], policy.delays(env.random)):
+        if wait is not None:
+            if env.monotonic() + wait > deadline:
+                break
+            env.sleep(wait)
+            snapshot = snapshot.at(load_latest(snapshot.table))
+        manifest = snapshot.manifest
+        check_writable(manifest.message, manifest.path, manifest.facts)
+        try:
+            return attempt(snapshot)
+        except RetryableConflictError as error:
+            conflict = error
+    raise conflict
+
 
 logger = logging.getLogger(__name__)
 

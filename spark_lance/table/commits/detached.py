@@ -19,8 +19,14 @@ from google.protobuf.message import Message
 
 from spark_lance.errors import CommitOutcomeUnknownError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.pending import SYSTEM_ENV, CommitEnv, PendingCommit
-from spark_lance.table.commits.proposal import build_on, builder_of, propose_next
+from spark_lance.table.commits.proposal import (
+    SYSTEM_ENV,
+    CommitEnv,
+    PendingCommit,
+    build_on,
+    builder_of,
+    propose_next,
+)
 from spark_lance.table.format.manifest import Manifest, pack_manifest
 from spark_lance.table.format.paths import Naming, detached_path, is_detached, manifest_path
 from spark_lance.table.format.table_ref import TableRef

@@ -47,8 +47,7 @@ from spark_lance.table.format.reserved_names import APPLIED_WRITES
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.versions.ages import parse_duration
-from spark_lance.table.versions.torn import is_set_aside, read_whole
-from spark_lance.table.versions.versions import list_versions
+from spark_lance.table.versions.versions import is_set_aside, list_versions, read_whole
 
 __all__ = [
     "APPLIED_WRITES",

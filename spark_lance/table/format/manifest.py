@@ -37,8 +37,7 @@ from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.features import RETIRED_V2_MARK, STABLE_ROW_IDS
-from spark_lance.table.format.fragment_facts import FragmentFacts
+from spark_lance.table.format.features import RETIRED_V2_MARK, STABLE_ROW_IDS, FragmentFacts
 from spark_lance.table.format.paths import Naming
 
 MAX_INLINE_TRANSACTION = 20 * 1024 * 1024

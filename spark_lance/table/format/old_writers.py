@@ -26,7 +26,7 @@ from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.features import MIXED_FILE_VERSIONS

@@ -1,6 +1,6 @@
-"""A set of rows of a table, by fragment: what an index finds, a scan reads, or an operation deletes.
+"""Row addresses, and sets of rows by fragment: what an index finds, a scan reads, or an operation deletes.
 
-Its stored form, which scalar indices have in their files, is a Roaring bitmap for each fragment:
+The stored form of a set, which scalar indices have in their files, is a Roaring bitmap for each fragment:
 
     u32 number of fragments
     per fragment, by ascending id:  u32 fragment id, u32 size, a portable 32-bit Roaring bitmap of that size
@@ -8,12 +8,16 @@ Its stored form, which scalar indices have in their files, is a Roaring bitmap f
 A row's number is a row address, the fragment id in its upper and the physical offset in its lower half.
 Tables with stable row ids have ids cut in the same way. Size 0 means every row of the fragment.
 Numbers are little-endian. (Lance index format, row address tree map. The 64-bit Roaring format is another.)
+
+A row address is `fragment id << 32 | physical row`, uint64. Stable row ids are plain numbers: functions that
+take addresses apart or group them are for addresses alone.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,14 +25,51 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
-from spark_lance.table.format.addresses import (
-    Addresses,
-    Offsets,
-    fragments_of,
-    offsets_of,
-    row_addresses,
-    runs_by_fragment,
-)
+
+Addresses = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.uint32]
+
+_BITS = 32
+_SHIFT = np.uint64(_BITS)
+# No fragment has more rows.
+FRAGMENT_ROWS = 1 << _BITS
+
+
+def address_of(fragment: int, offset: int) -> int:
+    """Return the address of one row."""
+    return fragment << _BITS | offset
+
+
+def split_address(address: int) -> tuple[int, int]:
+    """Return the fragment and the physical row of one address."""
+    return address >> _BITS, address & (FRAGMENT_ROWS - 1)
+
+
+def row_addresses(fragment: int, offsets: npt.NDArray[np.integer[Any]]) -> Addresses:
+    """Return the addresses of physical rows of a fragment."""
+    addresses: Addresses = offsets.astype(np.uint64) | np.uint64(fragment << _BITS)
+    return addresses
+
+
+def fragments_of(addresses: Addresses) -> Addresses:
+    """Return the fragment of each address."""
+    fragments: Addresses = addresses >> _SHIFT
+    return fragments
+
+
+def offsets_of(addresses: Addresses) -> Offsets:
+    """Return the physical row of each address."""
+    return addresses.astype(np.uint32)
+
+
+def runs_by_fragment(addresses: Addresses) -> Iterator[tuple[int, slice]]:
+    """Yield the runs of addresses of one fragment, and the fragment of each."""
+    fragments = fragments_of(addresses)
+    bounds = [0, *(np.flatnonzero(np.diff(fragments)) + 1).tolist(), len(fragments)]
+    for start, stop in pairwise(bounds):
+        if stop > start:
+            yield int(fragments[start]), slice(start, stop)
+
 
 _COUNT = struct.Struct("<I")
 _ENTRY = struct.Struct("<II")

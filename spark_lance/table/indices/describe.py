@@ -19,7 +19,7 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.format.bases import Bases
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.index_kinds import kind_of, label_of
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.indices.fragment_reuse import read_history, with_present_coverage

@@ -32,7 +32,7 @@ from spark_lance.io.store import join
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import INDICES_DIR
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL

@@ -23,7 +23,7 @@ from spark_lance.table.operations.next_version import Stamp, finish_version, sta
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
-from spark_lance.table.writing.location import check_location
+from spark_lance.table.writing.targets import check_location
 
 
 def clone(source: Manifest, operation: transaction_pb2.Transaction.Clone, stamp: Stamp) -> Manifest:

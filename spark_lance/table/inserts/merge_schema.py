@@ -16,8 +16,7 @@ import pyarrow as pa
 from spark_lance.errors import IncompatibleConflictError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import table_pb2
-from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
+from spark_lance.table.commits.commit import commit_operation, retry_operation, retry_policy
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.merge import merge_message
 from spark_lance.table.reading.snapshot import Snapshot

@@ -22,9 +22,8 @@ from spark_lance.expressions.values import plain
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.format.addresses import Offsets, offsets_of
 from spark_lance.table.format.row_keys import KeyIndex
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 

@@ -19,14 +19,13 @@ import pyarrow.compute as pc
 from spark_lance.errors import IncompatibleConflictError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.format.addresses import Offsets, offsets_of
 from spark_lance.table.format.partition_bounds import FieldBounds, ordinal, single_partition
 from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.row_keys import KeyIndex
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rows.key_filter import KeyFilter, key_filter
+from spark_lance.table.rows.key_lookup import KeyFilter, key_filter
 
 __all__ = ["PartitionKeys", "PartitionMatch", "partition_counts"]
 

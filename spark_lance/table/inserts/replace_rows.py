@@ -19,14 +19,13 @@ from spark_lance.expressions.expressions import Expression
 from spark_lance.expressions.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
+from spark_lance.table.commits.commit import retry_operation, retry_policy
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
-from spark_lance.table.commits.retry_operation import retry_operation, retry_policy
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.format.addresses import Offsets, offsets_of
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_keys import KeyIndex, check_key_type
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
 from spark_lance.table.inserts.merge_schema import renumbered
 from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.inserts.replace_partitions import PartitionMatch
@@ -34,10 +33,9 @@ from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rows.find_rows import find_rows
-from spark_lance.table.rows.key_filter import KeyFilter, key_filter
-from spark_lance.table.rows.key_lookup import key_tasks
-from spark_lance.table.writing.differences import row_text
+from spark_lance.table.rows.key_lookup import KeyFilter, key_filter, key_tasks
+from spark_lance.table.rows.update import find_rows
+from spark_lance.table.writing.align import row_text
 
 __all__ = ["KeyMatch", "RowCheck", "replace_matches", "replace_rows"]
 

@@ -20,7 +20,7 @@ from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
-from spark_lance.table.commits.discard import delete_on_failure
+from spark_lance.table.commits.commit_rows import delete_on_failure
 from spark_lance.table.commits.idempotent_writes import AppliedWrites, IdempotentWrite
 from spark_lance.table.format.bases import BasePath, Bases, numbered
 from spark_lance.table.format.features import check_writable
@@ -38,7 +38,7 @@ from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.schema.keys import check_keys, primary_key
 from spark_lance.table.versions.versions import load_latest, load_version
 from spark_lance.table.writing.align import Aligner, check_added_names
-from spark_lance.table.writing.location import check_location
+from spark_lance.table.writing.targets import check_location
 from spark_lance.table.writing.write import delete_fragment_files
 
 __all__ = ["MODES", "WritePlan", "commit_or_discard", "commit_write", "find_latest", "plan_write"]

@@ -27,14 +27,14 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
-from spark_lance.table.format.addresses import row_addresses
 from spark_lance.table.format.deletion import keep_mask
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.lineage import LINEAGE_COLUMNS, SPILL, give_lineage, mark_spilled, with_lineage
-from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
 from spark_lance.table.reading.take import take_addresses

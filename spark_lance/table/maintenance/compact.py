@@ -28,7 +28,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.io.progress import part_of, report
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
-from spark_lance.table.commits.discard import delete_on_failure
+from spark_lance.table.commits.commit_rows import delete_on_failure
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL

@@ -20,14 +20,14 @@ from pyroaring import BitMap
 from spark_lance.errors import OptionError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partition_bounds import single_partition
 from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.indices.fragment_reuse import with_present_coverage
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
+from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 
 CONFIG_PREFIX = "lance.compaction."
 _MODES = ("reencode", "try_binary_copy", "force_binary_copy")

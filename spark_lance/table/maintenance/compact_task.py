@@ -44,7 +44,7 @@ from spark_lance.table.format.partition_bounds import merged_bounds_text
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.indices.fragment_reuse import pack_addresses
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
-from spark_lance.table.reading.blob_values import blob_values
+from spark_lance.table.reading.blobs import blob_values
 from spark_lance.table.reading.fragment import fixed_width, physical_rows
 from spark_lance.table.reading.lineage import (
     LINEAGE_COLUMNS,
@@ -54,9 +54,8 @@ from spark_lance.table.reading.lineage import (
     mark_spilled,
     with_lineage,
 )
-from spark_lance.table.reading.pieces import in_batches
 from spark_lance.table.reading.row_lookup import by_blob_bytes
-from spark_lance.table.reading.scan_task import ScanTask
+from spark_lance.table.reading.scan_task import ScanTask, in_batches
 from spark_lance.table.writing.write import delete_fragment_files, write_fragments
 
 # In 2.0 a struct has a page of its own for the whole file.

@@ -1,4 +1,4 @@
-"""Check a table: all files of a version exist, can be read, and agree with each other.
+"""Check a table, whose files must exist, be readable and agree with each other; and repair torn manifests.
 
 The checks, in this order:
 
@@ -12,6 +12,10 @@ The checks, in this order:
 
 A finding of level "damage" means that rows are lost, or a guarantee of the format. A "warning" is about a
 smaller loss, such as the record of a commit. A "note" is not a fault.
+
+A repair undoes the damage of a power failure: it moves torn manifests aside. If the newest manifest is torn,
+the newest whole version is restored first, under the next free number. So the number of the torn file is
+never used twice. Other engines find a whole newest version from then on. Nothing is deleted.
 """
 
 from __future__ import annotations
@@ -28,16 +32,17 @@ from pyroaring import BitMap, BitMap64
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.io.store import join
-from spark_lance.proto import table_pb2
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.proto import table_pb2, transaction_pb2
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.data_files import known_size
 from spark_lance.table.format.deletion import keep_mask
-from spark_lance.table.format.manifest import read_manifest
+from spark_lance.table.format.manifest import Manifest, read_manifest
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.indices.describe import describe_indices
-from spark_lance.table.reading.blob_values import blob_values
+from spark_lance.table.reading.blobs import blob_values
 from spark_lance.table.reading.lineage import fragment_lineage
 from spark_lance.table.reading.row_lookup import by_blob_bytes
 from spark_lance.table.reading.scan import ScanTask
@@ -45,7 +50,46 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup
 from spark_lance.table.versions.ref_files import list_tags
-from spark_lance.table.versions.versions import find_version, latest_version, list_versions
+from spark_lance.table.versions.versions import (
+    find_version,
+    latest_version,
+    list_versions,
+    load_newest,
+    set_aside,
+)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """The result of a repair.
+
+    Attributes:
+        manifest: the newest version.
+        restored: the version that was made the newest one again; None if the newest one was whole.
+        moved: where the torn manifests are now.
+    """
+
+    manifest: Manifest
+    restored: int | None
+    moved: Sequence[str]
+
+
+def repair(table: TableRef) -> Repair:
+    """Move torn manifests of a line aside; if the newest is torn, restore the newest whole version first.
+
+    Raises:
+        TornManifestError: no version is whole.
+        CommitError: the restore failed; see its subclasses. Nothing was moved.
+        OSError: the store failed; what has been moved stays moved.
+    """
+    newest = load_newest(table)
+    manifest, restored = newest.manifest, None
+    if newest.highest_number > manifest.version:
+        restored = manifest.version
+        operation = transaction_pb2.Transaction.Restore(version=restored)
+        manifest = commit_operation(table, operation, read_version=restored)
+    return Repair(manifest, restored, set_aside(table))
+
 
 _TABLE_BYTES = 32 << 20
 _BLOB_BYTES = 16 << 20

@@ -21,8 +21,7 @@ from spark_lance.table.metadata.operations import live_rows, metrics, operation_
 from spark_lance.table.operations.next_version import writer_name
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.ref_files import list_tags
-from spark_lance.table.versions.torn import read_whole
-from spark_lance.table.versions.versions import VersionFile, list_versions
+from spark_lance.table.versions.versions import VersionFile, list_versions, read_whole
 
 
 class _Tags:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.format.fragment_facts import FragmentFacts
+from spark_lance.table.format.features import FragmentFacts
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.next_version import Stamp, finish_version, number_fragments, start_version
 

@@ -18,7 +18,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.bitmaps import covered_fragments
 
 
 def remove_fragments_from_bitmaps(

@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, IncompatibleConflictError
 from spark_lance.proto import index_pb2, table_pb2
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.operations.next_version import Stamp
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from spark_lance.errors import FormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import file_pb2, table_pb2
-from spark_lance.table.format.features import SPILLED_LINEAGE, STABLE_ROW_IDS, recompute
-from spark_lance.table.format.fragment_facts import FragmentFacts
+from spark_lance.table.format.features import SPILLED_LINEAGE, STABLE_ROW_IDS, FragmentFacts, recompute
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import Naming, manifest_path
 from spark_lance.table.format.rowids import append_row_ids, count_row_ids, encode_row_versions, spilled_fields

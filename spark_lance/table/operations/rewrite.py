@@ -23,7 +23,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.format.coverage import covered_fragments
+from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.index_kinds import kind_of
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE

@@ -33,8 +33,7 @@ from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows
 from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
-from spark_lance.table.versions.torn import is_set_aside, read_whole
-from spark_lance.table.versions.versions import find_version, load_version
+from spark_lance.table.versions.versions import find_version, is_set_aside, load_version, read_whole
 
 Fragment = table_pb2.DataFragment
 

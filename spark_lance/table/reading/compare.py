@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.addresses import row_addresses
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.lineage import LineageReader

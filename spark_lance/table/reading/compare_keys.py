@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from spark_lance.arrow.arrays import numpy_type, one_array, pick_rows
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.addresses import Addresses, Offsets, offsets_of, row_addresses, runs_by_fragment
 from spark_lance.table.format.row_keys import KeyIndex
+from spark_lance.table.format.row_set import Addresses, Offsets, offsets_of, row_addresses, runs_by_fragment
 from spark_lance.table.reading.compare import ComparedRows, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.reading.snapshot import Snapshot

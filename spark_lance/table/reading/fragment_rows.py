@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.addresses import row_addresses
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment import FragmentReader
 from spark_lance.table.reading.lineage import LineageReader

@@ -22,8 +22,7 @@ from pyroaring import BitMap
 from spark_lance.expressions.expressions import Call, Column, Expression, Literal
 from spark_lance.expressions.predicate import Condition
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.addresses import split_address
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import RowSet, split_address
 from spark_lance.table.format.rowids import locate_row_ids
 from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.file.base.schema import Field
-from spark_lance.table.format.addresses import Offsets
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import Offsets
 from spark_lance.table.reading import system_columns
-from spark_lance.table.reading.blob_values import blob_sizes, blob_values
+from spark_lance.table.reading.blobs import blob_sizes, blob_values
 from spark_lance.table.reading.fragment import FragmentReader
 from spark_lance.table.reading.scan import rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot

@@ -2,12 +2,13 @@
 
 Without a filter, columns are read in windows of physical rows. With one, the columns that it reads come
 first, in windows of their own size; the others follow for the rows that are left, piece by piece: a range
-with its gaps where many rows are left, single rows where few are.
+with its gaps where many rows are left, single rows where few are. A piece has as many rows as take about so
+many bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import filter_rows, join
 from spark_lance.errors import ExpressionError, RowNotFoundError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
 from spark_lance.file.base.schema import Field
@@ -30,9 +32,10 @@ from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.fragment_rows import (
     Columns,
     FragmentRows,
+    batch_without_columns,
     common_runs,
+    rows_without_columns,
 )
-from spark_lance.table.reading.pieces import BatchSizer, in_batches, kept_of, windows
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
     ROW_OFFSET,
@@ -40,6 +43,68 @@ from spark_lance.table.reading.system_columns import (
     system_field,
     system_names,
 )
+
+_MAX_WINDOW_ROWS = 1 << 22
+_MIN_ROW_BYTES = 0.125
+
+
+class BatchSizer:
+    """The number of rows in a piece of a given size: first by an estimate, then by what was read."""
+
+    def __init__(self, target_bytes: int, row_bytes: float) -> None:
+        self._target = target_bytes
+        self._row_bytes = max(row_bytes, _MIN_ROW_BYTES)
+
+    def rows(self) -> int:
+        """Return how many rows the next piece has."""
+        return int(min(max(1, self._target / self._row_bytes), _MAX_WINDOW_ROWS))
+
+    def saw(self, nbytes: int, rows: int) -> None:
+        """Learn from a piece that was read: its bytes and rows."""
+        # Growth is limited, for the next rows may be wider.
+        self._row_bytes = max(nbytes / rows, self._row_bytes / 4, _MIN_ROW_BYTES)
+
+
+def windows(
+    rows: FragmentRows, columns: Columns, target_bytes: int, runs: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int, pa.Table]]:
+    """Yield runs of physical rows piece by piece: first row, row after the last, and their values."""
+    pace = BatchSizer(target_bytes, rows.row_bytes(columns))
+    for start, end in runs:
+        while start < end:
+            stop = min(start + pace.rows(), end)
+            table = rows.read(columns, start, stop)
+            pace.saw(table.nbytes, stop - start)
+            yield start, stop, table
+            start = stop
+
+
+def kept_of(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
+    """Return the rows of a table for which `keep` is true."""
+    if keep.all():
+        return table
+    if not table.num_columns:
+        return rows_without_columns(int(np.count_nonzero(keep)))
+    return filter_rows(table, pa.array(keep))
+
+
+def in_batches(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of tables as record batches of at most `batch_size` rows."""
+    for table in tables:
+        for first in range(0, table.num_rows, batch_size):
+            # Arrow does not stop a slice at the end of a table without columns.
+            yield from _as_batches(table.slice(first, min(batch_size, table.num_rows - first)))
+
+
+def _as_batches(table: pa.Table) -> list[pa.RecordBatch]:
+    """Return the table as one batch; more only where the chunks of a column cannot be joined."""
+    if not table.num_columns:
+        return [batch_without_columns(table.num_rows)]
+    columns = [join(column.chunks) for column in table.columns]
+    if all(len(chunks) == 1 for chunks in columns):
+        return [pa.RecordBatch.from_arrays([chunks[0] for chunks in columns], schema=table.schema)]
+    return list(table.to_batches())
+
 
 Filter = Predicate | Condition
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 from spark_lance.arrow.arrays import pick_rows
 from spark_lance.errors import OptionError, RowNotFoundError
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.addresses import Addresses, offsets_of, row_addresses, runs_by_fragment
 from spark_lance.table.format.deletion import read_deletions
+from spark_lance.table.format.row_set import Addresses, offsets_of, row_addresses, runs_by_fragment
 from spark_lance.table.format.rowids import locate_among, locate_row_ids
 from spark_lance.table.reading.fragment_rows import FragmentRows
 from spark_lance.table.reading.lineage import LineageReader

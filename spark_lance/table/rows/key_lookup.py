@@ -1,8 +1,26 @@
-"""Find the rows of a table that may have one of the keys of a source, without reading all keys of the table.
+"""The keys of a source: the rows of a table that may have one of them, and a Bloom filter of inserted keys.
 
-The indices of the key columns are searched. If the source has few keys, the search is for the keys
-themselves, some hundreds at once, so that no condition grows with the source. Otherwise it is for the range
-from the least to the greatest key. The result may contain other rows as well: keys are compared afterwards.
+The rows are found without reading all keys of the table. The indices of the key columns are searched. If the
+source has few keys, the search is for the keys themselves, some hundreds at once, so that no condition grows
+with the source. Otherwise it is for the range from the least to the greatest key. The result may contain
+other rows as well: keys are compared afterwards.
+
+A Bloom filter of the keys of inserted rows goes with an Update transaction. Two writers that insert the same
+key at the same time must not both succeed. Each commit tells the keys of the rows that it inserts, so that
+the later one can see whether it may have to look again. (Lance table format, update, KeyExistenceFilter.)
+
+The filter is a split block Bloom filter, as in Parquet: 1024 blocks of 8 words of 32 bits, little-endian.
+A key sets one bit in each word of one block. With h = XXH64 (seed 0) of its bytes:
+
+    block       (h >> 32) * 1024 >> 32
+    bit of word i    ((h & 0xffffffff) * SALT[i] & 0xffffffff) >> 27
+
+The bytes of a key column are those of the text or binary value, or the 8 bytes, little-endian, of an int32,
+int64, uint32 or uint64. A key of several columns is each column's bytes followed by a zero byte. Example: the
+int64 key 9 is in block 708, at the bits 27 26 10 26 25 15 6 13.
+
+The format names no bytes for keys of other types. A filter of another shape (one block, all bits set) stands
+for them: filters of different shapes cannot be compared, so a writer that meets one reads the rows again.
 """
 
 from __future__ import annotations
@@ -13,14 +31,177 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.expressions.expressions import Call, Column, Expression, Literal
 from spark_lance.expressions.predicate import Condition, compile_tree
 from spark_lance.file.base.schema import Field
+from spark_lance.proto import transaction_pb2
 from spark_lance.table.reading.pruning import uses_of
 from spark_lance.table.reading.scan import Scan, ScanTask
+
+KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
+UInt64Array = npt.NDArray[np.uint64]
+
+_BLOCKS = 1024
+_WORDS = 8
+_ITEMS = 8192
+_PROBABILITY = 0.00057
+_SALT = np.array(
+    [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31],
+    np.uint64,
+)
+_LOW = np.uint64(0xFFFFFFFF)
+_PRIMES = tuple(
+    np.uint64(prime)
+    for prime in (
+        11400714785074694791,
+        14029467366897019727,
+        1609587929392839161,
+        9650029242287828579,
+        2870177450012600261,
+    )
+)
+# Keys hashed together, so that the working arrays stay small.
+_HASHED_BYTES = 8 << 20
+
+
+def key_filter(field_ids: Sequence[int], columns: Sequence[pa.ChunkedArray]) -> KeyFilter:
+    """Return the filter of keys.
+
+    Args:
+        field_ids: the key's fields; two filters are comparable only if these are the same, in this order.
+        columns: the key's columns, none of them with nulls.
+    """
+    filter = KeyFilter(field_ids=field_ids)
+    bloom = filter.bloom
+    hashes = key_hashes(columns)
+    if hashes is None:
+        bloom.bitmap, bloom.num_bits, bloom.number_of_items, bloom.probability = b"\xff" * 32, 256, 1, 1.0
+        return filter
+    bloom.bitmap = pack_filter(hashes)
+    bloom.num_bits = _BLOCKS * _WORDS * 32
+    bloom.number_of_items = _ITEMS
+    bloom.probability = _PROBABILITY
+    return filter
+
+
+def pack_filter(hashes: UInt64Array) -> bytes:
+    """Return the filter of 1024 blocks of some hashes."""
+    present = np.zeros((_BLOCKS, _WORDS, 32), np.bool_)
+    blocks, bits = filter_places(hashes, _BLOCKS)
+    for word in range(_WORDS):
+        present[blocks, word, bits[word]] = True
+    return np.packbits(present, axis=None, bitorder="little").tobytes()
+
+
+def filter_places(hashes: UInt64Array, blocks: int) -> tuple[UInt64Array, list[UInt64Array]]:
+    """Return the block of every hash in a filter of `blocks`, and its bit in each word of that block."""
+    homes: UInt64Array = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
+    return homes, [(((hashes & _LOW) * salt) & _LOW) >> np.uint64(27) for salt in _SALT]
+
+
+def key_hashes(columns: Sequence[pa.ChunkedArray]) -> UInt64Array | None:
+    """Return the hash of every key; None if a column is of a type whose bytes are not known."""
+    parts = [_key_bytes(column) for column in columns]
+    columns_bytes = [part for part in parts if part is not None]
+    if len(columns_bytes) < len(parts):
+        return None
+    if len(columns_bytes) > 1:
+        end, nothing = (pa.scalar(value, pa.large_binary()) for value in (b"\0", b""))
+        columns_bytes = [pc.binary_join_element_wise(*columns_bytes, nothing, end)]
+    hashes = [hash_strings(chunk) for chunk in columns_bytes[0].chunks]
+    return np.concatenate([np.empty(0, np.uint64), *hashes])
+
+
+def _key_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column.cast(pa.large_binary())
+    if not pa.types.is_integer(kind) or kind.bit_width < 32:
+        return None
+    signed = pa.types.is_signed_integer(kind)
+    wide = column.cast(pa.int64() if signed else pa.uint64())
+    chunks = []
+    for chunk in wide.chunks:
+        data = chunk.to_numpy().astype("<i8" if signed else "<u8")
+        chunks.append(pa.Array.from_buffers(pa.binary(8), len(chunk), [None, pa.py_buffer(data)]))
+    return pa.chunked_array(chunks, pa.binary(8)).cast(pa.large_binary())
+
+
+def hash_strings(strings: pa.LargeBinaryArray) -> UInt64Array:
+    """Return the XXH64 of every value; values of one length are hashed together."""
+    offsets = np.frombuffer(strings.buffers()[1], np.int64)[strings.offset :][: len(strings) + 1]
+    data = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
+    lengths = np.diff(offsets)
+    hashes = np.empty(len(strings), np.uint64)
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        step = max(1, _HASHED_BYTES // max(int(length), 8))
+        for first in range(0, len(rows), step):
+            some = rows[first : first + step]
+            values = data[offsets[some][:, None] + np.arange(length)]
+            hashes[some] = _xxh64(np.ascontiguousarray(values))
+    return hashes
+
+
+def _xxh64(values: npt.NDArray[np.uint8]) -> UInt64Array:
+    """Return the XXH64, with seed 0, of each row of a matrix of bytes."""
+    rows, length = values.shape
+    p1, p2, p3, p4, p5 = _PRIMES
+    done = 0
+    with np.errstate(over="ignore"):
+        if length >= 32:
+            seeds = (p1 + p2, p2, np.uint64(0), np.uint64(0) - p1)
+            lanes = [np.full(rows, seed, np.uint64) for seed in seeds]
+            while done <= length - 32:
+                for lane in range(4):
+                    lanes[lane] = _round(lanes[lane], _words(values, done + 8 * lane, "<u8"))
+                done += 32
+            state = np.zeros(rows, np.uint64)
+            for lane_state, bits in zip(lanes, (1, 7, 12, 18), strict=True):
+                state = state + _rotate(lane_state, bits)
+            for lane_state in lanes:
+                state = (state ^ _round(np.zeros(rows, np.uint64), lane_state)) * p1 + p4
+        else:
+            state = np.full(rows, p5, np.uint64)
+        state = state + np.uint64(length)
+        while done <= length - 8:
+            mixed = _round(np.zeros(rows, np.uint64), _words(values, done, "<u8"))
+            state = _rotate(state ^ mixed, 27) * p1 + p4
+            done += 8
+        if done <= length - 4:
+            state = _rotate(state ^ (_words(values, done, "<u4") * p1), 23) * p2 + p3
+            done += 4
+        for place in range(done, length):
+            state = _rotate(state ^ (values[:, place].astype(np.uint64) * p5), 11) * p1
+        state = (state ^ (state >> np.uint64(33))) * p2
+        state = (state ^ (state >> np.uint64(29))) * p3
+        result: UInt64Array = state ^ (state >> np.uint64(32))
+    return result
+
+
+def _round(state: UInt64Array, word: UInt64Array) -> UInt64Array:
+    mixed: UInt64Array = _rotate(state + word * _PRIMES[1], 31) * _PRIMES[0]
+    return mixed
+
+
+def _rotate(values: UInt64Array, bits: int) -> UInt64Array:
+    rotated: UInt64Array = (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
+    return rotated
+
+
+def _words(values: npt.NDArray[np.uint8], start: int, dtype: str) -> UInt64Array:
+    """Return the numbers that lie at one place in each row."""
+    width = np.dtype(dtype).itemsize
+    words: UInt64Array = np.ascontiguousarray(values[:, start : start + width]).view(dtype)[:, 0]
+    return words.astype(np.uint64)
+
 
 # Keys that are asked for together.
 _BATCH_KEYS = 512

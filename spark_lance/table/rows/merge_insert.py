@@ -5,37 +5,43 @@ these columns of the rows that may have one of the keys, which gives the rows to
 only the rows to copy. Changed rows become new fragments after the others; the inserted rows follow them. One
 Update transaction contains everything, with the keys of the inserted rows. So if two writers insert one key
 at the same time, the later one looks up its rows again. (Lance table format, update.)
+
+Conditions are on pairs of a source row and a table row, named source.x and target.x.
+
+A small source is in memory, a large one in a temporary file that is mapped into memory. A merge compares
+keys, which it holds, and then takes whole rows of the source in the order of the table. The file is an Arrow
+IPC stream, whose batches are views of the mapped file: the system holds as much of it in memory as it has
+room for. A merge that is run again, after another writer was first, reads the rows again.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.arrow.arrays import pick_rows
-from spark_lance.errors import MergeError, SchemaError
+from spark_lance.arrow.arrays import join, pick_rows
+from spark_lance.errors import ExpressionError, MergeError, SchemaError
 from spark_lance.expressions.predicate import Condition, Predicate, compile_predicate
+from spark_lance.expressions.values import plain
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
-from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
+from spark_lance.table.commits.commit import CONFLICT_RETRIES, SYSTEM_ENV, CommitEnv, retry_operation
 from spark_lance.table.commits.row_changes import RowChanges
-from spark_lance.table.format.addresses import Addresses, Offsets, offsets_of, runs_by_fragment
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_keys import KeyIndex, check_key_type
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import Addresses, Offsets, RowSet, offsets_of, runs_by_fragment
 from spark_lance.table.reading.row_lookup import nameable, read_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rows.key_filter import KeyFilter, key_filter
-from spark_lance.table.rows.key_lookup import KeyLookup, key_lookup
-from spark_lance.table.rows.merge_condition import MergeCondition
-from spark_lance.table.rows.merge_source import AlignedSource, SourceRows
+from spark_lance.table.rows.key_lookup import KeyFilter, KeyLookup, key_filter, key_lookup
 from spark_lance.table.rows.row_rewrites import (
     CarriedRowIds,
     check_movable,
@@ -48,6 +54,198 @@ from spark_lance.table.schema.defaults import default_array, default_sql
 from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.targets import choose_targets
+
+# Rows up to this size stay in memory.
+SPILL_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """Rows that can be read again and again.
+
+    Attributes:
+        schema: as they came.
+        batches: the rows.
+        spilled: whether they are in a file.
+    """
+
+    schema: pa.Schema
+    batches: Sequence[pa.RecordBatch]
+    spilled: bool = False
+
+    @classmethod
+    def of(cls, table: pa.Table) -> SourceRows:
+        """Return the rows of a table."""
+        return cls(table.schema, table.to_batches())
+
+
+@contextmanager
+def source_rows(reader: pa.RecordBatchReader, limit: int = SPILL_BYTES) -> Iterator[SourceRows]:
+    """Lend the rows of a stream, which is drawn once; above `limit` bytes they go to a temporary file."""
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    for batch in reader:
+        batches.append(batch)
+        size += batch.nbytes
+        if size > limit:
+            break
+    else:
+        yield SourceRows(reader.schema, batches)
+        return
+    with tempfile.TemporaryDirectory(prefix="spark-lance-merge-") as folder:
+        path = str(Path(folder) / "rows.arrows")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, reader.schema) as writer:
+            while batches:
+                writer.write_batch(batches.pop(0))
+            for batch in reader:
+                writer.write_batch(batch)
+        with pa.memory_map(path) as mapped:
+            yield SourceRows(reader.schema, list(pa.ipc.open_stream(mapped)), spilled=True)
+
+
+class AlignedSource:
+    """The rows of a source with the types of a table, and some of its columns in memory.
+
+    Args:
+        rows: the source.
+        aligner: from the source to the table.
+        names: the columns to hold.
+
+    Attributes:
+        held: these columns, each in one chunk.
+        schema: of all columns.
+        row_bytes: bytes of a row, on average.
+
+    Raises:
+        SchemaError: a value does not fit the table.
+    """
+
+    def __init__(self, rows: SourceRows, aligner: Aligner, names: Sequence[str]) -> None:
+        self.schema = aligner.arrow_schema
+        self._aligner, self._rows = aligner, rows
+        parts, size = [], 0
+        self._whole: pa.Table | None = None
+        for batch in rows.batches:
+            aligned = aligner.align(batch)
+            size += aligned.nbytes
+            parts.append(aligned.select(list(names)) if rows.spilled else aligned)
+        if not rows.spilled:
+            self._whole = _joined(pa.Table.from_batches(parts, self.schema))
+            self.held = self._whole.select(list(names))
+        else:
+            self.held = _joined(
+                pa.Table.from_batches(parts, pa.schema([self.schema.field(n) for n in names]))
+            )
+        self._ends = np.cumsum([batch.num_rows for batch in rows.batches], dtype=np.int64)
+        self.row_bytes = size / max(1, self.held.num_rows)
+
+    def pick(self, numbers: Int64Array) -> pa.Table:
+        """Return whole rows by number, in that order."""
+        if self._whole is not None:
+            return pick_rows(self._whole, numbers)
+        homes = np.searchsorted(self._ends, numbers, side="right")
+        order = np.argsort(homes, kind="stable")
+        cuts = np.flatnonzero(np.diff(homes[order])) + 1
+        parts = [
+            self._pick_of(int(homes[part[0]]), numbers[part]) for part in np.split(order, cuts) if len(part)
+        ]
+        if not parts:
+            return self.schema.empty_table()
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pick_rows(pa.Table.from_batches(parts, self.schema), back)
+
+    def _pick_of(self, home: int, numbers: Int64Array) -> pa.RecordBatch:
+        """Return rows of one batch."""
+        batch = self._rows.batches[home]
+        first = int(self._ends[home]) - batch.num_rows
+        picked = pick_rows(pa.Table.from_batches([batch]), numbers - first)
+        (taken,) = picked.combine_chunks().to_batches()
+        return self._aligner.align(taken)
+
+
+def _joined(table: pa.Table) -> pa.Table:
+    columns = [pa.chunked_array(join(c.chunks), c.type) for c in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+@dataclass(frozen=True)
+class MergeCondition:
+    """A condition fitted to a source and a table.
+
+    Attributes:
+        condition: over two struct columns, "source" and "target", of the columns that it names.
+        source_columns, target_columns: these columns.
+    """
+
+    condition: Condition
+    source_columns: tuple[str, ...]
+    target_columns: tuple[str, ...]
+
+    @classmethod
+    def compile(cls, predicate: Predicate, source: pa.Schema, target: pa.Schema) -> MergeCondition:
+        """Fit a condition.
+
+        Raises:
+            ExpressionError: it is not a condition on these columns.
+        """
+        compile_predicate(predicate, _pairs_schema(source, target))
+        # A condition tells only the structs that it reads; so it is tried without each of their fields.
+        named = []
+        for side in (source, target):
+            needed = []
+            for place, column in enumerate(side):
+                fewer = side.remove(place)
+                schemas = (fewer, target) if side is source else (source, fewer)
+                if not _fits(predicate, _pairs_schema(*schemas)):
+                    needed.append(column)
+            named.append(pa.schema(needed))
+        condition = compile_predicate(predicate, _pairs_schema(*named))
+        return cls(condition, tuple(named[0].names), tuple(named[1].names))
+
+    def mask(
+        self, target: pa.Table, places: Int64Array, source: pa.Table, rows: Int64Array
+    ) -> npt.NDArray[np.bool_]:
+        """Return for each pair of a target row and a source row whether the condition is true.
+
+        Raises:
+            ExpressionError: it cannot be computed.
+        """
+        sides = {
+            "source": _struct(source, self.source_columns, rows),
+            "target": _struct(target, self.target_columns, places),
+        }
+        values = self.condition.mask(pa.table(sides)).fill_null(False)
+        keep: npt.NDArray[np.bool_] = values.to_numpy()
+        return keep
+
+
+def _pairs_schema(source: pa.Schema, target: pa.Schema) -> pa.Schema:
+    sides = (("source", source), ("target", target))
+    return pa.schema([(name, pa.struct([_plain_field(field) for field in side])) for name, side in sides])
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(plain(pa.chunked_array([], field.type)).type)
+
+
+def _fits(predicate: Predicate, schema: pa.Schema) -> bool:
+    try:
+        compile_predicate(predicate, schema)
+    except ExpressionError:
+        return False
+    return True
+
+
+def _struct(table: pa.Table, names: Sequence[str], rows: Int64Array) -> pa.Array:
+    """Return columns of some rows as one struct column."""
+    if not names:
+        return pa.StructArray.from_buffers(pa.struct([]), len(rows), [None], children=[])
+    picked = pick_rows(table.select(list(names)), rows)
+    # Dictionaries of several chunks cannot always be united.
+    columns = [plain(column).combine_chunks() for column in picked.columns]
+    return pa.StructArray.from_arrays(columns, fields=[_plain_field(field) for field in picked.schema])
+
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -1,4 +1,8 @@
-"""Update rows: find them, write changed copies, commit; start over if another writer was in the way."""
+"""Update and delete rows by a condition: find them, write changed copies or deletion files, and commit.
+
+If another writer was in the way, both start over. A search goes through the table fragment by fragment and
+piece by piece, so memory does not grow with it: it keeps only the offsets of matching rows, four bytes each.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,94 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.errors import ExpressionError, OptionError, SchemaError
-from spark_lance.expressions.predicate import Predicate, compile_expression, compute_native
+from spark_lance.expressions.predicate import Condition, Predicate, compile_expression, compute_native
 from spark_lance.expressions.values import cast
 from spark_lance.file.base.schema import Field
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.jsonb.columns import documents_of
-from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv
-from spark_lance.table.commits.retry_operation import CONFLICT_RETRIES, retry_operation
+from spark_lance.table.commits.commit import CONFLICT_RETRIES, SYSTEM_ENV, CommitEnv, retry_operation
+from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
+from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.row_lookup import columns_of, read_rows
+from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, check_movable, commit_moves, write_moved
+
+_WINDOW_BYTES = 64 << 20
+
+
+def find_rows(snapshot: Snapshot, predicate: Filter | None) -> RowChanges:
+    """Return the live rows of a version for which a predicate is true; all of them without a predicate.
+
+    Reads what a scan with the predicate reads: only the columns that it names, and of these only what row
+    numbers, indices and page statistics cannot rule out.
+
+    Raises:
+        ExpressionError: the predicate does not fit the table.
+        FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
+    """
+    if predicate is None:
+        return RowChanges(snapshot, RowSet.from_offsets(_live_rows(snapshot)))
+    scan = snapshot.scan([ROW_ADDRESS])
+    condition = scan.condition(predicate)
+    rows = {}
+    for task in scan.tasks_for(condition):
+        parts = [offsets_of(table[ROW_ADDRESS].to_numpy()) for table in task.tables(_WINDOW_BYTES, condition)]
+        offsets = np.concatenate([np.empty(0, np.uint32), *parts])
+        if len(offsets):
+            rows[task.message.id] = offsets
+    return RowChanges(snapshot, RowSet.from_offsets(rows))
+
+
+def _live_rows(snapshot: Snapshot) -> dict[int, Offsets]:
+    rows = {}
+    for fragment in snapshot.fragments:
+        total = snapshot.physical_rows(fragment)
+        live = np.delete(np.arange(total, dtype=np.uint32), snapshot.deletions(fragment))
+        if len(live):
+            rows[fragment.id] = live
+    return rows
+
+
+def delete_rows(
+    snapshot: Snapshot,
+    predicate: Filter,
+    *,
+    reruns: RetryPolicy = CONFLICT_RETRIES,
+    env: CommitEnv = SYSTEM_ENV,
+) -> Manifest:
+    """Delete the rows for which a predicate is true and return the version without them.
+
+    A version is committed even if no row matches. Rows are looked for in `snapshot`; where another writer
+    changed the same rows or moved them meanwhile, they are looked for again in the newest version.
+
+    Raises:
+        ExpressionError: the predicate does not fit the table.
+        RetryableConflictError: other writers were in the way each time.
+        CommitError: the commit failed; see its other subclasses.
+        UnsupportedFormatError: the table needs a feature that is not written here.
+    """
+
+    text = predicate.text if isinstance(predicate, Condition) else str(predicate)
+
+    def attempt(base: Snapshot) -> Manifest:
+        return commit_row_changes(
+            find_rows(base, predicate),
+            lambda outcome: delete_message(outcome.updated, outcome.removed, text),
+            env=env,
+        )
+
+    return retry_operation(snapshot, attempt, reruns, env)
+
 
 Evaluate = Callable[[pa.Table], pa.ChunkedArray]
 

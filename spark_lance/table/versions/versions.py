@@ -2,15 +2,34 @@
 
 The directory listing decides; of a store that lists names in order, its beginning. The hint file that local
 tables carry may be stale, damaged or missing; it is written for the benefit of other readers and never read
-here. A manifest that is not whole never counts as the latest version (`torn`).
+here. A manifest that is not whole never counts as the latest version.
+
+Manifests that this process has read or written recently are cached by their content. An append reads the
+newest version when it is planned, when it is committed, and afterwards. Usually it is the same, and often
+this process has written it. A manifest with the same bytes is not parsed again, and the facts about its
+fragments (`Manifest.facts`) are not computed again: a table may have ten thousand fragments. If the listings
+of a store have tags, an object with a cached path and tag is not even fetched. A tag identifies the content
+(for S3 it is the entity tag). So the cache does not confuse a table with one that replaced it under the same
+version numbers.
+
+After a power failure the newest manifest may be torn: cut off, empty or full of zeros. A torn manifest never
+counts as a version. Readers use the newest whole version before it, and log a warning once. A writer builds
+on that version and takes the next free number: the number of the torn file stays in use, because its file may
+yet be moved by somebody else.
+
+`set_aside` moves a torn manifest to `_torn/` of the table's root, where neither this package nor other
+readers look for versions. Nothing is deleted.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -19,9 +38,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from spark_lance.errors import FormatError, TableNotFoundError, TornManifestError, VersionNotFoundError
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store, StoredObject
 from spark_lance.table.format.features import check_readable
-from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.manifest import Manifest, read_manifest
 from spark_lance.table.format.old_writers import repair_manifest
 from spark_lance.table.format.paths import (
     HINT_NAME,
@@ -35,8 +55,188 @@ from spark_lance.table.format.paths import (
 )
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.publish import finish_latest, finish_version
-from spark_lance.table.versions.recent import read_recent
-from spark_lance.table.versions.torn import read_again, step_over
+
+TORN_DIR = "_torn"
+# A network file system may show a new file before its content: look again before it counts as torn.
+_SETTLE_SECONDS = 0.1
+
+_seen: set[tuple[str, str, str]] = set()
+_lock = threading.Lock()
+
+
+def _is_new(kind: str, store: Store, path: str) -> bool:
+    """Whether this process asks for the first time about a file; it is known from then on."""
+    key = (kind, store.protocol, path)
+    with _lock:
+        new = key not in _seen
+        _seen.add(key)
+    return new
+
+
+def step_over(store: Store, torn: TornManifestError, version: int | None = None) -> None:
+    """Log that a torn manifest does not count as a version, once for each file in a process.
+
+    Args:
+        torn: the error that names the file.
+        version: the version that is used in its place, if there is one.
+    """
+    if _is_new("logged", store, torn.path or ""):
+        used = "it does not count as a version" if version is None else f"version {version} is used instead"
+        logger.warning("%s; %s", torn, used)
+
+
+def read_again(store: Store, path: str, naming: Naming) -> Manifest | None:
+    """Return a manifest that was torn a moment ago and is whole now; None if it is still torn.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    if _is_new("read again", store, path):
+        time.sleep(_SETTLE_SECONDS)
+    try:
+        return read_manifest(store, path, naming)
+    except TornManifestError:
+        return None
+
+
+def read_whole(store: Store, path: str, naming: Naming) -> Manifest | None:
+    """Return a manifest of the history; None, and a warning in the log, if it is torn.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+    """
+    try:
+        return read_manifest(store, path, naming)
+    except TornManifestError as error:
+        step_over(store, error)
+        return None
+
+
+def is_set_aside(table: TableRef, version: int) -> bool:
+    """Whether the manifest of a version was torn and has been moved aside."""
+    return any(table.store.exists(table.path(TORN_DIR, naming.file_name(version))) for naming in Naming)
+
+
+def set_aside(table: TableRef) -> Sequence[str]:
+    """Move every torn manifest of a line to `_torn/`; return where the files are now.
+
+    Call it only while a whole version with a higher number exists: the number of a torn file must never be
+    free for a second version.
+
+    Raises:
+        OSError: the store failed; what has been moved stays moved.
+    """
+    moved = []
+    for name in table.store.list(table.path(VERSIONS_DIR)):
+        path = table.path(VERSIONS_DIR, name)
+        if not name.endswith(".manifest"):
+            continue
+        try:
+            # How it is named does not matter here.
+            read_manifest(table.store, path, Naming.V2)
+        except FileNotFoundError:
+            continue
+        except TornManifestError as error:
+            step_over(table.store, error)
+            if read_again(table.store, path, Naming.V2) is None:
+                moved.append(_moved(table, path, table.path(TORN_DIR, name)))
+    return moved
+
+
+def _moved(table: TableRef, path: str, target: str) -> str:
+    """Move a file to a name that is free, and return the name."""
+    number, free = 0, target
+    while table.store.exists(free):
+        number += 1
+        free = f"{target}.{number}"
+    data = table.store.read(path)
+    table.store.put(free, data)
+    table.store.delete(path, table.root)
+    logger.warning("moved the torn manifest %s to %s", path, free)
+    return free
+
+
+# The memory of a parsed manifest and its facts for each byte of its file, about.
+_MEMORY_PER_BYTE = 6
+_LARGEST = 4 << 20
+# The key if a listing has no tag: the bytes are compared.
+_BY_BYTES = ""
+
+_Key = tuple[Hashable, str]
+
+# The bytes of manifests, and the parsed manifests.
+_RECENT: CacheSection[tuple[bytes, Manifest]] = CacheSection("manifests", CACHE, counted=False)
+
+
+def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | None) -> Manifest:
+    """Read a manifest from the store, unless its tag in a listing is in the cache.
+
+    Args:
+        listed: its entry in a listing, if there is one.
+
+    Raises:
+        FileNotFoundError, FormatError: see `read_manifest`.
+    """
+    if store.is_local:
+        return _read_compared(store, path, naming)
+    if listed is None:
+        return read_manifest(store, path, naming)
+    if listed.tag is None or listed.size > _LARGEST:
+        return _read_listed(store, path, naming, listed)
+    key = _key(store, path, listed.tag)
+    entry = _RECENT.find(key)
+    if entry is not None and entry[1].naming is naming:
+        return entry[1]
+    data = store.read(path)
+    manifest = read_manifest(store, path, naming, data=data)
+    if len(data) == listed.size:  # otherwise another object is there by now
+        _put(key, data, manifest)
+    return manifest
+
+
+def _read_compared(store: Store, path: str, naming: Naming) -> Manifest:
+    """Read a manifest without a tag: compare the bytes of its file with the cached ones."""
+    size = store.size(path)
+    if size > _LARGEST:
+        return read_manifest(store, path, naming, size)
+    data = store.read(path)
+    key = _key(store, path, _BY_BYTES)
+    entry = _RECENT.find(key)
+    if entry is not None and entry[1].naming is naming and entry[0] == data:
+        return entry[1]
+    manifest = read_manifest(store, path, naming, data=data)
+    _put(key, data, manifest)
+    return manifest
+
+
+def _read_listed(store: Store, path: str, naming: Naming, listed: StoredObject) -> Manifest:
+    try:
+        return read_manifest(store, path, naming, listed.size)
+    except FormatError:
+        # Another object may be there by now, of another size.
+        return read_manifest(store, path, naming)
+
+
+def remember(store: Store, path: str, data: bytes, manifest: Manifest) -> None:
+    """Cache a manifest that was just written: its bytes, and the parsed manifest.
+
+    If the store has tags, the expected tag is S3's for an object that is written in one request, the MD5 of
+    its content. If the object has another tag, the manifest is read.
+    """
+    if store.is_local:
+        _put(_key(store, path, _BY_BYTES), data, manifest)
+    elif store.lists_tags:
+        tag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+        _put(_key(store, path, tag), data, manifest)
+
+
+def _put(key: _Key, data: bytes, manifest: Manifest) -> None:
+    if len(data) <= _LARGEST:
+        _RECENT.put(key, (data, manifest), _MEMORY_PER_BYTE * len(data))
+
+
+def _key(store: Store, path: str, tag: str) -> _Key:
+    return store.cache_key(path), tag
 
 
 def migrate_names(table: TableRef) -> int:

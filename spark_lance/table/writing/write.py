@@ -25,10 +25,9 @@ from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.paths import DATA_DIR, new_data_file_name
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.blob_sources import BlobSources
-from spark_lance.table.writing.limits import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE
 from spark_lance.table.writing.partition_files import PartitionCutter
 from spark_lance.table.writing.references import bounded
-from spark_lance.table.writing.targets import FileTarget, own_target
+from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, FileTarget, own_target
 
 __all__ = [
     "MAX_BYTES_PER_FILE",

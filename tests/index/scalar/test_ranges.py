@@ -15,7 +15,7 @@ from spark_lance.expressions.expressions import Call, Column, Literal
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.index.scalar.btree import BTree, Entries
 from spark_lance.index.scalar.column_predicate import conjuncts
-from spark_lance.index.scalar.exact_rows import exact_rows
+from spark_lance.index.scalar.full_coverage import exact_rows
 
 PAGE = 4096
 A, B = Column(("a",)), Column(("b",))

@@ -19,10 +19,9 @@ from pyspark.sql import SparkSession
 import spark_lance
 from spark_lance import LanceTable
 from spark_lance.cli.output import Progress
-from spark_lance.spark.driver import progress_bars
+from spark_lance.spark.driver import progress
 from spark_lance.spark.driver.jobs import map_tasks
-from spark_lance.spark.driver.progress import operation, step
-from spark_lance.spark.driver.progress_bars import NotebookBar, bar_for
+from spark_lance.spark.driver.progress import NotebookBar, bar_for, operation, step
 
 GROUP, DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
@@ -139,8 +138,8 @@ def slowly(number: int) -> int:
 def test_bars_hear_of_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     bar = Bar()
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(progress_bars, "bar_for", lambda spark, what: bar)
-    monkeypatch.setattr(progress_bars, "_INTERVAL", 0.02)
+    monkeypatch.setattr(progress, "bar_for", lambda spark, what: bar)
+    monkeypatch.setattr(progress, "_INTERVAL", 0.02)
     with operation(spark, "test", "here"):
         with operation(spark, "part", "here"), step(spark, "compute"):
             map_tasks(spark, range(6), slowly)
@@ -181,7 +180,7 @@ def test_notebooks_get_a_bar_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
     shown.HTML, shown.display = str, display  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
-    monkeypatch.setattr(progress_bars, "_INTERVAL", 0.0)
+    monkeypatch.setattr(progress, "_INTERVAL", 0.0)
     bar = bar_for(settings(), "work")
     assert isinstance(bar, NotebookBar)
     with bar:
@@ -206,7 +205,7 @@ def test_reports_of_several_threads_draw_one_bar(monkeypatch: pytest.MonkeyPatch
         return SimpleNamespace(update=lambda page: None)
 
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
-    monkeypatch.setattr(progress_bars, "_INTERVAL", 0.0)
+    monkeypatch.setattr(progress, "_INTERVAL", 0.0)
     bar = NotebookBar("work", patience=0.0)
     with bar:
         threads = [threading.Thread(target=bar, args=("rows", n, 4, "tasks")) for n in range(4)]

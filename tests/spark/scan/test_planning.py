@@ -23,7 +23,7 @@ from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.worker.read import TaskRows
 from spark_lance.table.format.manifest import read_manifest
-from spark_lance.table.versions import recent
+from spark_lance.table.versions import versions
 from tests.wrapped_store import replace_request
 
 
@@ -81,7 +81,7 @@ def test_the_manifest_is_read_once_for_the_schema_and_once_for_the_plan(
         read.append(arguments[1])
         return original(*arguments, **named)
 
-    monkeypatch.setattr(recent, "read_manifest", counted)
+    monkeypatch.setattr(versions, "read_manifest", counted)
     CACHE.clear()
     reader, partitions = plan(path, partition_bytes=100_000)
     # A file of the same bytes is not taken apart twice.

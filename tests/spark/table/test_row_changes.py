@@ -24,7 +24,7 @@ from spark_lance.errors import (
     RetryableConflictError,
     SchemaError,
 )
-from spark_lance.spark.table import changing, merging, reading, row_tasks
+from spark_lance.spark.table import base, changing, merging, row_tasks
 from spark_lance.table.commits import commit_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
@@ -192,8 +192,8 @@ def test_errors_before_any_job(spark: SparkSession, path: str) -> None:
 def test_only_needed_columns_are_read(spark: SparkSession, path: str) -> None:
     table = LanceTable.forPath(spark, path).alias("t")
     manifest = table.dataset().manifest
-    assert reading.read_needed(table, manifest, ["t.v > 1"]).columns == ["v", "_rowaddr"]
-    assert reading.read_needed(table, manifest, [F.col("s.a") + F.col("ID")]).columns == [
+    assert base.read_needed(table, manifest, ["t.v > 1"]).columns == ["v", "_rowaddr"]
+    assert base.read_needed(table, manifest, [F.col("s.a") + F.col("ID")]).columns == [
         "id",
         "s",
         "_rowaddr",
@@ -367,7 +367,7 @@ def test_many_fragments_make_few_new_ones(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "t")
-    monkeypatch.setattr(reading, "_MANY_FRAGMENTS", 8)
+    monkeypatch.setattr(base, "_MANY_FRAGMENTS", 8)
     data = pa.table({"id": list(range(200)), "v": [0] * 200})
     spark_lance.write_dataset(data, path, max_rows_per_file=10, enable_stable_row_ids=True)
     table = LanceTable.forPath(spark, path, partition_bytes="1k")

@@ -29,7 +29,7 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.spark.driver.jobs import map_tasks
 from spark_lance.spark.table import maintaining
 from spark_lance.spark.table.maintaining import Clustering, is_carried
-from spark_lance.table.commits.retry_operation import retry_operation
+from spark_lance.table.commits.commit import retry_operation
 from spark_lance.table.maintenance.verify import verify
 from tests.strategies import canonical
 

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from pyroaring import BitMap
 
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.conflict_rules import RULES, Verdict
+from spark_lance.table.commits.conflicts import RULES, Verdict
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 

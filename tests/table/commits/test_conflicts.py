@@ -26,7 +26,7 @@ from spark_lance.table.operations.append import append_message
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.operations.row_effects import ROW_EFFECTS
-from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.rows.update import find_rows
 
 Loose = Callable[..., list[table_pb2.DataFragment]]
 pb = transaction_pb2.Transaction

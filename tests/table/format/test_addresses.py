@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_lance.table.format.addresses import (
+from spark_lance.table.format.row_set import (
     address_of,
     fragments_of,
     offsets_of,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
-from spark_lance.table.format.addresses import address_of, split_address
-from spark_lance.table.format.row_set import RowSet
+from spark_lance.table.format.row_set import RowSet, address_of, split_address
 
 SIZE = 6
 SETS = st.dictionaries(

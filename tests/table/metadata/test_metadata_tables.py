@@ -23,7 +23,7 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.rowids import pack_row_ids, row_id_bounds
 from spark_lance.table.metadata import METADATA_TABLES, metadata_table, versions
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.versions.torn import read_whole
+from spark_lance.table.versions.versions import read_whole
 from tests.table.histories import Step, play, rows, steps
 
 

@@ -19,7 +19,7 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.table.reading.compare_keys import equal_values
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.version_changes import changes_of
-from spark_lance.table.versions.walk import Walk
+from spark_lance.table.versions.resolve import Walk
 from tests.table.histories import Step, play, rows, steps
 
 MOVES = ("append", "delete", "update", "merge", "compact", "add column")

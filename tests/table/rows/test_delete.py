@@ -34,8 +34,7 @@ from spark_lance.table.format.paths import deletion_path
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.delete import delete_message
-from spark_lance.table.rows.delete import delete_rows
-from spark_lance.table.rows.find_rows import find_rows
+from spark_lance.table.rows.update import delete_rows, find_rows
 from spark_lance.table.versions.versions import load_latest
 from tests.wrapped_store import WrappedStore
 

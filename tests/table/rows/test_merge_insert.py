@@ -30,7 +30,7 @@ from spark_lance.io.store import open_store
 from spark_lance.table.format.row_keys import KeyIndex
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
-from spark_lance.table.rows.key_filter import key_filter
+from spark_lance.table.rows.key_lookup import key_filter
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
 from spark_lance.table.versions.versions import load_latest
 

@@ -12,7 +12,7 @@ import pytest
 import spark_lance
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Schema
-from spark_lance.table.rows.merge_source import AlignedSource, source_rows
+from spark_lance.table.rows.merge_insert import AlignedSource, source_rows
 from spark_lance.table.writing.align import Aligner
 
 TYPES = pa.schema(

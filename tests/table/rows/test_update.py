@@ -36,8 +36,8 @@ from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.operations.update import update_message
 from spark_lance.table.reading.row_lookup import read_rows
 from spark_lance.table.rows import row_rewrites
-from spark_lance.table.rows.find_rows import find_rows
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, commit_moves, write_moved
+from spark_lance.table.rows.update import find_rows
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import write_fragments
 from tests.strategies import canonical, tables

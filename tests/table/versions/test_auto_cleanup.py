@@ -16,7 +16,7 @@ from spark_lance.errors import OptionError
 from spark_lance.io.progress import reporting
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.versions.ages import LONGEST, age_of_hours, parse_duration
-from spark_lance.table.versions.auto_cleanup import auto_cleanup_config
+from spark_lance.table.versions.cleanup import auto_cleanup_config
 
 INTERVAL = "lance.auto_cleanup.interval"
 OLDER_THAN = "lance.auto_cleanup.older_than"

@@ -24,7 +24,7 @@ from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.manifest import pack_manifest, read_manifest
 from spark_lance.table.format.paths import Naming, manifest_path
-from spark_lance.table.versions import torn
+from spark_lance.table.versions import versions
 
 TEARS: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
@@ -65,7 +65,7 @@ def values(path: Path | str) -> list[int]:
 @pytest.fixture(autouse=True)
 def forget() -> None:
     """Let each test see warnings as the first one of its process."""
-    torn._seen.clear()
+    versions._seen.clear()
 
 
 @pytest.mark.parametrize("how", TEARS)

@@ -10,8 +10,7 @@ import pytest
 import spark_lance
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Schema
-from spark_lance.table.writing.align import Aligner
-from spark_lance.table.writing.differences import TypeDifference, row_text
+from spark_lance.table.writing.align import Aligner, TypeDifference, row_text
 
 
 def test_types_are_listed_with_the_cast(tmp_path: Path) -> None:

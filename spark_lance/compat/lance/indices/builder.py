@@ -16,8 +16,7 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import ColumnNotFoundError, OptionError, OptionTypeError
 from spark_lance.file.base.version import DEFAULT_VERSION
 from spark_lance.index.base.columns import leaf_field
-from spark_lance.index.base.commit import commit_segments, new_segment
-from spark_lance.index.base.entries import check_name, index_directory
+from spark_lance.index.base.entries import check_name, commit_segments, index_directory, new_segment
 from spark_lance.index.base.files import IndexFileWriter
 from spark_lance.index.vector.base.ivf import Ivf
 from spark_lance.index.vector.base.metrics import metric_named

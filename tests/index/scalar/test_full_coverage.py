@@ -12,7 +12,7 @@ import pytest
 
 import spark_lance
 from spark_lance.expressions.predicate import compile_predicate
-from spark_lance.index.scalar.exact_rows import exact_rows
+from spark_lance.index.scalar.full_coverage import exact_rows
 from spark_lance.index.scalar.pruner import ScalarPruner
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from spark_lance.errors import CommitError, CommitOutcomeUnknownError, RetryableConflictError, StoreError
-from spark_lance.table.commits.discard import delete_on_failure
+from spark_lance.table.commits.commit_rows import delete_on_failure
 from tests.conftest import ROOT
 
 
@@ -55,7 +55,7 @@ def test_the_rule_stands_in_one_place() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ExceptHandler) and node.type is not None and names in ast.unparse(node.type)
     ]
-    assert catching == ["table/commits/discard.py"]
+    assert catching == ["table/commits/commit_rows.py"]
 
 
 def test_what_succeeds_is_kept() -> None:

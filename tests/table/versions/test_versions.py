@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import spark_lance
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
-from spark_lance.table.format.fragment_facts import FragmentFacts
+from spark_lance.table.format.features import FragmentFacts
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.versions import load_latest
