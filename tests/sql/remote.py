@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
@@ -51,6 +52,26 @@ def run(address: str, folder: str, file: Path) -> list[str]:
     found = wrong_answers(session, file.read_text().replace("{root}", f"{folder}/{file.stem}-paths"))
     session.stop()
     return found
+
+
+def run_writers(address: str, folder: str) -> list[str]:
+    """Write tables by name without a format, and return what is wrong."""
+    session = SparkSession.builder.remote(address).create()
+    session.conf.set("spark.sql.catalog.lance.root", f"{folder}/writers")
+    wrong = []
+    for mode in ("error", "ignore", "append", "overwrite"):
+        session.range(3).write.mode(mode).saveAsTable(f"lance.by_{mode}")
+        session.range(3, 5).write.mode("append").saveAsTable(f"lance.by_{mode}")
+        if session.table(f"lance.by_{mode}").count() != 5:
+            wrong.append(f"mode {mode}")
+    try:
+        session.range(3).writeTo("lance.other").using("parquet").create()
+        wrong.append("USING parquet made a table")
+    except PySparkException as error:
+        if "keeps Lance tables" not in str(error):
+            wrong.append(str(error))
+    session.stop()
+    return wrong
 
 
 def run_pipeline(address: str, folder: str) -> list[str]:
@@ -98,6 +119,7 @@ def ask(address: str, folder: str) -> None:
     with ThreadPoolExecutor(2) as threads:
         found = dict(zip(FILES, threads.map(lambda file: run(address, folder, file), FILES), strict=True))
     wrong = {file.stem: answers for file, answers in found.items()}
+    wrong["writers"] = run_writers(address, folder)
     if RELEASE >= (4, 3):
         wrong["pipeline"] = run_pipeline(address, folder)
     sys.stdout.write(json.dumps(wrong))

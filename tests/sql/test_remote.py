@@ -53,5 +53,5 @@ def test_statements_over_connect_in_threads(tmp_path: Path) -> None:
             server.wait(60)
             server.stdout.close()
     assert client.returncode == 0, client.stderr[-3000:]
-    names = [*(file.stem for file in FILES), *(["pipeline"] if RELEASE >= (4, 3) else [])]
+    names = [*(file.stem for file in FILES), "writers", *(["pipeline"] if RELEASE >= (4, 3) else [])]
     assert json.loads(client.stdout.splitlines()[-1]) == {name: [] for name in names}

@@ -59,6 +59,9 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   // The version of spark_lance.
   private String release;
 
+  // The name that saveAsTable looked up last. Spark Connect creates the table later, when no writer is on the stack.
+  private static final ThreadLocal<Identifier> SAVING = new ThreadLocal<>();
+
   public void initialize(String name, CaseInsensitiveStringMap options) {
     this.name = name;
     this.options = options.asCaseSensitiveMap();
@@ -217,6 +220,9 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   // that there is none; whoever else asks, as writers do that make what is missing, gets the exception to catch. Of a
   // branch that is missing the analyzer would not tell why, so it hears this, too, at once.
   Object load(Identifier identifier, Map question) {
+    if (Callers.isSavingAsTable()) {
+      SAVING.set(identifier);
+    }
     try {
       return relation(question);
     } catch (RuntimeException problem) {
@@ -333,7 +339,8 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     question.put(Protocol.CONSTRAINTS, constraints);
     question.put(Protocol.SCHEMA, schema.json());
     question.put(Protocol.PROPERTIES, properties);
-    question.put(Protocol.DEFAULT_FORMAT, Callers.namesDefaultFormat());
+    question.put(Protocol.DEFAULT_FORMAT, Callers.namesDefaultFormat() || identifier.equals(SAVING.get()));
+    SAVING.remove();
     List transforms = new ArrayList();
     question.put(Protocol.PARTITIONS, transforms);
     for (int i = 0; i < partitions.length; i++) {
