@@ -115,7 +115,7 @@ test-tpc: $(VENV)/.installed-test-tpc ## run the queries of TPC-H and TPC-DS by 
 test-spark-versions: $(SPARK_VERSIONS:%=test-spark-%) ## run the tests of the Spark layer with older releases of Spark
 
 test-spark-%: .venv-spark-%/.installed
-	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark tests/sql $(ARGS)
+	.venv-spark-$*/bin/python -m pytest -n 2 --dist loadfile tests/spark $(ARGS)
 
 # What they passed with is kept in tests/tested.json, and docs/compatibility.md says it.
 test-compatibility: $(PYTHON_VERSIONS:%=with-python-%) $(SPARK_VERSIONS:%=with-spark-%) $(PYLANCE_VERSIONS:%=with-pylance-%) ## record with which releases of Python, Spark and pylance it works

@@ -153,8 +153,8 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-# What takes longest, the first the longest: files, and then folders whose files need the session. Those of
-# sql/ come behind spark/: what they ask for later sessions reaches the shared one, too, and stays.
+# The longest tests first: files, and then folders whose files need the session. Those of spark/sql come
+# behind the others of spark/: settings that they set for later sessions reach the shared one, too, and stay.
 LONGEST = (
     "test_examples.py",
     "spark/scan/test_transport.py",
@@ -163,9 +163,9 @@ LONGEST = (
     "spark/table/test_evolving_columns.py",
     "spark",
     "compatibility",
-    "sql/test_statements.py",
+    "spark/sql/test_statements.py",
     "test_readme.py",
-    "sql",
+    "spark/sql",
 )
 
 
@@ -178,7 +178,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(LONGEST)}
 
     def rank(item: pytest.Item) -> int:
-        return min(ranks.get(path, len(ranks)) for path in (item.path, *item.path.parents))
+        places = (item.path, *item.path.parents)
+        return next((ranks[path] for path in places if path in ranks), len(ranks))
 
     items.sort(key=rank)
 

@@ -1,4 +1,4 @@
-"""The statements of tests/sql on a cluster, whose executors have none of the driver's Java classes."""
+"""The statements of tests/spark/sql on a cluster, whose executors have none of the driver's Java classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import spark_lance
 from tests.cluster.driver import Driver
-from tests.sql.answers import FILES, wrong_answers
+from tests.spark.sql.answers import FILES, wrong_answers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

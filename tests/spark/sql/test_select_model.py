@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import spark_lance
 from tests.conftest import interpreted
-from tests.sql.random_queries import INDICES, SCHEMA, Queries, rows
+from tests.spark.sql.random_queries import INDICES, SCHEMA, Queries, rows
 
 ROWS = 300
 # The columns as Spark names their types.

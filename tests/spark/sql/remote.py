@@ -1,7 +1,7 @@
 """A Connect server that Python has started with `enable`, and a client of it. Both are programs of their own.
 
-    python -m tests.sql.remote server PORT                  says "ready", and ends with its input
-    python -m tests.sql.remote client sc://HOST:PORT FOLDER prints what is not as the .sql files say, as JSON
+    python -m tests.spark.sql.remote server PORT                  says "ready", and ends with its input
+    python -m tests.spark.sql.remote client sc://HOST:PORT FOLDER prints differences from the .sql files as JSON
 
 The client runs each file in a session and a thread of its own, with a catalog whose root is in FOLDER.
 """
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_lance
 from spark_lance.spark.java import prepare_environment
-from tests.sql.answers import FILES, wrong_answers
+from tests.spark.sql.answers import FILES, wrong_answers
 
 RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
 

@@ -15,7 +15,7 @@ import spark_lance
 from spark_lance.spark.sql import register as register_module
 from tests.conftest import interpreted
 from tests.spark.driver.test_threads import foreign_launcher, plainly
-from tests.sql.answers import ALL_FILES, reason_to_skip, wrong_answers
+from tests.spark.sql.answers import ALL_FILES, reason_to_skip, wrong_answers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 from spark_lance import LanceTable, enable
 from spark_lance.errors import LanceError
 from tests.conftest import interpreted
-from tests.sql.random_queries import DECLARED, Queries, literal
-from tests.sql.test_select_model import told
+from tests.spark.sql.random_queries import DECLARED, Queries, literal
+from tests.spark.sql.test_select_model import told
 
 RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
 # Spark 4.0 refuses an INSERT that leaves such columns out.

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.sql.random_queries import SCHEMA, Queries
-from tests.sql.test_select_model import COLUMNS, opened, told
+from tests.spark.sql.random_queries import SCHEMA, Queries
+from tests.spark.sql.test_select_model import COLUMNS, opened, told
 
 # Column or field -> values that it may be set to.
 VALUES = {

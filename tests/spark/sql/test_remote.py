@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.spark.sql.answers import FILES
+from tests.spark.sql.remote import RELEASE
 from tests.spark.test_connect import environment
-from tests.sql.answers import FILES
-from tests.sql.remote import RELEASE
 
 pytestmark = pytest.mark.cluster
 
-MODULE = [sys.executable, "-W", "ignore", "-m", "tests.sql.remote"]
+MODULE = [sys.executable, "-W", "ignore", "-m", "tests.spark.sql.remote"]
 
 
 def test_statements_over_connect_in_threads(tmp_path: Path) -> None:
