@@ -265,7 +265,7 @@ class ConstraintError(SchemaError):
 
 
 class ConstraintViolationError(ConstraintError):
-    """A new row violates a constraint of the table, and nothing was written.
+    """A new row violates a constraint, and nothing was written: correct the row, or drop the constraint.
 
     Args:
         message: what happened.

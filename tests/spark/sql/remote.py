@@ -1,7 +1,7 @@
 """A Connect server that Python has started with `enable`, and a client of it. Both are programs of their own.
 
     python -m tests.spark.sql.remote server PORT                  says "ready", and ends with its input
-    python -m tests.spark.sql.remote client sc://HOST:PORT FOLDER prints differences from the .sql files as JSON
+    python -m tests.spark.sql.remote client sc://HOST:PORT FOLDER prints differences from the files as JSON
 
 The client runs each file in a session and a thread of its own, with a catalog whose root is in FOLDER.
 """
