@@ -7,11 +7,11 @@ data of each task into its partition. Data that all tasks share, such as the fil
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyspark.sql.types as st
@@ -52,6 +52,9 @@ from spark_lance.table.versions.versions import find_version, latest_version, lo
 _MOST_FILES, _MOST_FAR_FILES = 64, 16
 # How many times as large as it is stored may be what is looked through for such an answer.
 _GROWTH = 16
+
+
+K = TypeVar("K")
 
 
 def pin(options: ReadOptions) -> VersionRef:
@@ -391,6 +394,25 @@ class LanceReader(DataSourceReader):
             return share_rows(sum(live_rows(task) for task in self._tasks))
         most = self._options.partition_bytes
         return pack_tasks(self._tasks, self._width, most, whole=whole, cores=self._cores)
+
+    def partitions_by(
+        self, key_of: Callable[[table_pb2.DataFragment], K | None]
+    ) -> list[tuple[K, LancePartition]] | None:
+        """Return the work of the tasks, each with the key of its fragments; None if a fragment has none."""
+        if self._alone or self._options.fragments is not None or not self._names:
+            return None
+        groups: dict[K, list[ScanTask]] = {}
+        for task in self._tasks:
+            key = key_of(task.message)
+            if key is None:
+                return None
+            groups.setdefault(key, []).append(task)
+        most = self._options.partition_bytes
+        return [
+            (key, part)
+            for key, tasks in groups.items()
+            for part in pack_tasks(tasks, self._width, most, cores=self._cores)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition in batches of at most `batch_bytes` (about) and `batch_size` rows."""

@@ -36,12 +36,12 @@ from spark_lance.table.format.partitions import (
 from spark_lance.table.inserts.replace_partitions import (
     PartitionKeys,
     find_partitions,
-    partition_counts,
 )
+from spark_lance.table.metadata.partitions import partition_counts
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["PARTITION_PROCEDURES", "delete_partitions", "list_partitions"]
+__all__ = ["PARTITION_PROCEDURES", "delete_partitions", "list_partitions", "partition_text"]
 
 
 def _spec(dataset: LanceDataset) -> PartitionSpec:
@@ -97,10 +97,13 @@ def _texts(column: pa.ChunkedArray) -> list[str | None]:
         column = column.cast(pa.int32())
     elif pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-    return [None if value is None else _text(value) for value in column.to_pylist()]
+    return [partition_text(value) for value in column.to_pylist()]
 
 
-def _text(value: Any) -> str:
+def partition_text(value: Any) -> str | None:
+    """Return a value of a partition as Java takes it."""
+    if value is None:
+        return None
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, bool):

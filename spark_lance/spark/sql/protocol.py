@@ -525,9 +525,10 @@ class PushAggregates(ScanRequest):
 
 
 class _PlanParts(ScanRequest, total=False):
-    """Keys of the join (`runtime`), and the answers that the caller can take: columns, files."""
+    """Keys of the join (`runtime`), and the answers that the caller can take: columns, `grouped` tasks."""
 
     columnar: bool
+    grouped: bool
     files: bool
     runtime: Sequence[Predicate]
 
@@ -656,11 +657,10 @@ class DescribeAnswer(TypedDict):
 
 
 class ScanAnswer(TypedDict, total=False):
-    """The plan of a scan. `kind` is rows, columns or tasks.
+    """The plan of a scan: an Arrow stream of rows, a file of columns or rows that Java deletes, or tasks.
 
-    Rows are an Arrow stream (`arrow`), or a `file` of it, which Java deletes. Columns are a file of
-    several streams (`parts`: their lengths). Tasks are a `function` and its `partitions`. `about` is the
-    line of EXPLAIN; `amounts` and `taskAmounts` are metrics. `ordered` tasks have the rows of a top-n
+    A file has several streams (`parts`: their lengths). Tasks may each read one partition of the table.
+    `about` is for EXPLAIN; `amounts` and `taskAmounts` are metrics. `ordered` tasks have the rows of a top-n
     query. `rows` and `bytes` are upper bounds, None if unknown.
     """
 
@@ -673,6 +673,8 @@ class ScanAnswer(TypedDict, total=False):
     parts: Sequence[int]
     function: str
     partitions: Sequence[str]
+    partition_fields: Sequence[PartitionFieldAnswer]
+    partition_values: Sequence[Sequence[str | None]]
     about: str
     amounts: Sequence[Sequence[Any]]
     taskAmounts: Sequence[Sequence[Any]]

@@ -32,18 +32,24 @@ from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.index.scalar.column_facts import leading_rows
 from spark_lance.index.scalar.full_coverage import exact_rows
 from spark_lance.io.cache import CACHE, CacheSection
+from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.interpreters import check_package
 from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.kinds import read_kind
 from spark_lance.spark.scan.metadata import MetadataReader
+from spark_lance.spark.scan.partitions import LancePartition
 from spark_lance.spark.scan.predicates import expression_of, pushdown_of
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sql.catalogs import BridgeRequest
+from spark_lance.spark.sql.partitions import partition_text
+from spark_lance.spark.sql.tables import partitioning
 from spark_lance.spark.worker.transport import TASK_AMOUNTS, pickled_read
+from spark_lance.table.format.partition_bounds import single_partition
+from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
@@ -313,7 +319,11 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
     if few is not None:
         return {**answer, **rows_answer(few, schema, in_file=bool(body.get("files")))}
     check_package(request.spark)
-    function, partitions = pickled_read(reader, schema)
+    fields, keyed = _by_partition(reader, read, schema) if body.get("grouped") else ([], None)
+    if keyed is None or not (keyed or body.get("runtime")):
+        fields, keyed = [], None
+    parts = None if keyed is None else [part for _, part in keyed]
+    function, partitions = pickled_read(reader, schema, parts)
     return {
         **answer,
         "kind": "tasks",
@@ -323,7 +333,35 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
         **_account(reader, f"version: {ref.version}; {read.options.kind}"),
         "function": _text(function),
         "partitions": [_text(partition) for partition in partitions],
+        "partition_fields": fields,
+        "partition_values": [key for key, _ in keyed or ()],
     }
+
+
+def _by_partition(
+    reader: DataSourceReader, read: Read, schema: st.StructType
+) -> tuple[list[dict[str, Any]], list[tuple[tuple[str | None, ...], LancePartition]] | None]:
+    """Return the partition fields of a table, and the work of tasks that each read one partition of it.
+
+    The work is None if the names of some files do not tell their only partition, a column of the fields is
+    not read, or Spark takes different values of it for one.
+    """
+    if not isinstance(reader, LanceReader):
+        return [], None
+    snapshot = read.opened[1]
+    fields = partitioning(snapshot.manifest.config, snapshot.schema)
+    if not fields:
+        return [], None
+    spec = PartitionSpec.of_config(snapshot.manifest.config).bound(snapshot.schema)
+    for name in spec.sources():
+        if name not in schema.names or not is_same_value([name], snapshot.schema, read.seen):
+            return [], None
+
+    def key_of(fragment: table_pb2.DataFragment) -> tuple[str | None, ...] | None:
+        bounds = single_partition(spec, fragment)
+        return None if bounds is None else tuple(partition_text(each.low) for each in bounds)
+
+    return fields, reader.partitions_by(key_of)
 
 
 def _account(reader: DataSourceReader, otherwise: str) -> dict[str, Any]:

@@ -51,6 +51,7 @@ from spark_lance.spark.table.expressions import (
 from spark_lance.table.commits.commit import retry_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.maintenance.cluster import (
     ClusterPart,
     ClusterWriter,
@@ -122,8 +123,13 @@ class Clustering:
         schema = self.snapshot.manifest.schema
         carried = [top.name for top in schema.fields if is_carried(top.arrow_type())]
         system = lineage_columns(self.snapshot.manifest.uses_stable_row_ids)
-        names = list(dict.fromkeys([*carried, *system, *(self._path(key)[0] for key in self.keys)]))
-        frame, order = self._ordered_by(self._frame(names), names, interleaved)
+        spec = PartitionSpec.of_config(self.snapshot.manifest.config).present(schema)
+        names = list(
+            dict.fromkeys([*carried, *system, *(self._path(key)[0] for key in self.keys), *spec.sources()])
+        )
+        frame, order = self._ordered_by(self._frame(names, spec), names, interleaved)
+        if spec:
+            order.insert(0, self._f.col("p"))
         # With the address no two rows are equal: the same rows give the same files each time.
         order.append(self._f.col(f"c{names.index(system[0])}"))
         frame = frame.repartitionByRange(self._runs(), *order).sortWithinPartitions(*order)
@@ -137,6 +143,7 @@ class Clustering:
             carried=tuple(carried),
             stable_row_ids=self.snapshot.manifest.uses_stable_row_ids,
             spills=spills_lineage(self.snapshot.manifest, self._rows),
+            partitions=spec,
         )
         travelling = frame.select([f"c{place}" for place in range(len(carried) + len(system))])
         with step(self.spark, f"sort and write {self._rows} rows"):
@@ -264,8 +271,11 @@ class Clustering:
         value: Column = self._f.col(f"c{names.index(top)}")
         return reduce(lambda outer, name: outer.getField(name), inner, value)
 
-    def _frame(self, names: Sequence[str]) -> DataFrame:
-        """Return columns of the rows, which are called c0, c1, ... by their places in `names`."""
+    def _frame(self, names: Sequence[str], spec: PartitionSpec = NO_PARTITIONS) -> DataFrame:
+        """Return columns of the rows, which are called c0, c1, ... by their places in `names`.
+
+        With a declaration of partitions there is one more column, `p`: equal bytes for equal partitions.
+        """
         scan = self.snapshot.scan(names, fragments=self._chosen)
         system = system_names(field.name for field in self.snapshot.manifest.schema.fields)
         fields = [
@@ -275,14 +285,20 @@ class Clustering:
             for name in names
         ]
         numbered = [st.StructField(f"c{place}", f.dataType, f.nullable) for place, f in enumerate(fields)]
-        schema = st.StructType(numbered)
-        target = arrow_schema(schema)
+        target = arrow_schema(st.StructType(numbered))
+        partition = [st.StructField("p", st.BinaryType(), False)] if spec else []
+        schema = st.StructType([*numbered, *partition])
 
         def read(share: list[ScanTask]) -> Iterator[pa.RecordBatch]:
             for task in share:
                 convert = BatchConverter.plan(task.arrow_schema, target)
                 for batch in task.batches(_BATCH_BYTES, _BATCH_ROWS):
-                    yield convert(batch)
+                    converted = convert(batch)
+                    if spec:
+                        keys = spec.keys(pa.Table.from_batches([batch])).combine_chunks()
+                        field = pa.field("p", pa.binary(), False)
+                        converted = converted.append_column(field, keys)
+                    yield converted
 
         return run_to_frame(self.spark, _shares(scan.tasks()), read, schema)
 

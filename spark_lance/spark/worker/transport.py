@@ -25,7 +25,7 @@ import pickle
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
@@ -270,9 +270,18 @@ def _counted(batches: Iterator[pa.RecordBatch], tell: Callable[[bytes], None]) -
     tell(lines())
 
 
-def pickled_read(reader: DataSourceReader, schema: st.StructType) -> tuple[bytes, list[bytes]]:
-    """Return what Spark's reader of partitions takes: a pickled function, and pickled partitions."""
-    # Without a partition, Spark runs one task without a value.
-    partitions = list(reader.partitions()) or [InputPartition(None)]
+def pickled_read(
+    reader: DataSourceReader, schema: st.StructType, partitions: Sequence[InputPartition] | None = None
+) -> tuple[bytes, list[bytes]]:
+    """Return what Spark's reader of partitions takes: a pickled function, and pickled partitions.
+
+    Args:
+        reader: planned.
+        schema: of its rows.
+        partitions: the work of the tasks; by default as the reader shares it out.
+    """
+    if partitions is None:
+        # Without a partition, Spark runs one task without a value.
+        partitions = list(reader.partitions()) or [InputPartition(None)]
     function = pickled_function(TaskRead(reader).batches, schema)
     return function, [pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL) for part in partitions]

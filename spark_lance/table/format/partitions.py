@@ -45,6 +45,7 @@ __all__ = [
     "PartitionField",
     "PartitionSpec",
     "parse_transform",
+    "partition_texts",
     "split_transform",
     "storage_type",
 ]
@@ -116,7 +117,9 @@ class PartitionField:
     def type(self, kind: pa.DataType) -> pa.DataType:
         """Return the type of the values for a column of a type."""
         if self.transform in ("identity", "truncate"):
-            return storage_type(kind)
+            stored = storage_type(kind)
+            is_decimal = self.transform == "truncate" and pa.types.is_decimal128(stored)
+            return _truncated_type(stored) if is_decimal else stored
         return pa.date32() if self.transform == "day" else pa.int32()
 
     def values(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -221,6 +224,12 @@ class PartitionSpec:
         ]
         return pa.Table.from_arrays(columns, names=[field.name for field in self.fields])
 
+    def keys(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Return bytes for each row: rows of one partition have equal ones."""
+        columns = [partition_texts(column).cast(pa.large_binary()) for column in self.values(rows).columns]
+        joined = pc.binary_join_element_wise(*columns, pa.scalar(b"\0", pa.large_binary()))
+        return joined.cast(pa.binary())
+
     def sources(self) -> list[str]:
         """Return the names of the columns, each once."""
         return list(dict.fromkeys(field.source for field in self.fields))
@@ -236,6 +245,23 @@ class PartitionSpec:
 
 
 NO_PARTITIONS = PartitionSpec()
+
+
+def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as texts, with a text for null that no value has."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return pa.chunked_array([pa.array(["n"] * len(column), pa.string())])
+    if pa.types.is_floating(kind):
+        column = pc.add(column.cast(pa.float64()), pa.scalar(0.0, pa.float64()))
+    elif pa.types.is_fixed_size_binary(kind):
+        column = column.cast(pa.binary())
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        texts = column.cast(pa.large_binary())
+        return pc.fill_null(pc.binary_join_element_wise(b"v", texts, pa.scalar(b"", pa.large_binary())), b"n")
+    texts = column.cast(pa.string())
+    return pc.fill_null(pc.binary_join_element_wise("v", texts, ""), "n")
 
 
 def _quoted(name: str) -> str:
@@ -395,12 +421,22 @@ def _truncated(values: pa.Array, width: int) -> pa.Array:
 
 
 def _truncated_decimals(values: pa.Decimal128Array, width: int) -> pa.Array:
-    """Return decimals whose unscaled number is a multiple of the width; distinct values are computed once."""
+    """Return decimals whose unscaled number is a multiple of the width; distinct values are computed once.
+
+    The multiple below a negative number may need one more digit, as in Iceberg. With 38 digits there is none:
+    then the least decimal is in its place, which no other number has.
+    """
     kind = values.type
+    result = _truncated_type(kind)
+    least = 1 - 10**result.precision
     encoded = values.dictionary_encode()
     numbers = [_unscaled(value, kind.scale) for value in encoded.dictionary.to_pylist()]
-    rounded = [_decimal(number - number % width, kind.scale) for number in numbers]
-    return pa.array(rounded, pa.decimal128(38, kind.scale)).take(encoded.indices).cast(kind)
+    rounded = [_decimal(max(number - number % width, least), kind.scale) for number in numbers]
+    return pa.array(rounded, result).take(encoded.indices)
+
+
+def _truncated_type(kind: pa.Decimal128Type) -> pa.Decimal128Type:
+    return pa.decimal128(min(kind.precision + 1, 38), kind.scale)
 
 
 def _unscaled(value: Decimal, scale: int) -> int:

@@ -8,7 +8,7 @@ in other partitions do not matter.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,14 +20,14 @@ from spark_lance.errors import IncompatibleConflictError
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.partition_bounds import FieldBounds, ordinal, single_partition
-from spark_lance.table.format.partitions import PartitionSpec
+from spark_lance.table.format.partitions import PartitionSpec, partition_texts
 from spark_lance.table.format.row_keys import KeyIndex
 from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
 from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_lookup import KeyFilter, key_filter
 
-__all__ = ["PartitionKeys", "PartitionMatch", "partition_counts"]
+__all__ = ["PartitionKeys", "PartitionMatch"]
 
 _WINDOW_BYTES = 64 << 20
 # Marks filters of partitions, which are compared with each other only.
@@ -131,7 +131,7 @@ class PartitionMatch:
         """Return the filter of the partitions: with it two overwrites of one partition conflict."""
         ids = [-1 if field.source_id is None else field.source_id for field in self.spec.fields]
         text = repr([(field.transform, field.width) for field in self.spec.fields])
-        columns = [_text(column) for column in partitions.columns]
+        columns = [partition_texts(column) for column in partitions.columns]
         result = key_filter([*ids, zlib.crc32(text.encode()) & _MAX_INT32], columns)
         result.bloom.probability = _PROBABILITY
         return result
@@ -154,23 +154,6 @@ class PartitionMatch:
             f"version {at.version} of {at.root} changed rows of a partition that this statement overwrites "
             f"({names}{more}), and nothing was written: run the statement again"
         )
-
-
-def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as texts, with a text for null that no value has."""
-    kind = column.type
-    if pa.types.is_null(kind):
-        return pa.chunked_array([pa.array(["n"] * len(column), pa.string())])
-    if pa.types.is_floating(kind):
-        column = pc.add(column.cast(pa.float64()), pa.scalar(0.0, pa.float64()))
-    elif pa.types.is_fixed_size_binary(kind):
-        column = column.cast(pa.binary())
-    kind = column.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        texts = column.cast(pa.large_binary())
-        return pc.fill_null(pc.binary_join_element_wise(b"v", texts, pa.scalar(b"", pa.large_binary())), b"n")
-    texts = column.cast(pa.string())
-    return pc.fill_null(pc.binary_join_element_wise("v", texts, ""), "n")
 
 
 def find_partitions(at: Snapshot, keys: PartitionKeys) -> RowSet:
@@ -201,59 +184,3 @@ def find_partitions(at: Snapshot, keys: PartitionKeys) -> RowSet:
         if len(offsets):
             rows[task.message.id] = np.unique(offsets)
     return RowSet.from_offsets(rows)
-
-
-def partition_counts(at: Snapshot, spec: PartitionSpec) -> pa.Table:
-    """Return each partition of a version, with its rows (`record_count`) and fragments (`file_count`).
-
-    The columns of the partition have the names of its fields. Files whose names tell their only partition are
-    not opened.
-    """
-    scan = at.scan(spec.sources())
-    empty = spec.values(scan.arrow_schema.empty_table())
-    parts = [_counted(empty)]
-    for fragment in at.fragments:
-        bounds = single_partition(spec, fragment)
-        if bounds is not None:
-            values = [
-                _scalar_column(each, column.type) for each, column in zip(bounds, empty.columns, strict=True)
-            ]
-            counts = [pa.array([at.live_rows(fragment)]), pa.array([1])]
-            names = [*empty.column_names, "record_count", "file_count"]
-            parts.append(pa.Table.from_arrays([*values, *counts], names=names))
-            continue
-        tables = [
-            _counted(spec.values(rows))
-            for rows in at.scan(spec.sources(), fragments=[fragment]).tables()
-            if rows.num_rows
-        ]
-        if tables:
-            merged = _summed(pa.concat_tables(tables, promote_options="permissive"), empty.column_names)
-            ones = pa.array(np.ones(merged.num_rows, np.int64))
-            place = merged.column_names.index("file_count")
-            parts.append(merged.set_column(place, "file_count", ones))
-    counted = _summed(pa.concat_tables(parts, promote_options="permissive"), empty.column_names)
-    return counted.filter(pc.greater(counted["record_count"], 0))
-
-
-def _scalar_column(bounds: FieldBounds, kind: pa.DataType) -> pa.Array:
-    value = bounds.low
-    if value is not None and (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
-        width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
-        divisor = {"s": 1_000_000, "ms": 1000}.get(getattr(kind, "unit", ""), 1)
-        return pa.array([int(value) // divisor], width).view(kind)
-    return pa.array([value], kind)
-
-
-def _counted(values: pa.Table) -> pa.Table:
-    names = values.column_names
-    ones = pa.array(np.ones(values.num_rows, np.int64))
-    return _summed(values.append_column("record_count", ones).append_column("file_count", ones), names)
-
-
-def _summed(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    sums: Mapping[str, str] = {"record_count_sum": "record_count", "file_count_sum": "file_count"}
-    grouped = table.group_by(list(names), use_threads=False).aggregate(
-        [("record_count", "sum"), ("file_count", "sum")]
-    )
-    return grouped.rename_columns([sums.get(name, name) for name in grouped.column_names])

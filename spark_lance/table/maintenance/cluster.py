@@ -30,6 +30,7 @@ from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.deletion import keep_mask
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.reading.lineage import LINEAGE_COLUMNS, SPILL, give_lineage, mark_spilled, with_lineage
@@ -79,6 +80,7 @@ class ClusterWriter(OfTable):
         carried: the columns that come with the rows, in this order; the others are fetched by address.
         stable_row_ids: whether the rows come with ids and versions.
         spills: whether these are written to the data files.
+        partitions: the declaration by which files are cut; the rows of a partition come together.
     """
 
     table: TableRef
@@ -90,6 +92,7 @@ class ClusterWriter(OfTable):
     carried: tuple[str, ...]
     stable_row_ids: bool
     spills: bool = False
+    partitions: PartitionSpec = NO_PARTITIONS
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> ClusterPart:
         """Write rows to new files.
@@ -109,6 +112,7 @@ class ClusterWriter(OfTable):
             version=self.version,
             max_rows_per_file=self.rows_per_file,
             max_bytes_per_file=self.bytes_per_file,
+            partitions=self.partitions,
         )
         fragments = [table_pb2.DataFragment.FromString(data) for data in new]
         written = sum(fragment.physical_rows for fragment in fragments)

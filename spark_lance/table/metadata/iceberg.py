@@ -1,7 +1,7 @@
 """Metadata tables by Iceberg's names and with its columns, where Lance has values for them; null where not.
 
     snapshots       a row for each version              refs        branches and tags, with main
-    manifests       the version's manifest              partitions  one row for the whole table
+    manifests       the version's manifest              partitions  see `metadata.partitions`
     data_files      data files of the version           delete_files   files that mark deleted rows
     entries         data files, and whether new         position_deletes  the deleted rows
     metadata_log_entries   the manifests of versions
@@ -23,8 +23,9 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.metadata.columns import TEXT_MAP, TIME, Column, MetadataTable, history_version
+from spark_lance.table.metadata.columns import TEXT_MAP, TIME, Column, MetadataTable
 from spark_lance.table.metadata.operations import live_rows
+from spark_lance.table.metadata.partitions import PARTITIONS
 from spark_lance.table.metadata.versions import VersionRow, version_metrics, version_rows, version_time
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
@@ -329,55 +330,6 @@ _MANIFEST_COLUMNS = (
     Column("existing_delete_files_count", pa.int32(), _count(_POSITION_DELETES, None), "always 0"),
     Column("deleted_delete_files_count", pa.int32(), _count(_POSITION_DELETES, None), "always 0"),
     Column("partition_summaries", pa.list_(TEXT_MAP), lambda row: [], "always empty"),
-)
-
-
-def _total(snapshot: Snapshot, value: Callable[[_File], int | None], content: int) -> int | None:
-    values = [value(row) for row in _of_kind(content)(snapshot)]
-    return None if None in values else sum(number for number in values if number is not None)
-
-
-PARTITIONS = MetadataTable(
-    (
-        Column(
-            "record_count",
-            pa.int64(),
-            lambda row: sum(
-                physical_rows(row.bases.store, row.bases.root, fragment, row.bases)
-                for fragment in row.manifest.fragments
-            ),
-            "stored rows, with deleted ones",
-        ),
-        Column("file_count", pa.int32(), lambda row: _total(row, lambda file: 1, _DATA), "data files"),
-        Column(
-            "total_data_file_size_in_bytes",
-            pa.int64(),
-            lambda row: _total(row, lambda file: file.size, _DATA),
-            "bytes of data files; null if a writer left a size out",
-        ),
-        Column(
-            "position_delete_record_count",
-            pa.int64(),
-            lambda row: _total(row, lambda file: file.records, _POSITION_DELETES),
-            "rows that are marked as deleted",
-        ),
-        Column(
-            "position_delete_file_count",
-            pa.int32(),
-            lambda row: _total(row, lambda file: 1, _POSITION_DELETES),
-            "files that mark deleted rows",
-        ),
-        Column("equality_delete_record_count", pa.int64(), lambda row: 0, "always 0"),
-        Column("equality_delete_file_count", pa.int32(), lambda row: 0, "always 0"),
-        Column("last_updated_at", TIME, lambda row: row.manifest.timestamp, "when the version was committed"),
-        Column(
-            "last_updated_snapshot_id",
-            pa.int64(),
-            lambda row: history_version(row.manifest.version),
-            "number of the version",
-        ),
-    ),
-    lambda snapshot: iter([snapshot]),
 )
 
 

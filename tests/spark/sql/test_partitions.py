@@ -14,6 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import datasource
 
 import spark_lance
+from spark_lance import LanceTable
+from spark_lance.table.format.partition_bounds import single_partition
+from spark_lance.table.format.partitions import PartitionSpec
 from tests.conftest import interpreted
 
 if TYPE_CHECKING:
@@ -156,6 +159,100 @@ def test_streams_declare_partitions(session: SparkSession, run: Run, tmp_path: P
             ]
             assert run(f"SHOW PARTITIONS {name}") == [("p=0",), ("p=1",), ("p=2",)]
         frame.write.format("lance").mode("append").save(str(tmp_path / "source"))
+
+
+def bounds_of(session: SparkSession, name: str) -> list[tuple[Any, ...]]:
+    """Return the only values of the partition fields of each file; None for a file of several."""
+    stored = LanceTable.forName(session, name).dataset()
+    spec = PartitionSpec.of_config(stored.config()).bound(stored.lance_schema)
+    singles = [single_partition(spec, fragment) for fragment in stored.snapshot.fragments]
+    return [() if single is None else tuple(each.low for each in single) for single in singles]
+
+
+def test_sorted_rewrites_cut_files_at_partitions(session: SparkSession, run: Run) -> None:
+    run(
+        "CREATE TABLE lance.s (id INT, p STRING, x INT, d DECIMAL(3,1)) PARTITIONED BY (p, bucket(2, id), truncate(100, d))"
+    )
+    rows = "SELECT CAST(id AS INT), substr('ab', id % 2 + 1, 1), CAST(id * 7919 % 30011 AS INT), -99.9 FROM range({})"
+    run(f"INSERT INTO lance.s SELECT /*+ REPARTITION(1) */ * FROM ({rows.format(30000)})")
+    run("INSERT INTO lance.s VALUES (30000, null, 5, null)")
+    before = sorted(run("SELECT * FROM lance.s"), key=repr)
+    for statement in (
+        "OPTIMIZE lance.s ZORDER BY (x, id)",
+        "CALL lance.system.rewrite_data_files(table => 's', strategy => 'sort', sort_order => 'x')",
+    ):
+        run(statement)
+        assert sorted(run("SELECT * FROM lance.s"), key=repr) == before, statement
+        bounds = bounds_of(session, "lance.s")
+        assert len(bounds) == len({*bounds, ()}) - 1 == 5, statement
+    listed = run("SELECT partition, record_count FROM lance.s.partitions")
+    names = {tuple(row[0][name] for name in ("p", "d_trunc", "id_bucket")): row[1] for row in listed}
+    assert sum(names.values()) == 30001
+    assert {("a", "-100.0", "0"), (None, None, "1")} < names.keys()
+    counts = run("SELECT count(*) FROM lance.s WHERE d = -99.9 AND p = 'a'")
+    assert counts == [(15000,)]
+
+
+BUCKETING = {
+    "spark.sql.sources.v2.bucketing.enabled": "true",
+    "spark.sql.sources.v2.bucketing.pushPartValues.enabled": "true",
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.lance.localRows": "0",
+}
+
+
+def test_joins_by_partition_need_no_shuffle(session: SparkSession, run: Run) -> None:
+    chance = random.Random(5)
+    names = ["a", "b", "c", "\u00e4", None]
+    frames = []
+    for name, fields in (("l", "bucket(4, k), p"), ("r", "bucket(4, k), p")):
+        run(f"CREATE TABLE lance.{name} (k INT, p STRING, d DATE, v INT) PARTITIONED BY ({fields})")
+        rows = [(chance.choice([None, *range(9)]), chance.choice(names), None, n) for n in range(60)]
+        frames.append(session.createDataFrame(rows, "k INT, p STRING, d DATE, v INT"))
+        frames[-1].createOrReplaceTempView(f"rows_{name}")
+        for bucket in range(4):  # a file for each partition
+            for p in ["a", "b", "c", "\u00e4"]:
+                run(
+                    f"INSERT INTO lance.{name} SELECT * FROM rows_{name} WHERE lance.bucket(4, k) = {bucket} AND p = '{p}'"
+                )
+        run(f"INSERT INTO lance.{name} SELECT * FROM rows_{name} WHERE k IS NULL AND p IS NULL")
+        run(f"INSERT INTO lance.{name} SELECT * FROM rows_{name} WHERE k IS NULL AND p = 'a'")
+    joins = [
+        "SELECT l.v, r.v FROM {l} l JOIN {r} r ON l.k = r.k AND l.p = r.p",
+        "SELECT l.v, r.v FROM {l} l LEFT JOIN {r} r ON l.k = r.k AND l.p = r.p",
+        "SELECT l.v, r.v FROM {l} l FULL JOIN {r} r ON l.k = r.k AND l.p = r.p AND l.v < r.v",
+        "SELECT l.v, r.v FROM {l} l JOIN (SELECT * FROM {r} WHERE v > 30) r ON l.k = r.k AND l.p = r.p WHERE l.v < 20",
+        "SELECT k, p, count(*) FROM {l} GROUP BY k, p",
+    ]
+    expected_rows = "(SELECT * FROM rows_{} WHERE (k IS NOT NULL AND p IS NOT NULL) OR (k IS NULL AND (p IS NULL OR p = 'a')))"
+    for key, value in BUCKETING.items():
+        session.conf.set(key, value)
+    try:
+        for join in joins:
+            text = join.format(l="lance.l", r="lance.r")
+            plain = join.format(l=expected_rows.format("l"), r=expected_rows.format("r"))
+            assert sorted(run(text), key=repr) == sorted(run(plain), key=repr), join
+            plan = session.sql(text)._jdf.queryExecution().executedPlan().toString()
+            assert "Exchange" not in plan, plan
+        # A file of several partitions, or of an older declaration, needs the shuffle again.
+        run("INSERT INTO lance.r VALUES (1, 'a', null, 100), (2, 'b', null, 101)")
+        plan = (
+            session.sql(joins[0].format(l="lance.l", r="lance.r"))
+            ._jdf.queryExecution()
+            .executedPlan()
+            .toString()
+        )
+        assert "Exchange" in plan
+        more = " UNION ALL VALUES (1, 'a', null, 100), (2, 'b', null, 101)"
+        plain = joins[0].format(l=expected_rows.format("l"), r=f"({expected_rows.format('r')[1:-1]}{more})")
+        assert sorted(run(joins[0].format(l="lance.l", r="lance.r"))) == sorted(run(plain))
+        run("ALTER TABLE lance.l REPLACE PARTITION FIELD p WITH d")
+        plain = joins[0].format(l=expected_rows.format("l"), r=f"({expected_rows.format('r')[1:-1]}{more})")
+        assert sorted(run(joins[0].format(l="lance.l", r="lance.r"))) == sorted(run(plain))
+    finally:
+        for key in BUCKETING:
+            session.conf.unset(key)
 
 
 def test_random_statements_do_what_they_do_on_parquet(session: SparkSession, run: Run) -> None:

@@ -39,6 +39,7 @@ OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing
     "provider",
     "comment",
     "location",
+    "partitionBy",
     "partitionOverwriteMode",
     "primary_key",
     "enable_stable_row_ids",

@@ -21,8 +21,8 @@ from spark_lance.file.reader import FileReader
 from spark_lance.table.format.partition_bounds import read_bounds, single_partition
 from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec, parse_transform
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.inserts.replace_partitions import partition_counts
 from spark_lance.table.inserts.write_plan import commit_or_discard, plan_write
+from spark_lance.table.metadata.partitions import PARTITIONS, partition_counts
 from spark_lance.table.writing import partition_files
 from spark_lance.table.writing.write import write_fragments
 
@@ -215,6 +215,40 @@ def test_compaction_keeps_partitions_apart(tmp_path: Path, monkeypatch: pytest.M
     assert dataset(str(path)).compact_files().fragments_removed == 0
     write(dataset(str(path)), rows_of((1000, "b")), "overwrite")
     assert [row[0] for row in content(path, "p = 'b'")] == [1000]
+
+
+def test_the_table_of_partitions_counts_rows_files_and_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t"
+    day = datetime.datetime(2026, 1, 1)
+    table = made(path, "p", "days(ts)")
+    (empty,) = rows_of_partitions(write_dataset(SCHEMA.empty_table(), str(tmp_path / "plain")))
+    assert (empty["partition"], empty["record_count"], empty["file_count"]) == ([], 0, 0)
+    write(table, rows_of(*((n, "ab"[n % 2], day) for n in range(9)), (9, None, None)))
+    monkeypatch.setattr(partition_files, "FEW_ROWS", 1)
+    write(dataset(str(path)), rows_of((20, "a", day), (21, "a", day), (22, "c", day)))
+    dataset(str(path)).delete("id = 21")
+    rows = rows_of_partitions(dataset(str(path)))
+    counts = [
+        [value for _, value in row["partition"]] + [row["record_count"], row["file_count"]] for row in rows
+    ]
+    assert counts == [
+        [None, None, 1, 1],
+        ["a", "2026-01-01", 6, 2],
+        ["b", "2026-01-01", 4, 1],
+        ["c", "2026-01-01", 1, 1],
+    ]
+    assert [row["last_updated_snapshot_id"] for row in rows] == [3, 5, 3, 4]
+    assert [row["position_delete_record_count"] for row in rows] == [0, 1, 0, 0]
+    stored = sum(file.file_size_bytes for f in dataset(str(path)).snapshot.fragments for file in f.files)
+    assert abs(sum(row["total_data_file_size_in_bytes"] for row in rows) - stored) <= len(rows)
+    assert rows[1]["last_updated_at"] == dataset(str(path)).snapshot.manifest.timestamp
+
+
+def rows_of_partitions(table: LanceDataset) -> list[dict[str, Any]]:
+    batches = PARTITIONS.batches(table.snapshot)
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def test_random_changes_keep_pruning_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ public final class LancePartitions {
   private final StructType schema;
 
   // fields: the answer's, see PartitionFieldAnswer in spark/sql/protocol.py; null for none.
-  LancePartitions(List fields) {
+  public LancePartitions(List fields) {
     int count = fields == null ? 0 : fields.size();
     this.transforms = new Transform[count];
     StructField[] columns = new StructField[count];
@@ -120,7 +120,8 @@ public final class LancePartitions {
     return (InternalRow[]) result.toArray(new InternalRow[0]);
   }
 
-  private InternalRow row(List texts) {
+  // The partition of texts, as Python gives them.
+  public InternalRow row(List texts) {
     Object[] values = new Object[schema.length()];
     for (int i = 0; i < values.length; i++) {
       values[i] = texts.get(i) == null ? null : value((String) texts.get(i), schema.fields()[i].dataType());

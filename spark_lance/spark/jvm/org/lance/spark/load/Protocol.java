@@ -111,6 +111,7 @@ public final class Protocol {
   public static final String FILE = "file";
   public static final String FILES = "files";
   public static final String FUNCTION = "function";
+  public static final String GROUPED = "grouped";
   public static final String GROUPS = "groups";
   public static final String HAS_USER_SCHEMA = "has_user_schema";
   public static final String HIDDEN = "hidden";

@@ -287,6 +287,8 @@ public final class LanceScan {
       }
       Map<String, Object> question = question(Protocol.PLAN_SCAN);
       question.put(Protocol.FILES, !isApart);
+      // Only where a session asks for it: Spark reads a partition by one task then, however large it is.
+      question.put(Protocol.GROUPED, Boolean.parseBoolean(setting("spark.sql.sources.v2.bucketing.enabled", "false")));
       question.put(Protocol.COLUMNAR, !isApart && LanceTransport.mayUse(readSchema));
       Map<String, Object> answer;
       try {

@@ -7,33 +7,41 @@ package org.lance.spark.scan;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.expressions.FieldReference;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.HasPartitionKey;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportPartitioning;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.connector.read.partitioning.KeyGroupedPartitioning;
+import org.apache.spark.sql.connector.read.partitioning.Partitioning;
+import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.lance.spark.catalog.LancePartitions;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 
 public final class LanceTaskScan
-    implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
+    implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering, SupportsReportPartitioning {
   // Keys of a join beyond which they do not narrow a scan.
   private static final int MOST_KEYS = 10000;
   private final String displayName;
@@ -149,10 +157,45 @@ public final class LanceTaskScan
   public synchronized InputPartition[] planInputPartitions() {
     List<Object> pickled = (List<Object>) plan.get(Protocol.PARTITIONS);
     InputPartition[] partitions = new InputPartition[pickled.size()];
+    LancePartitions fields = partitionFields();
+    List<Object> values = (List<Object>) plan.get(Protocol.PARTITION_VALUES);
     for (int i = 0; i < partitions.length; i++) {
-      partitions[i] = new PythonInputPartition(i, bytes(pickled.get(i)));
+      byte[] bytes = bytes(pickled.get(i));
+      partitions[i] = fields == null ? new PythonInputPartition(i, bytes) : new Keyed(i, bytes, fields.row((List) values.get(i)));
     }
     return partitions;
+  }
+
+  // The fields if each task reads one partition; null otherwise. A join does not change it.
+  private LancePartitions partitionFields() {
+    List<Object> fields = (List<Object>) initialPlan.get(Protocol.PARTITION_FIELDS);
+    return fields == null || fields.isEmpty() ? null : new LancePartitions(fields);
+  }
+
+  public Partitioning outputPartitioning() {
+    LancePartitions fields = partitionFields();
+    List<Object> values = (List<Object>) initialPlan.get(Protocol.PARTITION_VALUES);
+    return fields == null
+        ? (Partitioning) new UnknownPartitioning(0)
+        : new KeyGroupedPartitioning(fields.transforms(), new HashSet<>(values).size());
+  }
+
+  /** Work on one partition of the table. Executors get it without the partition, for which they have no class. */
+  public static final class Keyed extends PythonInputPartition implements HasPartitionKey {
+    private final transient InternalRow key;
+
+    Keyed(int index, byte[] pickled, InternalRow key) {
+      super(index, pickled);
+      this.key = key;
+    }
+
+    public InternalRow partitionKey() {
+      return key;
+    }
+
+    private Object writeReplace() {
+      return new PythonInputPartition(index(), pickedPartition());
+    }
   }
 
   public PartitionReaderFactory createReaderFactory() {

@@ -154,7 +154,16 @@ public final class LanceFunctions implements UnboundFunction {
     }
 
     public DataType resultType() {
-      return name.equals("truncate") ? type : name.equals("days") ? DataTypes.DateType : DataTypes.IntegerType;
+      return name.equals("truncate") ? truncatedType() : name.equals("days") ? DataTypes.DateType : DataTypes.IntegerType;
+    }
+
+    // The multiple below a negative decimal may need one more digit.
+    private DataType truncatedType() {
+      if (!(type instanceof DecimalType)) {
+        return type;
+      }
+      DecimalType decimal = (DecimalType) type;
+      return new DecimalType(Math.min(decimal.precision() + 1, 38), decimal.scale());
     }
 
     public String name() {
@@ -232,7 +241,10 @@ public final class LanceFunctions implements UnboundFunction {
         BigDecimal value = input.getDecimal(at, decimal.precision(), decimal.scale()).toJavaBigDecimal();
         BigInteger number = value.setScale(decimal.scale(), RoundingMode.UNNECESSARY).unscaledValue();
         BigInteger rest = number.mod(BigInteger.valueOf(width));
-        return Decimal.apply(new BigDecimal(number.subtract(rest), decimal.scale()), decimal.precision(), decimal.scale());
+        int precision = ((DecimalType) truncatedType()).precision();
+        BigInteger least = BigInteger.ONE.subtract(BigInteger.TEN.pow(precision));
+        BigInteger result = number.subtract(rest).max(least);
+        return Decimal.apply(new BigDecimal(result, decimal.scale()), precision, decimal.scale());
       }
       long value = whole(input, at);
       long result = value - Math.floorMod(value, (long) width);

@@ -1,0 +1,248 @@
+"""The partitions of a version: their rows, files and last changes.
+
+Files whose names tell their only partition are not opened; of other files the columns of the declaration are
+read. A file with rows of several partitions counts for each of them, with a share of its bytes by its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.proto import table_pb2
+from spark_lance.table.format.partition_bounds import FieldBounds, single_partition
+from spark_lance.table.format.partitions import PartitionSpec
+from spark_lance.table.metadata.columns import TEXT_MAP, TIME, Column, MetadataTable, history_version
+from spark_lance.table.metadata.versions import VersionRow, version_rows, version_time
+from spark_lance.table.reading.snapshot import Snapshot
+
+__all__ = ["PARTITIONS", "partition_counts"]
+
+
+def partition_counts(at: Snapshot, spec: PartitionSpec) -> pa.Table:
+    """Return each partition of a version, with its rows (`record_count`) and fragments (`file_count`).
+
+    The columns of the partition have the names of its fields.
+    """
+    empty = spec.values(at.scan(spec.sources()).arrow_schema.empty_table())
+    parts = [_counted(empty), *(counts for _, counts in _fragment_counts(at, spec, empty))]
+    with_files = [
+        part.append_column("file_count", pa.array(np.ones(part.num_rows, np.int64))) for part in parts
+    ]
+    counted = _summed(pa.concat_tables(with_files, promote_options="permissive"), empty.column_names)
+    return counted.filter(pc.greater(counted["record_count"], 0))
+
+
+def _fragment_counts(
+    at: Snapshot, spec: PartitionSpec, empty: pa.Table
+) -> Iterator[tuple[table_pb2.DataFragment, pa.Table]]:
+    """Yield the fragments that have rows, each with its partitions and their rows."""
+    for fragment in at.fragments:
+        bounds = single_partition(spec, fragment)
+        if bounds is not None:
+            values = [
+                _scalar_column(each, column.type) for each, column in zip(bounds, empty.columns, strict=True)
+            ]
+            counts = [*values, pa.array([at.live_rows(fragment)])]
+            yield fragment, pa.Table.from_arrays(counts, names=[*empty.column_names, "record_count"])
+            continue
+        scan = at.scan(spec.sources(), fragments=[fragment])
+        tables = [_counted(spec.values(rows)) for rows in scan.tables() if rows.num_rows]
+        if tables:
+            yield (
+                fragment,
+                _summed(pa.concat_tables(tables, promote_options="permissive"), empty.column_names),
+            )
+
+
+def _scalar_column(bounds: FieldBounds, kind: pa.DataType) -> pa.Array:
+    value = bounds.low
+    if value is not None and (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
+        width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+        divisor = {"s": 1_000_000, "ms": 1000}.get(getattr(kind, "unit", ""), 1)
+        return pa.array([int(value) // divisor], width).view(kind)
+    return pa.array([value], kind)
+
+
+def _counted(values: pa.Table) -> pa.Table:
+    ones = pa.array(np.ones(values.num_rows, np.int64))
+    return _summed(values.append_column("record_count", ones), values.column_names)
+
+
+def _summed(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    numbers = [name for name in ("record_count", "file_count") if name in table.column_names]
+    grouped = table.group_by(list(names), use_threads=False).aggregate([(name, "sum") for name in numbers])
+    return grouped.rename_columns([name.removesuffix("_sum") if name not in names else name
+                                   for name in grouped.column_names])  # fmt: skip
+
+
+@dataclass
+class _History:
+    """The versions that last changed fragments; old versions are read on request."""
+
+    snapshot: Snapshot
+    _changed: dict[int, VersionRow | None] | None = None
+
+    def changed(self, numbers: frozenset[int]) -> VersionRow | None:
+        """Return the newest of the versions that last changed some fragments; None if one is gone."""
+        if self._changed is None:
+            self._changed = self._read()
+        rows = [self._changed.get(number) for number in numbers]
+        known = [row for row in rows if row is not None]
+        return max(known, key=lambda row: row.number) if known and len(known) == len(rows) else None
+
+    def _read(self) -> dict[int, VersionRow | None]:
+        pending = {fragment.id: _identity(fragment) for fragment in self.snapshot.fragments}
+        result: dict[int, VersionRow | None] = dict.fromkeys(pending)
+        for row in version_rows(self.snapshot):
+            older = None if row.older is None else row.older.manifest
+            if (row.older is None and row.number > 1) or (row.older is not None and older is None):
+                break
+            fragments = () if older is None else older.fragments
+            before = {fragment.id: _identity(fragment) for fragment in fragments}
+            for number in [number for number, files in pending.items() if before.get(number) != files]:
+                result[number] = row
+                del pending[number]
+            if not pending:
+                break
+        return result
+
+
+def _identity(fragment: table_pb2.DataFragment) -> tuple[Any, ...]:
+    return (
+        tuple(file.path for file in fragment.files),
+        fragment.deletion_file.SerializeToString() if fragment.HasField("deletion_file") else b"",
+    )
+
+
+@dataclass
+class _Partition:
+    """A partition of a version; one without values is the whole table."""
+
+    history: _History
+    values: Mapping[str, str | None]
+    rows: int = 0
+    files: int = 0
+    size: float | None = 0
+    deleted: int = 0
+    deletion_files: int = 0
+    fragments: set[int] = field(default_factory=set)
+
+    def add(self, snapshot: Snapshot, fragment: table_pb2.DataFragment, rows: int, total: int) -> None:
+        """Count rows of a fragment that has so many in all."""
+        share = rows / total if total else 1.0
+        sizes = [file.file_size_bytes for file in fragment.files]
+        self.rows += rows
+        self.files += len(fragment.files)
+        self.size = None if self.size is None or 0 in sizes else self.size + share * sum(sizes)
+        if fragment.HasField("deletion_file"):
+            # Which partitions deleted rows were in is known only if all rows are in one.
+            self.deleted += snapshot.physical_rows(fragment) - total if rows == total else 0
+            self.deletion_files += 1
+        self.fragments.add(fragment.id)
+
+    @property
+    def changed(self) -> VersionRow | None:
+        return self.history.changed(frozenset(self.fragments))
+
+
+def _partitions(snapshot: Snapshot) -> Iterator[_Partition]:
+    spec = PartitionSpec.of_config(snapshot.manifest.config).present(snapshot.schema)
+    history = _History(snapshot)
+    whole = _Partition(history, {})
+    if not spec:
+        for fragment in snapshot.fragments:
+            rows = snapshot.live_rows(fragment)
+            whole.add(snapshot, fragment, rows, rows)
+        yield whole
+        return
+    partitions: dict[tuple[str | None, ...], _Partition] = {}
+    names = [each.name for each in spec.fields]
+    empty = spec.values(snapshot.scan(spec.sources()).arrow_schema.empty_table())
+    for fragment, counts in _fragment_counts(snapshot, spec, empty):
+        total = snapshot.live_rows(fragment)
+        for row in counts.to_pylist():
+            if row["record_count"]:
+                key = tuple(_text(row[name]) for name in names)
+                partition = partitions.setdefault(
+                    key, _Partition(history, dict(zip(names, key, strict=True)))
+                )
+                partition.add(snapshot, fragment, row["record_count"], total)
+    yield from (partitions[key] for key in sorted(partitions, key=_order))
+
+
+def _order(key: tuple[str | None, ...]) -> list[tuple[bool, str]]:
+    return [(text is not None, text or "") for text in key]
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return str(value + 0.0)
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+def _updated(row: _Partition) -> datetime | None:
+    return None if row.changed is None else version_time(row.changed)
+
+
+def _updated_by(row: _Partition) -> int | None:
+    return None if row.changed is None else history_version(row.changed.number)
+
+
+PARTITIONS = MetadataTable(
+    (
+        Column(
+            "partition",
+            TEXT_MAP,
+            lambda row: row.values,
+            "values of the partition fields; empty without any",
+        ),
+        Column("record_count", pa.int64(), lambda row: row.rows, "rows, without deleted ones"),
+        Column("file_count", pa.int32(), lambda row: row.files, "data files with rows of the partition"),
+        Column(
+            "total_data_file_size_in_bytes",
+            pa.int64(),
+            lambda row: None if row.size is None else round(row.size),
+            "bytes of data files, a share by rows of files with several partitions; null if a writer left a "
+            "size out",
+        ),
+        Column(
+            "position_delete_record_count",
+            pa.int64(),
+            lambda row: row.deleted,
+            "rows that are marked as deleted, in files of one partition",
+        ),
+        Column(
+            "position_delete_file_count",
+            pa.int32(),
+            lambda row: row.deletion_files,
+            "files that mark deleted rows",
+        ),
+        Column("equality_delete_record_count", pa.int64(), lambda row: 0, "always 0"),
+        Column("equality_delete_file_count", pa.int32(), lambda row: 0, "always 0"),
+        Column(
+            "last_updated_at",
+            TIME,
+            _updated,
+            "when its files last changed; null if that version is gone",
+        ),
+        Column(
+            "last_updated_snapshot_id", pa.int64(), _updated_by, "number of the version that changed them"
+        ),
+    ),
+    _partitions,
+    reads=True,
+)
