@@ -659,9 +659,8 @@ class DescribeAnswer(TypedDict):
 class ScanAnswer(TypedDict, total=False):
     """The plan of a scan: an Arrow stream of rows, a file of columns or rows that Java deletes, or tasks.
 
-    A file has several streams (`parts`: their lengths). Tasks may each read one partition of the table.
-    `about` is for EXPLAIN; `amounts` and `taskAmounts` are metrics. `ordered` tasks have the rows of a top-n
-    query. `rows` and `bytes` are upper bounds, None if unknown.
+    A file has several streams (`parts`: their lengths). EXPLAIN shows `about`; `amounts`, `taskAmounts` are
+    metrics. `ordered` tasks have the rows of a top-n query. `rows` and `bytes` are upper bounds, or None.
     """
 
     kind: str
