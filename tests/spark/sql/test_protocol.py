@@ -44,7 +44,6 @@ OTHER_KEYS = {"path", "version", "mode", "stream", "replaceWhere", "replaceUsing
     "primary_key",
     "enable_stable_row_ids",
     "readChangeFeed",
-    "partitionBy",
     "startingVersion",
     "startingTimestamp",
     "endingVersion",
