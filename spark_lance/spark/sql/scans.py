@@ -343,8 +343,8 @@ def _by_partition(
 ) -> tuple[list[dict[str, Any]], list[tuple[tuple[str | None, ...], LancePartition]] | None]:
     """Return the partition fields of a table, and the work of tasks that each read one partition of it.
 
-    The work is None if the names of some files do not tell their only partition, a column of the fields is
-    not read, or Spark takes different values of it for one.
+    The work is None if a file has rows of several partitions. The same holds if a column of the fields is not
+    read, or if Spark compares its values in its own way.
     """
     if not isinstance(reader, LanceReader):
         return [], None

@@ -95,8 +95,9 @@ class _History:
         if self._changed is None:
             self._changed = self._read()
         rows = [self._changed.get(number) for number in numbers]
-        known = [row for row in rows if row is not None]
-        return max(known, key=lambda row: row.number) if known and len(known) == len(rows) else None
+        recorded = [row for row in rows if row is not None]
+        complete = bool(recorded) and len(recorded) == len(rows)
+        return max(recorded, key=lambda row: row.number) if complete else None
 
     def _read(self) -> dict[int, VersionRow | None]:
         pending = {fragment.id: _identity(fragment) for fragment in self.snapshot.fragments}
