@@ -38,7 +38,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-peers test-dbt test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
-.PHONY: bench bench-report bench-recall bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit bench-durability
+.PHONY: bench bench-report bench-recall bench-search bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit bench-durability
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
@@ -229,6 +229,9 @@ bench-columns: $(VENV)/.installed-bench ## measure one more column against rewri
 
 bench-recall: $(VENV)/.installed-bench ## measure recall against time of searches by vector, against pylance
 	$(BIN)/python -m benchmarks.bench_recall $(ARGS)
+
+bench-search: $(VENV)/.installed-bench ## measure searches of text, and by vector with filters, against pylance
+	$(BIN)/python -m benchmarks.bench_search $(ARGS)
 
 bench-index: $(VENV)/.installed-bench ## measure indices against pylance, and look-ups against Parquet
 	$(BIN)/python -m benchmarks.bench_index $(ARGS)

@@ -114,7 +114,7 @@ class DatasetSearcher(Searcher):
         """Return the rows that answer a text query."""
         column, query = parse_text_query(self.snapshot.manifest, request, k)
         condition = self.condition(filter)
-        search = TextSearch(self.snapshot, column)
+        search = self.text_search(column)
         result = search.run(query, allowed_rows(self.snapshot, condition if prefilter else None))
         later = None if prefilter else condition
         return self.rows_of(
@@ -124,7 +124,7 @@ class DatasetSearcher(Searcher):
     def _answering_query(self, request: ScanRequest, k: int | None, columns: Sequence[str]) -> pa.Table:
         """Return the rows that answer a query that is an object."""
         condition = self.condition(request.filter)
-        search = CompoundSearch(self.snapshot, request.fast_search)
+        search = CompoundSearch(self.snapshot, request.fast_search, self._text_searches)
         allowed = allowed_rows(self.snapshot, condition if request.prefilter else None)
         result = search.run(request.full_text_query, k, allowed)
         later = None if request.prefilter else condition
@@ -182,6 +182,17 @@ class DatasetSearcher(Searcher):
         if search is None:
             search = self._searches.setdefault(column, VectorSearch(self.snapshot, column))
         return search
+
+    def text_search(self, column: str) -> TextSearch:
+        """Return the open search of a column of text."""
+        search = self._text_searches.get(column)
+        if search is None:
+            search = self._text_searches.setdefault(column, TextSearch(self.snapshot, column))
+        return search
+
+    @cached_property
+    def _text_searches(self) -> dict[str, TextSearch]:
+        return {}
 
     @cached_property
     def _opened(self) -> dict[tuple[str, ...], OpenFragments]:

@@ -38,12 +38,18 @@ class CompoundSearch:
     Args:
         snapshot: the version.
         fast_search: leave out rows that are not indexed.
+        searches: open searches of this version by column; further ones are added.
     """
 
-    def __init__(self, snapshot: Snapshot, fast_search: bool = False) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        fast_search: bool = False,
+        searches: dict[str, TextSearch] | None = None,
+    ) -> None:
         self._snapshot = snapshot
         self._fast = fast_search
-        self._searches: dict[str, TextSearch] = {}
+        self._searches = {} if searches is None else searches
 
     def run(self, query: FullTextQuery, k: int | None = None, allowed: Addresses | None = None) -> TextTopK:
         """Return the rows that answer a query, best first.

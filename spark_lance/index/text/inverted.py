@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,15 +48,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from spark_lance.arrow.arrays import one_array
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.base.entries import Segment
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
-from spark_lance.index.text.positions import POSITIONS, pack_positions
+from spark_lance.index.text.positions import POSITIONS, pack_positions, unpack_positions
 from spark_lance.index.text.postings import FIXED_TAIL, pack_list, unpack_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
+from spark_lance.index.text.vocabulary import Vocabulary
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 
 # The byte of an arc by its short form; only the first 63 have one.
@@ -172,6 +175,63 @@ LISTS = pa.schema(
 
 
 @dataclass(frozen=True)
+class Documents:
+    """The documents of a partition: their row ids (uint64), and how many words each has (int32)."""
+
+    row_ids: Numbers
+    lengths: Ints
+
+    @cached_property
+    def total(self) -> int:
+        """Words of all documents together."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+    @cached_property
+    def is_ascending(self) -> bool:
+        """Whether documents follow each other as their row ids do."""
+        return bool((self.row_ids[1:] > self.row_ids[:-1]).all())
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that they occupy."""
+        return int(self.row_ids.nbytes + self.lengths.nbytes)
+
+
+@dataclass(frozen=True)
+class Postings:
+    """The documents that have a word, ascending, and how often each has it (int32)."""
+
+    documents: Ints
+    frequencies: Ints
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that they occupy."""
+        return int(self.documents.nbytes + self.frequencies.nbytes)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Where a word stands.
+
+    Attributes:
+        starts: where the places in each of its documents start, and the end.
+        places: int32, of all its documents in turn.
+    """
+
+    starts: Ints
+    places: Ints
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that they occupy."""
+        return int(self.starts.nbytes + self.places.nbytes)
+
+
+_DECODED: CacheSection[Any] = CacheSection("words and posting lists", CACHE)
+
+
+@dataclass(frozen=True)
 class TextPart:
     """One partition of a segment.
 
@@ -190,31 +250,59 @@ class TextPart:
     def _file(self, what: str) -> IndexFile:
         return self.segment.file(f"part_{self.number}_{what}.lance")
 
+    def _cached(self, what: str, word: int, make: Callable[[], Any]) -> Any:
+        """Return a decoded part of the files, which is kept in the cache of the process."""
+        return _DECODED.get((self._place, self.number, what, word), make, lambda value: int(value.nbytes))
+
     @cached_property
-    def _docs(self) -> pa.Table:
-        return self._file("docs").read(["_rowid", "_num_tokens"])
+    def _place(self) -> Hashable:
+        return self.segment.store.cache_key(self.segment.directory)
+
+    @property
+    def documents(self) -> Documents:
+        """The documents."""
+        result: Documents = self._cached("documents", 0, self._read_documents)
+        return result
+
+    def _read_documents(self) -> Documents:
+        table = self._file("docs").read(["_rowid", "_num_tokens"])
+        return Documents(table["_rowid"].to_numpy(), table["_num_tokens"].to_numpy().astype(np.int32))
+
+    @cached_property
+    def _num_documents(self) -> int:
+        return self._file("docs").num_rows
 
     @property
     def row_ids(self) -> Numbers:
         """Row ids of the documents."""
-        result: Numbers = self._docs["_rowid"].to_numpy()
-        return result
+        return self.documents.row_ids
 
-    @cached_property
+    @property
     def lengths(self) -> Ints:
         """Words of every document."""
-        result: Ints = self._docs["_num_tokens"].to_numpy().astype(np.int64)
+        return self.documents.lengths
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """All words and their numbers."""
+        result: Vocabulary = self._cached("words", 0, lambda: Vocabulary(*self._stored_words()))
         return result
 
-    @cached_property
-    def words(self) -> dict[str, int]:
-        """The number of every word."""
+    def _stored_words(self) -> tuple[pa.Array, Ints]:
         file = self._file("tokens")
         if "_token_fst_bytes" in file.arrow_schema.names:
             data = file.read(["_token_fst_bytes"])["_token_fst_bytes"][0].as_py()
-            return {word.decode("utf-8", "replace"): number for word, number in read_words(data).items()}
-        table = file.read(["_token", "_token_id"])
-        return dict(zip(table["_token"].to_pylist(), table["_token_id"].to_pylist(), strict=True))
+            pairs = read_words(data)
+            words = pa.array([word.decode("utf-8", "replace") for word in pairs], pa.large_string())
+            return words, np.array(list(pairs.values()), np.uint64).astype(np.int64)
+        table = file.read(["_token", "_token_id"]).combine_chunks()
+        return one_array(table["_token"]), table["_token_id"].to_numpy().astype(np.int64)
+
+    @property
+    def words(self) -> dict[str, int]:
+        """The number of every word, as a dictionary."""
+        words, numbers = self._stored_words()
+        return dict(zip(words.to_pylist(), numbers.tolist(), strict=True))
 
     @cached_property
     def lists(self) -> IndexFile:
@@ -222,27 +310,68 @@ class TextPart:
         return self._file("invert")
 
     def postings(self, word: str) -> tuple[Ints, Ints]:
-        """Return the documents that have a word, and how often.
+        """Return the documents that have a word, ascending, and how often.
 
         Raises:
             FormatError, UnsupportedFormatError: the posting list is damaged, or of an unknown form.
         """
-        number = self.words.get(word)
+        number = self.vocabulary.number(word)
         if number is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        row = self.lists.read(["_posting", "_length"], number, number + 1)
-        return self.unpacked(row["_posting"][0].as_py(), row["_length"][0].as_py())
+        postings: Postings = self._cached("postings", number, lambda: self._read_postings(number))
+        return postings.documents, postings.frequencies
+
+    def _read_postings(self, number: int) -> Postings:
+        row = self._list(number, ["_posting", "_length"])
+        documents, frequencies = self.unpacked(row["_posting"][0].as_py(), row["_length"][0].as_py())
+        if not (documents[1:] > documents[:-1]).all():
+            raise FormatError("the documents of a posting list do not ascend", self.lists.path)
+        return Postings(documents.astype(np.int32), frequencies.astype(np.int32))
+
+    def _list(self, number: int, columns: Sequence[str]) -> pa.Table:
+        if not 0 <= number < self.lists.num_rows:
+            raise FormatError(f"a word has posting list {number} of {self.lists.num_rows}", self.lists.path)
+        return self.lists.read(columns, number, number + 1)
 
     def unpacked(self, blocks: Sequence[bytes], count: int) -> tuple[Ints, Ints]:
         """Return the documents of a stored list, and how often each has the word; errors as of `postings`."""
-        if count > len(self.lengths):
+        if count > self._num_documents:
             raise FormatError(
-                f"a posting list of {count} documents, and there are {len(self.lengths)}", self.lists.path
+                f"a posting list of {count} documents, and there are {self._num_documents}", self.lists.path
             )
         documents, frequencies = unpack_list(blocks, count, self.tail)
-        if len(documents) and int(documents.max()) >= len(self.lengths):
+        if len(documents) and int(documents.max()) >= self._num_documents:
             raise FormatError("a posting list names a document that does not exist", self.lists.path)
         return documents, frequencies
+
+    @cached_property
+    def has_positions(self) -> bool:
+        """Whether the index tells, in a form that is read here, where words stand in texts."""
+        stored = self.lists.arrow_schema
+        is_stored = POSITIONS.name in stored.names and stored.field(POSITIONS.name).type == POSITIONS.type
+        return is_stored and self.tokenizer.counts_places
+
+    def positions(self, word: str) -> Positions:
+        """Return where a word stands in each document of its posting list, if `has_positions`.
+
+        Raises:
+            FormatError: the positions are damaged.
+        """
+        number = self.vocabulary.number(word)
+        if number is None:
+            return Positions(np.zeros(1, np.int64), np.empty(0, np.int32))
+        result: Positions = self._cached("positions", number, lambda: self._read_positions(number))
+        return result
+
+    def _read_positions(self, number: int) -> Positions:
+        row = self._list(number, [POSITIONS.name, "_length"])
+        stored = one_array(row[POSITIONS.name]).flatten()
+        if len(stored) != row["_length"][0].as_py():
+            raise FormatError(f"positions in {len(stored)} documents of a longer list", self.lists.path)
+        try:
+            return Positions(*unpack_positions(stored))
+        except FormatError as error:
+            raise error.at(path=self.lists.path) from error
 
 
 def text_parts(segment: Segment) -> list[TextPart]:

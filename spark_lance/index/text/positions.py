@@ -20,7 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.numpy_types import Ints
-from spark_lance.index.text.postings import BLOCK, pack_numbers
+from spark_lance.errors import FormatError
+from spark_lance.index.text.postings import BLOCK, pack_numbers, unpack_numbers
 
 _BINARIES = pa.list_(pa.field("item", pa.large_binary()))
 POSITIONS = pa.field("_position", pa.list_(pa.field("item", _BINARIES)), False)
@@ -68,6 +69,68 @@ def pack_positions(positions: Ints, counts: Ints) -> pa.Array:
     )
     lists = np.concatenate([[0], ends]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(lists), binaries, type=_BINARIES)
+
+
+def unpack_positions(stored: pa.Array) -> tuple[Ints, Ints]:
+    """Return where the positions of each document start, and those of all documents (int32).
+
+    Args:
+        stored: a list<large_binary> per document.
+
+    Raises:
+        FormatError: the bytes are damaged.
+    """
+    firsts = stored.offsets.to_numpy().astype(np.int64)
+    binaries = stored.values
+    if stored.null_count or binaries.null_count:
+        raise FormatError("positions of words that are null")
+    pieces = np.diff(firsts)
+    _, bounds_buffer, data_buffer = binaries.buffers()
+    if not len(stored):
+        return np.zeros(1, np.int64), np.empty(0, np.int32)
+    bounds = np.frombuffer(bounds_buffer, np.int64)[binaries.offset : binaries.offset + len(binaries) + 1]
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    heads = firsts[:-1]
+    if not (pieces > 0).all() or not (bounds[heads + 1] - bounds[heads] == 4).all():
+        raise FormatError("positions of words do not begin with their number")
+    counts = _numbers(data, bounds[heads])
+    blocks, left = np.divmod(counts, BLOCK)
+    tails = np.flatnonzero(left)
+    ends = firsts[1:]
+    sizes = bounds[ends] - bounds[ends - 1]
+    if not (pieces == 1 + blocks + (left > 0)).all() or not (sizes[tails] == 4 * left[tails]).all():
+        raise FormatError("positions of words are not as many as they say")
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    result = np.empty(int(starts[-1]), np.int64)
+    within = np.arange(int(left.sum())) - np.repeat(np.cumsum(left) - left, left)
+    result[np.repeat(starts[1:] - left, left) + within] = _numbers(
+        data, np.repeat(bounds[ends - 1], left) + 4 * within
+    )
+    for document in np.flatnonzero(blocks).tolist():
+        for number in range(int(blocks[document])):
+            piece = int(heads[document]) + 1 + number
+            values = _unpack_block(data[bounds[piece] : bounds[piece + 1]].tobytes())
+            begin = int(starts[document]) + BLOCK * number
+            result[begin : begin + BLOCK] = values
+    if len(result) and int(result.max()) > np.iinfo(np.int32).max:
+        raise FormatError("a position of a word beyond 2^31")
+    return starts, result.astype(np.int32)
+
+
+def _unpack_block(data: bytes) -> Ints:
+    """Return the 128 positions of a full block."""
+    if len(data) < 5 or data[4] > 32 or len(data) != 5 + 16 * data[4]:
+        raise FormatError("a block of positions that is too short or too long")
+    deltas = unpack_numbers({data[4]: [(0, data[5:])]}, 1)[0]
+    result: Ints = struct.unpack_from("<I", data)[0] + np.cumsum(deltas)
+    return result
+
+
+def _numbers(data: npt.NDArray[np.uint8], places: Ints) -> Ints:
+    """Return the numbers that are stored as u32 at some places."""
+    stored = data[places[:, None] + np.arange(4)]
+    result: Ints = np.ascontiguousarray(stored).view("<u4").reshape(-1).astype(np.int64)
+    return result
 
 
 def _put(stored: npt.NDArray[np.uint8], places: Ints, numbers: Ints) -> None:

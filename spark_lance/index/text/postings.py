@@ -64,12 +64,17 @@ def _unpack_blocks(blocks: Sequence[bytes]) -> tuple[Ints, Ints]:
         parts[0].setdefault(width, []).append((number, data[_HEADER.size : middle]))
         often = data[middle]
         parts[1].setdefault(often, []).append((number, data[middle + 1 : middle + 1 + 16 * often]))
-    deltas, frequencies = (_unpack_groups(part, len(blocks)) for part in parts)
+    deltas, frequencies = (unpack_numbers(part, len(blocks)) for part in parts)
     return (firsts[:, None] + np.cumsum(deltas, axis=1)).reshape(-1), frequencies.reshape(-1)
 
 
-def _unpack_groups(groups: dict[int, list[tuple[int, bytes]]], blocks: int) -> Ints:
-    """Return (blocks, 128) numbers; those of one width are unpacked together."""
+def unpack_numbers(groups: dict[int, list[tuple[int, bytes]]], blocks: int) -> Ints:
+    """Return (blocks, 128) numbers.
+
+    Args:
+        groups: width -> the blocks of it, each its place and the packed bytes.
+        blocks: how many there are.
+    """
     values = np.zeros((blocks, BLOCK), np.int64)
     for width, members in groups.items():
         if not width:

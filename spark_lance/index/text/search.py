@@ -5,12 +5,13 @@ it does not cover. The rarity of a word counts over all of them together. Rows t
 so k rows are returned if there are as many. A phrase is looked for in the texts of the rows that have all its
 words. If several indices are on the column, the first one in the manifest is used, as in pylance.
 
-Words that differ from a word by few letters.
+With the positions of an index a phrase is looked for among these; without them, in the texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -18,7 +19,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import ColumnTypeError, OptionError
@@ -28,10 +28,17 @@ from spark_lance.index.base.columns import column_values, leaf_field, top_column
 from spark_lance.index.base.entries import first_index, segments_of
 from spark_lance.index.base.resolve import RowResolver
 from spark_lance.index.base.search_rows import Addresses, contains, unindexed
-from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, TextPart, text_parts
+from spark_lance.index.text.inverted import (
+    INVERTED_LABEL,
+    INVERTED_NEWEST,
+    Positions,
+    TextPart,
+    text_parts,
+)
 from spark_lance.index.text.lists import is_text, is_text_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
+from spark_lance.index.text.vocabulary import Vocabulary, similar_words
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.index_kinds import label_of
 from spark_lance.table.format.manifest import Manifest
@@ -45,55 +52,12 @@ def letters_by_length(word: str) -> int:
     return 0 if len(word) <= 2 else 1 if len(word) <= 5 else 2
 
 
-def similar_words(
-    word: str, vocabulary: Iterable[str], letters: int, prefix: int = 0, most: int = 50
-) -> list[str]:
-    """Return the words that become a word by at most `letters` insertions, deletions and replacements.
-
-    Args:
-        word: the word.
-        vocabulary: the words to choose from.
-        letters: 0, 1 or 2.
-        prefix: first letters that must be the same.
-        most: how many words at most; those that differ least come first.
-    """
-    words = pa.array(sorted(vocabulary), pa.string())
-    lengths = pc.utf8_length(words)
-    near = pc.less_equal(pc.abs(pc.subtract(lengths, len(word))), letters)
-    if prefix:
-        near = pc.and_(near, pc.starts_with(words, word[:prefix]))
-    words = words.filter(near)
-    if not len(words):
-        return []
-    distances = _distances(word, words)
-    order = np.argsort(distances, kind="stable")
-    chosen = order[distances[order] <= letters][:most]
-    result: list[str] = words.take(pa.array(chosen)).to_pylist()
-    return result
-
-
-def _distances(word: str, words: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the edit distance of each word; one row of the usual table for all words at once."""
-    lengths = pc.utf8_length(words).to_numpy().astype(np.int64)
-    width = int(lengths.max())
-    padded = pc.utf8_rpad(words, width, "\0")
-    letters = np.frombuffer("".join(padded.to_pylist()).encode("utf-32-le"), np.uint32)
-    table = letters.reshape(len(words), width)
-    own = np.frombuffer(word.encode("utf-32-le"), np.uint32)
-    before = np.tile(np.arange(width + 1, dtype=np.int64), (len(words), 1))
-    for number, letter in enumerate(own, 1):
-        row = np.empty_like(before)
-        row[:, 0] = number
-        for place in range(1, width + 1):
-            replaced = before[:, place - 1] + (table[:, place - 1] != letter)
-            row[:, place] = np.minimum(np.minimum(before[:, place], row[:, place - 1]) + 1, replaced)
-        before = row
-    result: npt.NDArray[np.int64] = before[np.arange(len(words)), lengths]
-    return result
-
-
 _WINDOW_BYTES = 32 << 20
 _MARGIN = 64
+# Scores per block of a search for the greatest ones.
+_BLOCK = 32
+# Scores of texts are put together in a table of all texts if the words stand in more than 1 of so many.
+_DENSE = 16
 
 
 @dataclass(frozen=True)
@@ -184,6 +148,10 @@ class TextTopK:
     addresses: Addresses
     scores: npt.NDArray[np.float32]
 
+    def first(self, k: int | None) -> TextTopK:
+        """Return the first k rows; all by default."""
+        return TextTopK(self.addresses[:k], self.scores[:k])
+
 
 @dataclass(frozen=True)
 class _Texts:
@@ -191,31 +159,127 @@ class _Texts:
 
     Attributes:
         lengths: words of every text.
-        postings: for every word of the query the texts that have it, and how often.
+        total: words of all texts.
+        postings: for every word of the query the texts that have it, ascending, and how often.
         part: the partition of the index that they are in; None for texts of a scan.
         addresses: of the texts of a scan.
+        positions: for every word where it stands in its texts; None if that is not known.
     """
 
     lengths: Ints
+    total: int
     postings: Sequence[tuple[Ints, Ints]]
     part: TextPart | None
     addresses: Addresses
+    positions: Sequence[Positions] | None
 
 
 @dataclass(frozen=True)
-class _Rarity:
-    """How rare the words of a query are.
+class _Terms:
+    """The words of a query and their weights in all texts of the version.
 
     Attributes:
+        groups: numbers of the words that stand for one word of the query; the best of them counts.
+        times: how often the query has each group.
         average, count: words of a text on average, and texts.
         having: for every word the texts that have it.
-        times: how often the query has it.
+        all_needed: whether a text needs a word of each group, or of any.
     """
 
+    groups: Sequence[Sequence[int]]
+    times: Sequence[int]
     average: float
     count: int
     having: Sequence[int]
-    times: Sequence[int]
+    all_needed: bool
+
+    def scores(self, texts: _Texts, rows: Ints | None = None) -> tuple[Ints, npt.NDArray[np.float32]]:
+        """Return the texts that answer, ascending, and their scores.
+
+        Args:
+            texts: some texts.
+            rows: those of them that answer, if that is known.
+        """
+        if rows is None and self.all_needed:
+            rows = self.with_all(texts)
+        parts = [self._of_group(texts, group, rows) for group in self.groups]
+        weighted = [(hits, times * scores) for (hits, scores), times in zip(parts, self.times, strict=True)]
+        return _united(weighted, len(texts.lengths), np.add)
+
+    def with_all(self, texts: _Texts) -> Ints:
+        """Return the texts that have a word of each group."""
+        every = [[texts.postings[word][0] for word in group] for group in self.groups]
+        lists = [
+            group[0] if len(group) == 1 else np.unique(np.concatenate(group)) for group in every if group
+        ]
+        if len(lists) < len(self.groups):
+            return np.empty(0, np.int64)
+        lists.sort(key=len)
+        rows = lists[0]
+        for other in lists[1:]:
+            rows = rows[_among(rows, other)[1]]
+        return rows
+
+    def _of_group(
+        self, texts: _Texts, group: Sequence[int], rows: Ints | None
+    ) -> tuple[Ints, npt.NDArray[np.float32]]:
+        parts = []
+        for word in group:
+            documents, often = texts.postings[word]
+            if rows is not None:
+                places, there = _among(rows, documents)
+                documents, often = rows[there], often[places[there]]
+            lengths = texts.lengths[documents]
+            scores = weights(often, lengths, self.average, self.count, self.having[word])
+            parts.append((documents, scores))
+        return _united(parts, len(texts.lengths), np.maximum)
+
+
+def _limit(scores: npt.NDArray[np.float32], count: int) -> np.float32:
+    """Return the score that `count` of some scores reach."""
+    width = len(scores) // _BLOCK
+    if width > 2 * count:
+        # As many blocks have their greatest score there, so nothing below can be the limit.
+        best = scores[: _BLOCK * width].reshape(_BLOCK, width).max(axis=0)
+        least = np.partition(best, width - count)[width - count]
+        if least == scores.max():
+            return least  # type: ignore[no-any-return]
+        scores = scores[scores >= least]
+    return np.partition(scores, len(scores) - count)[len(scores) - count]  # type: ignore[no-any-return]
+
+
+def _among(rows: Ints, others: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Return where rows are among others, which ascend, and which of them are there."""
+    if not len(others):
+        return np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
+    places = np.minimum(np.searchsorted(others, rows), len(others) - 1)
+    return places, others[places] == rows
+
+
+def _united(
+    parts: Sequence[tuple[Ints, npt.NDArray[np.float32]]], count: int, combine: np.ufunc
+) -> tuple[Ints, npt.NDArray[np.float32]]:
+    """Return the texts of any of the parts, ascending, with their scores put together.
+
+    Args:
+        parts: texts, ascending in each, and their scores, which are above zero.
+        count: how many texts there are.
+        combine: adds two scores, or chooses one.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if _DENSE * sum(len(rows) for rows, _ in parts) > count:
+        table = np.zeros(count, np.float32)
+        for rows, scores in parts:
+            table[rows] = combine(table[rows], scores)
+        hits = np.flatnonzero(table > 0)
+        return hits, table[hits]
+    hits = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in parts)]))
+    result = np.zeros(len(hits), np.float32)
+    for rows, scores in parts:
+        places = np.searchsorted(hits, rows)
+        result[places] = combine(result[places], scores)
+    return hits, result
 
 
 class TextSearch:
@@ -279,121 +343,146 @@ class TextSearch:
         places = np.array([place for _, place in pairs], dtype=np.int64)
         if not words:
             return TextTopK(np.empty(0, np.uint64), np.empty(0, np.float32))
-        if query.fuzziness != 0:
-            return self._fuzzy(query, words, allowed)
-        distinct = list(dict.fromkeys(words))
-        texts = [self._indexed(part, distinct) for part in self._parts]
+        own = list(dict.fromkeys(words))
+        is_fuzzy = query.fuzziness != 0
+        is_phrase = query.phrase and len(words) > 1 and not is_fuzzy
+        distinct, groups = self._alike(query, own) if is_fuzzy else (own, [[i] for i in range(len(own))])
+        texts = [self._indexed(part, distinct, is_phrase) for part in self._parts]
         texts += self._scanned(self.unindexed(query), distinct)
         count = sum(len(part.lengths) for part in texts)
-        average = sum(int(part.lengths.sum()) for part in texts) / max(count, 1)
+        average = sum(part.total for part in texts) / max(count, 1)
         having = [sum(len(part.postings[i][0]) for part in texts) for i in range(len(distinct))]
-        needed = len(distinct) if query.phrase or query.operator == "and" else 1
-        times = [words.count(word) for word in distinct]
-        rarity = _Rarity(average, count, having, times)
-        results = [self._scored(part, needed, rarity, allowed) for part in texts]
-        best = best_first(results)
-        if query.phrase and len(words) > 1:
-            best = self._with_phrase(best, words, places - places[0], query)
-        return TextTopK(best.addresses[: query.k], best.scores[: query.k])
+        times = [1 if is_fuzzy else words.count(word) for word in own]
+        all_needed = query.operator == "and" or (query.phrase and not is_fuzzy)
+        terms = _Terms(groups, times, average, count, having, all_needed)
+        if is_phrase:
+            return self._of_phrase(texts, terms, words, places - places[0], query, allowed)
+        results = [self._best(part, *terms.scores(part), query.k, allowed) for part in texts]
+        return best_first(results).first(query.k)
 
-    def _indexed(self, part: TextPart, words: Sequence[str]) -> _Texts:
+    def _of_phrase(
+        self,
+        texts: Sequence[_Texts],
+        terms: _Terms,
+        words: Sequence[str],
+        places: Ints,
+        query: TextQuery,
+        allowed: Addresses | None,
+    ) -> TextTopK:
+        """Return the texts in which the words stand as in the query, the first at place 0."""
+        own = list(dict.fromkeys(words))
+        numbers = [own.index(word) for word in words]
+        results, unsure = [], []
+        for part in texts:
+            rows = terms.with_all(part)
+            if part.positions is None:
+                unsure.append(self._best(part, *terms.scores(part, rows), None, allowed))
+            else:
+                rows = _with_places(part, rows, numbers, places, query.slop)
+                results.append(self._best(part, *terms.scores(part, rows), query.k, allowed))
+        if unsure:
+            results.append(self._with_phrase(best_first(unsure), words, places, query))
+        return best_first(results).first(query.k)
+
+    def _indexed(self, part: TextPart, words: Sequence[str], with_positions: bool) -> _Texts:
+        documents = part.documents
         postings = [part.postings(word) for word in words]
-        return _Texts(part.lengths, postings, part, np.empty(0, np.uint64))
+        positions = None
+        if with_positions and part.has_positions:
+            positions = [part.positions(word) for word in words]
+        return _Texts(documents.lengths, documents.total, postings, part, np.empty(0, np.uint64), positions)
 
     def _scanned(self, fragments: Sequence[table_pb2.DataFragment], words: Sequence[str]) -> list[_Texts]:
         """Look for the words in the texts of fragments."""
-        scan = self._scan
         results = []
-        needles = pa.array(words)
-        part = Scan(scan.table, scan.manifest, scan.names, tuple(fragments))
-        for table in part.tables(target_bytes=_WINDOW_BYTES):
-            column = plain(column_values(table, self._column)).combine_chunks()
-            texts = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-            cut = self._tokenizer.cut(texts)
-            lengths = np.bincount(cut.text, minlength=len(texts))
-            places = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
-            postings = []
-            for word in needles.to_pylist():
-                hits = cut.text[cut.word == places.get(word, -1)]
-                postings.append(np.unique(hits, return_counts=True))
+        for table in self._tables_of(fragments):
+            cut = self._tokenizer.cut(self._texts_of(table))
+            lengths = np.bincount(cut.text, minlength=table.num_rows)
+            numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
             # As in an index, texts without words do not count.
             there = np.flatnonzero(lengths)
             moved = np.searchsorted(there, np.arange(len(lengths)))
-            results.append(
-                _Texts(
-                    lengths[there],
-                    [(moved[documents], often) for documents, often in postings],
-                    None,
-                    table.column(ROW_ADDRESS).to_numpy()[there],
-                )
-            )
+            postings, positions = [], []
+            for word in words:
+                mine = np.flatnonzero(cut.word == numbers.get(word, -1))
+                documents, often = np.unique(cut.text[mine], return_counts=True)
+                postings.append((moved[documents], often))
+                positions.append(Positions(np.concatenate([[0], np.cumsum(often)]), cut.position[mine]))
+            addresses = table.column(ROW_ADDRESS).to_numpy()[there]
+            total = int(lengths.sum())
+            results.append(_Texts(lengths[there], total, postings, None, addresses, positions))
         return results
 
-    def _scored(
+    def _tables_of(self, fragments: Sequence[table_pb2.DataFragment]) -> Iterator[pa.Table]:
+        scan = self._scan
+        return Scan(scan.table, scan.manifest, scan.names, tuple(fragments)).tables(
+            target_bytes=_WINDOW_BYTES
+        )
+
+    def _texts_of(self, table: pa.Table) -> pa.Array:
+        column = plain(column_values(table, self._column)).combine_chunks()
+        return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+
+    def _best(
         self,
         texts: _Texts,
-        needed: int,
-        rarity: _Rarity,
+        hits: Ints,
+        scores: npt.NDArray[np.float32],
+        k: int | None,
         allowed: Addresses | None,
     ) -> TextTopK:
-        """Return the scores of the texts that have enough of the words, and count."""
-        scores = np.zeros(len(texts.lengths), np.float32)
-        words = np.zeros(len(texts.lengths), np.int64)
-        for (documents, often), having, times in zip(
-            texts.postings, rarity.having, rarity.times, strict=True
-        ):
-            lengths = texts.lengths[documents]
-            scores[documents] += times * weights(often, lengths, rarity.average, rarity.count, having)
-            words[documents] += 1
-        hits = np.flatnonzero(words >= needed)
+        """Return texts that count: all, or at least k and among them the k best by score and address.
+
+        Finding the rows of texts takes time, so it is done for the best ones only, and for more if too few
+        of them count.
+        """
+        count = len(hits) if k is None else k + _MARGIN
+        while count < len(hits):
+            limit = _limit(scores, count)
+            near = np.flatnonzero(scores >= limit)
+            if len(near) > count and self._in_order(texts):
+                # Among equal scores the first have the lowest addresses.
+                above = scores[near] > limit
+                ties = near[~above][: count - int(np.count_nonzero(above))]
+                near = np.concatenate([near[above], ties])
+            addresses, counts = self._counting(texts, hits[near], allowed)
+            if int(np.count_nonzero(counts)) >= (k or 0):
+                return TextTopK(addresses[counts], scores[near][counts])
+            count *= 8
+        addresses, counts = self._counting(texts, hits, allowed)
+        return TextTopK(addresses[counts], scores[counts])
+
+    def _in_order(self, texts: _Texts) -> bool:
+        """Whether texts follow each other as their addresses do."""
+        if texts.part is None:
+            return False
+        moved = self._scan.manifest.uses_stable_row_ids or self._rows.has_remaps
+        return not moved and texts.part.documents.is_ascending
+
+    def _counting(
+        self, texts: _Texts, hits: Ints, allowed: Addresses | None
+    ) -> tuple[Addresses, npt.NDArray[np.bool_]]:
+        """Return the addresses of texts, and which of them may be found."""
         if texts.part is None:
             addresses, counts = texts.addresses[hits], np.ones(len(hits), np.bool_)
         else:
-            covered = texts.part.segment.covered
-            addresses, counts = self._rows.addresses(texts.part.row_ids[hits], covered)
-        if allowed is not None:
-            counts = counts & contains(allowed, addresses)
-        return TextTopK(addresses[counts], scores[hits][counts])
+            addresses, counts = self._rows.addresses(texts.part.row_ids[hits], texts.part.segment.covered)
+        return addresses, counts if allowed is None else counts & contains(allowed, addresses)
 
-    def _fuzzy(self, query: TextQuery, words: Sequence[str], allowed: Addresses | None) -> TextTopK:
-        """Return the rows that have words like those of the query; the best of the like ones counts."""
-        results: list[TextTopK] = []
-        vocabulary = self._vocabulary(query.fast_search)
-        for word in dict.fromkeys(words):
+    def _alike(self, query: TextQuery, words: Sequence[str]) -> tuple[list[str], list[list[int]]]:
+        """Return the words of texts that are like those of a query, and which of them each word has."""
+        vocabularies = [part.vocabulary for part in self._parts]
+        for table in self._tables_of(self.unindexed(query)):
+            vocabularies.append(
+                Vocabulary.of(self._tokenizer.cut(self._texts_of(table)).distinct.to_pylist())
+            )
+        groups = []
+        for word in words:
             letters = letters_by_length(word) if query.fuzziness is None else query.fuzziness
-            like = similar_words(word, vocabulary, letters, query.prefix_length, query.max_expansions)
-            parts = [self._one_word(other, allowed, query.fast_search) for other in like]
-            results.append(merge_scores(parts, np.maximum))
-        whole = merge_scores(results, np.add)
-        if query.operator == "and":
-            keep = np.ones(len(whole.addresses), np.bool_)
-            for part in results:
-                keep &= np.isin(whole.addresses, part.addresses)
-            whole = TextTopK(whole.addresses[keep], whole.scores[keep])
-        best = best_first([whole])
-        return TextTopK(best.addresses[: query.k], best.scores[: query.k])
-
-    def _one_word(self, word: str, allowed: Addresses | None, fast: bool) -> TextTopK:
-        texts = [self._indexed(part, [word]) for part in self._parts]
-        texts += self._scanned(unindexed(self._scan.fragments, self._segments, fast), [word])
-        count = sum(len(part.lengths) for part in texts)
-        average = sum(int(part.lengths.sum()) for part in texts) / max(count, 1)
-        rarity = _Rarity(average, count, [sum(len(part.postings[0][0]) for part in texts)], [1])
-        return best_first([self._scored(part, 1, rarity, allowed) for part in texts])
-
-    def _vocabulary(self, fast: bool) -> set[str]:
-        """Return all words of the index, and of the rows that it does not cover."""
-        words: set[str] = set()
-        for part in self._parts:
-            words.update(part.words)
-        fragments = unindexed(self._scan.fragments, self._segments, fast)
-        scan = self._scan
-        rest = Scan(scan.table, scan.manifest, scan.names, tuple(fragments))
-        for table in rest.tables(target_bytes=_WINDOW_BYTES):
-            column = plain(column_values(table, self._column)).combine_chunks()
-            texts = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-            words.update(self._tokenizer.cut(texts).distinct.to_pylist())
-        return words
+            most, prefix = query.max_expansions, query.prefix_length
+            groups.append(similar_words(word, vocabularies, letters, prefix, most))
+        numbers = {word: number for number, word in enumerate(dict.fromkeys(itertools.chain(*groups)))}
+        return list(numbers), [[numbers[word] for word in group] for group in groups]
 
     def _with_phrase(
         self, result: TextTopK, words: Sequence[str], places: Ints, query: TextQuery
@@ -405,8 +494,7 @@ class TextSearch:
         step = max(_MARGIN, 4 * (k or 0))
         for start in range(0, len(result.addresses), step):
             part = result.addresses[start : start + step]
-            texts = plain(column_values(take_addresses(self._scan, part), self._column)).combine_chunks()
-            one = texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)
+            one = self._texts_of(take_addresses(self._scan, part))
             hits = np.flatnonzero(_have_phrase(self._tokenizer, one, words, places, query.slop))
             matches.append(hits + start)
             count += len(hits)
@@ -422,20 +510,58 @@ def _have_phrase(
     """Return which texts have the words in this order, each up to `slop` further behind the one before."""
     cut = tokenizer.cut(texts)
     numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
-    longest = int(cut.position.max(initial=0))
+    mine = [cut.word == numbers.get(word, -1) for word in words]
+    pairs = [(cut.text[hits], cut.position[hits]) for hits in mine]
+    result = np.zeros(len(texts), np.bool_)
+    result[_phrases(pairs, places, slop)] = True
+    return result
+
+
+def _with_places(texts: _Texts, rows: Ints, words: Sequence[int], places: Ints, slop: int) -> Ints:
+    """Return those of some texts, which have all of the words, that have the phrase.
+
+    Args:
+        texts: with positions.
+        rows: texts, ascending.
+        words: numbers of the words of the phrase in their order.
+        places: where each word stands behind the first one.
+        slop: other words that may stand between each two.
+    """
+    assert texts.positions is not None
+    spots: dict[int, tuple[Ints, Ints]] = {}
+    for word in set(words):
+        lists = np.searchsorted(texts.postings[word][0], rows)
+        positions = texts.positions[word]
+        begins, ends = positions.starts[lists], positions.starts[lists + 1]
+        counts = ends - begins
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        spots[word] = (
+            np.repeat(np.arange(len(rows)), counts),
+            positions.places[np.repeat(begins, counts) + within].astype(np.int64),
+        )
+    return rows[_phrases([spots[word] for word in words], places, slop)]
+
+
+def _phrases(spots: Sequence[tuple[Ints, Ints]], places: Ints, slop: int) -> Ints:
+    """Return the texts that have a phrase, ascending.
+
+    Args:
+        spots: for each word of the phrase the texts that have it, ascending, and where; once per occurrence.
+        places: where each word stands behind the first one.
+        slop: other words that may stand between each two.
+    """
+    longest = max(int(position.max(initial=0)) for _, position in spots)
     slop = min(slop, longest)
     # One number for a place in any of the texts, with room behind the longest.
-    width = longest + int(places[-1]) + slop * len(words) + 1
-    there = cut.text * width + cut.position
+    width = longest + int(places[-1]) + slop * len(spots) + 1
+    there = [text * width + position for text, position in spots]
     # Where the last word so far stands of phrases that begin well.
-    ends = there[cut.word == numbers.get(words[0], -1)]
-    for word, step in zip(words[1:], np.diff(places).tolist(), strict=True):
-        here = there[cut.word == numbers.get(word, -1)]
+    ends = there[0]
+    for here, step in zip(there[1:], np.diff(places).tolist(), strict=True):
         further = [ends + step + more for more in range(slop + 1)]
-        ends = np.unique(np.concatenate([places[np.isin(places, here)] for places in further]))
-    result = np.zeros(len(texts), np.bool_)
-    result[ends // width] = True
-    return result
+        ends = np.concatenate([places[_among(places, here)[1]] for places in further])
+        ends = np.unique(ends) if slop else ends
+    return np.unique(ends // width)
 
 
 def merge_scores(parts: Sequence[TextTopK], combine: np.ufunc) -> TextTopK:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -295,6 +296,8 @@ def query_triples(query: str, cut: Cut) -> Triples:
 
 # Everything but letters, marks that belong to letters, and numbers.
 _BREAKS = {"simple": r"[^\pL\pN\pM]+", "whitespace": r"\s+"}
+# The same for texts of ASCII.
+_ASCII_BREAKS = {"simple": r"[^0-9A-Za-z]+", "whitespace": r"[\t\n\f\r ]+"}
 # Parameters that the entry of an index says as its file does.
 _SAID_ALIKE = (
     "with_position", "lower_case", "stem", "remove_stop_words", "ascii_folding", "min_ngram_length",
@@ -453,6 +456,11 @@ class Tokenizer:
             return _tokens(*query_triples(query, self._words))
         return self._cut(pa.array([query]))
 
+    @property
+    def counts_places(self) -> bool:
+        """Whether the place of a word is the number of words before it, as every writer counts it."""
+        return self.base in _BREAKS and not self.documents
+
     def _words(self, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         tokens = self._cut(texts)
         return tokens.distinct.take(pa.array(tokens.word)), tokens.text, tokens.position
@@ -467,9 +475,7 @@ class Tokenizer:
             family, model = self._model
             tokens, owners = SEGMENTERS[family](texts, model)
         else:
-            lists = pc.split_pattern_regex(texts, _BREAKS[self.base])
-            tokens = pc.list_flatten(lists)
-            owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+            tokens, owners = _split(texts, self.base)
         encoded = pc.dictionary_encode(tokens)
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
@@ -515,6 +521,17 @@ class Tokenizer:
         import snowballstemmer
 
         return snowballstemmer.stemmer(self.language.lower())
+
+
+def _split(texts: pa.Array, base: str) -> tuple[pa.Array, Ints]:
+    """Return the pieces between the breaks of texts, and the text that each is in, ascending."""
+    if len(texts) == 1 and texts[0].is_valid and (text := texts[0].as_py()).isascii():
+        # A query: compiling the expression for all of Unicode takes longer than all else.
+        pieces = re.split(_ASCII_BREAKS[base], text)
+        return pa.array(pieces, texts.type), np.zeros(len(pieces), np.int64)
+    lists = pc.split_pattern_regex(texts, _BREAKS[base])
+    owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+    return pc.list_flatten(lists), owners
 
 
 def _tokens(words: pa.Array, texts: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> Tokens:

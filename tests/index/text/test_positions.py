@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from lance.query import PhraseQuery
 
 from spark_lance import dataset, write_dataset
+from spark_lance.errors import FormatError
 from spark_lance.index.base.entries import segments_of
 from spark_lance.index.text.inverted import INVERTED_LABEL, INVERTED_NEWEST, text_parts
-from spark_lance.index.text.positions import pack_positions
+from spark_lance.index.text.positions import pack_positions, unpack_positions
 from spark_lance.index.text.postings import BLOCK
 
 WORDS = ["fox", "Dog", "the", "of", "quick", "na\u00efve", "extraordinarily"]
@@ -144,3 +145,21 @@ def test_packed_positions_say_what_they_were_made_of(counts: list[int], seed: in
             assert len(block) == 5 + 16 * block[4]
         if left:
             assert np.frombuffer(stored[-1], "<u4").tolist() == positions[-left:].tolist()
+
+
+@given(st.lists(st.lists(st.integers(0, 4000), min_size=1, max_size=400, unique=True), max_size=6))
+def test_packed_positions_are_unpacked(positions: list[list[int]]) -> None:
+    counts = np.array([len(some) for some in positions], np.int64)
+    flat = np.array([place for some in positions for place in sorted(some)], np.int64)
+    starts, places = unpack_positions(pack_positions(flat, counts))
+    assert np.diff(starts).tolist() == counts.tolist()
+    assert places.tolist() == flat.tolist()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [[b"\1\0\0\0"], [b"\1"], [], [b"\1\0\0\0", b"\0\0\0\0\0"], [b"\x80\0\0\0", b"\0\0\0\0\x40"], None],
+)
+def test_damaged_positions(stored: list[bytes] | None) -> None:
+    with pytest.raises(FormatError, match="positions"):
+        unpack_positions(pa.array([stored], pa.list_(pa.large_binary())))

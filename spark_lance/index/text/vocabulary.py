@@ -1,0 +1,147 @@
+"""The words of a partition as sorted arrays: the number of a word, and words like it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_lance.arrow.numpy_types import Ints
+from spark_lance.errors import FormatError
+
+_SIGNATURE_BITS = 32
+_BITS_SET = np.array([number.bit_count() for number in range(1 << 16)], np.uint8)
+
+
+class Vocabulary:
+    """Words with their numbers.
+
+    Args:
+        words: strings, in the order of their bytes or not.
+        numbers: the number of each.
+
+    Raises:
+        FormatError: a word is null.
+    """
+
+    def __init__(self, words: pa.Array, numbers: Ints) -> None:
+        if words.null_count or len(words) != len(numbers):
+            raise FormatError(f"{len(words) - words.null_count} words with {len(numbers)} numbers")
+        texts = words.cast(pa.large_binary())
+        if not pc.all(pc.less_equal(texts[:-1], texts[1:])).as_py() and len(texts) > 1:
+            order = pc.sort_indices(texts)
+            texts, numbers = texts.take(order), numbers[order.to_numpy()]
+        self._texts, self.numbers = pa.concat_arrays([texts]), numbers
+        _, bounds, data = self._texts.buffers()
+        first, size = self._texts.offset, len(self._texts)
+        self._bounds = (
+            np.frombuffer(bounds, np.int64)[first : first + size + 1] if size else np.zeros(1, np.int64)
+        )
+        self._data = memoryview(data or b"")
+        values = np.frombuffer(self._data, np.uint8, int(self._bounds[-1]))
+        # How many letters a word has: bytes that do not continue one.
+        ends = np.concatenate([[0], np.cumsum((values & 0xC0) != 0x80)])
+        self._lengths = np.diff(ends[self._bounds]).astype(np.int32)
+        self._signatures, self._is_ascii = _signatures(values, self._bounds)
+
+    @classmethod
+    def of(cls, words: Iterable[str]) -> Vocabulary:
+        """Return the vocabulary of some words, which get numbers in the order of their bytes."""
+        array = pa.array(sorted(words), pa.large_string())
+        return cls(array, np.arange(len(array)))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def nbytes(self) -> int:
+        """About the memory that it occupies."""
+        return int(self._texts.nbytes) + 21 * len(self)
+
+    def _word(self, place: int) -> bytes:
+        return bytes(self._data[self._bounds[place] : self._bounds[place + 1]])
+
+    def number(self, word: str) -> int | None:
+        """Return the number of a word, None if it is not there."""
+        needle = word.encode("utf-8", "surrogatepass")
+        place = bisect_right(range(len(self)), needle, key=self._word) - 1
+        return int(self.numbers[place]) if place >= 0 and self._word(place) == needle else None
+
+    def similar(self, word: str, letters: int, prefix: int = 0, most: int = 50) -> list[tuple[int, str]]:
+        """Return words that become a word by at most `letters` changes, and by how many; the nearest first.
+
+        Args:
+            word: the word.
+            letters: insertions, deletions and replacements.
+            prefix: first letters that must be the same.
+            most: how many words at most; of those that differ alike the first in the order of their bytes.
+        """
+        near = np.abs(self._lengths - len(word)) <= letters
+        own = np.frombuffer(word.encode("utf-8", "surrogatepass"), np.uint8)
+        mine = np.bitwise_or.reduce(np.uint32(1) << (own % _SIGNATURE_BITS).astype(np.uint32), initial=0)
+        if word.isascii():
+            # A change takes at most one letter away, and brings at most one.
+            taken, added = mine & ~self._signatures, self._signatures & ~np.uint32(mine)
+            near &= ~self._is_ascii | ((_bits(taken) <= letters) & (_bits(added) <= letters))
+        words = self._texts.take(pa.array(np.flatnonzero(near))).cast(pa.large_string())
+        if prefix:
+            words = words.filter(pc.starts_with(words, word[:prefix]))
+        if not len(words):
+            return []
+        distances = _distances(word, words)
+        order = np.argsort(distances, kind="stable")
+        chosen = order[distances[order] <= letters][:most]
+        return list(zip(distances[chosen].tolist(), words.take(pa.array(chosen)).to_pylist(), strict=True))
+
+
+def similar_words(
+    word: str, vocabularies: Sequence[Vocabulary], letters: int, prefix: int = 0, most: int = 50
+) -> list[str]:
+    """Return the words of some vocabularies that `Vocabulary.similar` returns of one."""
+    pairs = {pair for words in vocabularies for pair in words.similar(word, letters, prefix, most)}
+    return [other for _, other in sorted(pairs)][:most]
+
+
+def _signatures(
+    values: npt.NDArray[np.uint8], bounds: Ints
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
+    """Return of each word a bit for every letter that it has, and whether all of them are ASCII."""
+    result = np.zeros(len(bounds) - 1, np.uint32)
+    highest = np.zeros(len(bounds) - 1, np.uint8)
+    filled = np.flatnonzero(np.diff(bounds))
+    if len(filled):
+        starts = bounds[filled]
+        bits = np.uint32(1) << (values % _SIGNATURE_BITS).astype(np.uint32)
+        result[filled] = np.bitwise_or.reduceat(bits, starts)
+        highest[filled] = np.maximum.reduceat(values, starts)
+    return result, highest < 0x80
+
+
+def _bits(masks: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
+    """Return how many bits of each number are set."""
+    result: npt.NDArray[np.uint8] = _BITS_SET[masks & 0xFFFF] + _BITS_SET[masks >> 16]
+    return result
+
+
+def _distances(word: str, words: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the edit distance of each word; one row of the usual table for all words at once."""
+    lengths = pc.utf8_length(words).to_numpy().astype(np.int64)
+    width = int(lengths.max())
+    padded = pc.utf8_rpad(words, width, "\0")
+    letters = np.frombuffer("".join(padded.to_pylist()).encode("utf-32-le"), np.uint32)
+    table = letters.reshape(len(words), width)
+    own = np.frombuffer(word.encode("utf-32-le"), np.uint32)
+    before = np.tile(np.arange(width + 1, dtype=np.int64), (len(words), 1))
+    for number, letter in enumerate(own, 1):
+        row = np.empty_like(before)
+        row[:, 0] = number
+        for place in range(1, width + 1):
+            replaced = before[:, place - 1] + (table[:, place - 1] != letter)
+            row[:, place] = np.minimum(np.minimum(before[:, place], row[:, place - 1]) + 1, replaced)
+        before = row
+    result: npt.NDArray[np.int64] = before[np.arange(len(words)), lengths]
+    return result
