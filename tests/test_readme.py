@@ -63,7 +63,9 @@ def test_readme_shows_the_example_of_the_home_page() -> None:
 def test_blocks_of_output_follow_code() -> None:
     for page in GUIDES:
         text = page.read_text()
-        assert text.count("```output") == sum(output is not None for _, output in steps_of(text)), page
+        assert text.count("```output") == len(re.findall(r"```py\n[^`]*```\s*```output", text)) + sum(
+            output is not None for _, output in steps_of(text)
+        ), page
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: str(path.relative_to(ROOT / "docs")))

@@ -53,9 +53,10 @@ class Cluster:
         folder: where logs and the workers' files go.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pythonpath: str = str(ROOT)) -> None:
         prepare_environment()
         self.folder = folder
+        self._pythonpath = pythonpath
         self._port, self._page = _free_ports(2)
         self.url = f"spark://127.0.0.1:{self._port}"
 
@@ -117,7 +118,7 @@ class Cluster:
         log = processes.enter_context((self.folder / f"{name}.log").open("w"))
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": self._pythonpath,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_PUBLIC_DNS": "127.0.0.1",

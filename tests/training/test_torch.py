@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import spark_lance
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
+from tests.conftest import ROOT
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -174,3 +176,11 @@ def test_nulls_are_refused(tmp_path: Path) -> None:
     assert next(iter(kept))["x"].tolist() == [1.0]
     with pytest.raises(OptionError, match="together"):
         LanceIterable(made, rank=1)
+
+
+def test_program_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "training.md").read_text()
+    match = re.search(r"```py\n(.*?)```\s*```output\n(.*?)```", page, re.DOTALL)
+    assert match is not None
+    exec(compile(match[1].replace("/tmp/lance-readme", str(tmp_path)), "training.md", "exec"), {})
+    assert capsys.readouterr().out == match[2]
