@@ -8,15 +8,18 @@ import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from spark_lance import write_dataset
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import FormatError, IncompatibleConflictError
+from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.file.reader import FileReader
 from spark_lance.table.format.partition_bounds import read_bounds, single_partition
 from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec, parse_transform
@@ -249,6 +252,102 @@ def test_the_table_of_partitions_counts_rows_files_and_changes(
 def rows_of_partitions(table: LanceDataset) -> list[dict[str, Any]]:
     batches = PARTITIONS.batches(table.snapshot)
     return [row for batch in batches for row in batch.to_pylist()]
+
+
+def random_values(chance: random.Random, kind: pa.DataType, count: int) -> pa.Array:
+    """Return values near zero, at the ends of the type, and nulls."""
+    days = [
+        datetime.date(1970, 1, 1) + datetime.timedelta(days=n) for n in (-800, -366, -32, -1, 0, 1, 31, 20000)
+    ]
+    times = [
+        datetime.datetime(day.year, day.month, day.day, hour, 59, 59, 999_999)
+        for day in days
+        for hour in (0, 23)
+    ]
+    if pa.types.is_date32(kind):
+        values: list[Any] = days
+    elif pa.types.is_timestamp(kind):
+        values = [value.replace(tzinfo=datetime.timezone.utc) if kind.tz else value for value in times]
+    elif pa.types.is_decimal(kind):
+        values = [Decimal(number).scaleb(-kind.scale) for number in (-999, -991, -101, -1, 0, 1, 9, 10, 999)]
+    elif pa.types.is_integer(kind):
+        bits = kind.bit_width - 1
+        values = [-(2**bits), 1 - 2**bits, -11, -10, -1, 0, 1, 9, 10, 2**bits - 1]
+    elif pa.types.is_binary(kind):
+        values = [b"", b"\x00", b"a\xff", b"ab", b"b"]
+    elif pa.types.is_boolean(kind):
+        values = [True, False]
+    else:
+        values = ["", "a", "ab", "abc", "\u00e4\u00f6", "\u00e4b", "\U0001f600x", "\U0001f600", "\uffff", "Z"]
+    return pa.array([chance.choice([*values, None]) for _ in range(count)], kind)
+
+
+def sql_text(value: Any) -> str:
+    if isinstance(value, datetime.datetime):
+        return f"timestamp '{value.isoformat(' ')}'"
+    if isinstance(value, datetime.date):
+        return f"date '{value}'"
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+TRANSFORMS = {
+    "i": (pa.int32(), ("c", "bucket(3, c)", "truncate(10, c)")),
+    "l": (pa.int64(), ("c", "bucket(3, c)", "truncate(7, c)")),
+    "d": (pa.decimal128(3, 1), ("c", "bucket(3, c)", "truncate(10, c)", "truncate(500, c)")),
+    "s": (pa.string(), ("c", "bucket(3, c)", "truncate(1, c)", "truncate(2, c)")),
+    "b": (pa.binary(), ("c", "bucket(3, c)", "truncate(1, c)")),
+    "o": (pa.bool_(), ("c",)),
+    "e": (pa.date32(), ("c", "years(c)", "months(c)", "days(c)", "bucket(3, c)")),
+    "n": (pa.timestamp("us"), ("c", "years(c)", "months(c)", "days(c)", "hours(c)", "bucket(3, c)")),
+    "z": (pa.timestamp("us", "UTC"), ("c", "years(c)", "months(c)", "days(c)", "hours(c)")),
+    "m": (pa.timestamp("ms"), ("c", "years(c)", "days(c)", "hours(c)")),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_filters_answer_as_without_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    chance = random.Random(name)
+    kind, transforms = TRANSFORMS[name]
+    pruned = 0
+    schema = pa.schema([("id", pa.int64()), ("c", kind)])
+    for number, transform in enumerate(transforms):
+        path, plain = tmp_path / f"t{number}", tmp_path / f"p{number}"
+        table = write_dataset(schema.empty_table(), str(path))
+        spec = PartitionSpec((parse_transform(transform),)).bound(table.lance_schema)
+        table.update_config({PARTITION_FIELDS: spec.text()})
+        for few in (1, 10_000):
+            monkeypatch.setattr(partition_files, "FEW_ROWS", few)
+            rows = pa.table({"id": range(few, few + 40), "c": random_values(chance, kind, 40)}, schema=schema)
+            keys = spec.values(rows)[spec.fields[0].name]
+            rows = rows.take(pc.sort_indices(keys)) if few == 1 else rows
+            for part in (rows,) if few == 1 else (rows.slice(start, 10) for start in range(0, 40, 10)):
+                write(dataset(str(path)), part)
+                write_dataset(part, str(plain), mode="append")
+        constants = [value for value in random_values(chance, kind, 60).to_pylist() if value is not None]
+        for constant in constants[:8]:
+            text, other = sql_text(constant), sql_text(chance.choice(constants))
+            shapes = ["c = {0}", "c <> {0}", "c < {0}", "c <= {0}", "c > {0}", "c >= {0}", "NOT (c < {0})"]
+            shapes += [
+                "c IN ({0}, {1})",
+                "c IS NULL OR c = {0}",
+                "c > {0} AND c < {1}",
+                "c IS NOT NULL AND id > 3",
+            ]
+            condition = chance.choice(shapes).format(text, other)
+            answer = dataset(str(path)).to_table(filter=condition).sort_by("id")
+            assert answer == dataset(str(plain)).to_table(filter=condition).sort_by("id"), (
+                transform,
+                condition,
+            )
+            snapshot = dataset(str(path)).snapshot
+            pruned += len(snapshot.scan(["id"]).tasks_for(compile_predicate(condition, schema))) < len(
+                snapshot.fragments
+            )
+    assert pruned or name == "b"  # bytes have no bounds
 
 
 def test_random_changes_keep_pruning_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
