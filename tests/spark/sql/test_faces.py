@@ -565,6 +565,31 @@ HINTS: tuple[Any, ...] = (
         marks=pytest.mark.skipif(RELEASE >= (4, 2), reason="Spark makes the table"),
     ),
     (
+        "CREATE TABLE h2 (a INT) TBLPROPERTIES ('partition-fields' = 'a')",
+        "write CREATE TABLE ... PARTITIONED BY (column), or ALTER TABLE ... ADD PARTITION FIELD column",
+        ("CREATE TABLE h2 (a INT, b INT) PARTITIONED BY (a)", "ALTER TABLE h2 ADD PARTITION FIELD b"),
+    ),
+    (
+        "ALTER TABLE parted DROP COLUMN k",
+        "run ALTER TABLE ... DROP PARTITION FIELD k first",
+        ("ALTER TABLE parted DROP PARTITION FIELD k", "ALTER TABLE parted DROP COLUMN k"),
+    ),
+    (
+        "ALTER TABLE parted PARTITION (k = 2) RENAME TO PARTITION (k = 3)",
+        "write UPDATE lance.d.parted SET ... WHERE ...",
+        ("UPDATE lance.d.parted SET k = 3 WHERE k = 2",),
+    ),
+    (
+        "CREATE TABLE spark_catalog.default.h2 (id INT) USING lance",
+        "or make the table in another catalog of spark_lance.enable, as in CREATE TABLE lance.db.t or "
+        "lance.`/data/t`, or CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...')",
+        (
+            "CREATE TABLE lance.d.h2 (id INT)",
+            "CREATE OR REPLACE TABLE lance.`{other}` (id INT)",
+            "CREATE OR REPLACE TEMPORARY VIEW v USING lance OPTIONS (path '{other}')",
+        ),
+    ),
+    (
         "CREATE TABLE h2 (id INT) TBLPROPERTIES ('primary_kye' = 'id')",
         "did you mean 'primary_key'",
         ("CREATE TABLE h2 (id INT) TBLPROPERTIES ('primary_key' = 'id')",),
@@ -580,6 +605,8 @@ def test_what_errors_say_to_write_works(
     run("CREATE OR REPLACE TABLE h AS SELECT 1 AS id, 'a' AS v, 2 AS k")
     if "keyed" in statement:
         run("CREATE OR REPLACE TABLE keyed (id INT NOT NULL, v INT) TBLPROPERTIES ('primary_key' = 'id')")
+    if "parted" in statement:
+        run("CREATE OR REPLACE TABLE parted PARTITIONED BY (k) AS SELECT 1 AS id, 2 AS k")
     if "h@other" in statement:
         run("CALL lance.system.create_branch('d.h', 'other')")
     places = {"{other}": str(tmp_path / "other"), "{path}": path_of(run, "h")}
