@@ -44,6 +44,10 @@ def judge(ours: str, theirs: str, **fields: object) -> Verdict:
     return verdict(build(ours, {}), build(theirs, fields))
 
 
+def test_each_operation_of_the_format_has_a_row() -> None:
+    assert {field.name for field in pb.DESCRIPTOR.oneofs_by_name["operation"].fields} == OPERATIONS.keys()
+
+
 def test_the_grid_has_a_row_for_what_is_executed_and_a_column_for_everything() -> None:
     executed = {name for name, build in OPERATIONS.items() if build is not None}
     assert set(CONFLICTS) == executed | {"rewrite_deferred"}
