@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from spark_lance.errors import (
     OptionError,
+    OptionTypeError,
     SchemaError,
     TableExistsError,
     TableNotFoundError,
@@ -47,7 +48,7 @@ from spark_lance.table.writing.compression import compressed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TableBuilder", "option_texts", "place_of"]
+__all__ = ["ColumnBuilder", "TableBuilder", "option_texts", "place_of"]
 
 Table = TypeVar("Table")
 
@@ -60,6 +61,67 @@ _VERBS = {
     "replace": "REPLACE TABLE",
     "create_or_replace": "CREATE OR REPLACE TABLE",
 }
+
+
+@dataclass
+class ColumnBuilder:
+    """A column about to be added to a table. Made by `LanceTable.columnBuilder`.
+
+    Attributes:
+        name: the name of the column.
+        arguments: arguments of `TableBuilder.addColumn`.
+    """
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def dataType(self, dataType: str | st.DataType | pa.DataType) -> ColumnBuilder:
+        """Set the type; see `addColumn`."""
+        self.arguments["dataType"] = dataType
+        return self
+
+    def nullable(self, nullable: bool) -> ColumnBuilder:
+        """Set whether the column may hold nulls."""
+        self.arguments["nullable"] = nullable
+        return self
+
+    def comment(self, comment: str) -> ColumnBuilder:
+        """Set the comment."""
+        self.arguments["comment"] = comment
+        return self
+
+    def defaultValue(self, expression: str) -> ColumnBuilder:
+        """Set the default, as SQL."""
+        self.arguments["default"] = expression
+        return self
+
+    def generatedAlwaysAs(self, _: str) -> ColumnBuilder:
+        """Refuse a generated column.
+
+        Raises:
+            UnsupportedFormatError: always; the message has what to write instead.
+        """
+        raise _generated(self.name)
+
+    def generatedAlwaysAsIdentity(self, **_: int) -> ColumnBuilder:
+        """Refuse an identity column.
+
+        Raises:
+            UnsupportedFormatError: always; the message has what to write instead.
+        """
+        raise _generated(self.name)
+
+    def generatedByDefaultAsIdentity(self, **_: int) -> ColumnBuilder:
+        """Refuse an identity column.
+
+        Raises:
+            UnsupportedFormatError: always; the message has what to write instead.
+        """
+        raise _generated(self.name)
+
+    def build(self) -> ColumnBuilder:
+        """Return the builder itself, for `addColumn`."""
+        return self
 
 
 @dataclass
@@ -139,8 +201,8 @@ class TableBuilder(Generic[Table]):
 
     def addColumn(
         self,
-        colName: str,
-        dataType: str | st.DataType | pa.DataType,
+        colName: str | ColumnBuilder,
+        dataType: str | st.DataType | pa.DataType | None = None,
         nullable: bool = True,
         comment: str | None = None,
         *,
@@ -154,7 +216,7 @@ class TableBuilder(Generic[Table]):
         """Add a column.
 
         Args:
-            colName: its name.
+            colName: its name; or what `LanceTable.columnBuilder(name)...build()` returns, alone.
             dataType: a Spark type or its SQL; or an Arrow type, for those that Spark lacks (`pa.float16()`,
                 `pa.uint64()`, `pa.list_(pa.float32(), 128)`, ...).
             nullable: whether it may hold nulls.
@@ -170,11 +232,12 @@ class TableBuilder(Generic[Table]):
             SchemaError: Lance has no such type, or it holds no vectors.
             UnsupportedFormatError: the column would be generated.
         """
+        if isinstance(colName, ColumnBuilder):
+            return self.addColumn(colName.name, **colName.arguments)
+        if dataType is None:
+            raise SchemaError(f"column {colName!r} has no type: write .addColumn({colName!r}, 'BIGINT')")
         if generatedAlwaysAs is not None or generatedByDefaultAs is not None:
-            raise UnsupportedFormatError(
-                f"column {colName!r}: Lance tables have no generated columns: compute the values in the rows "
-                f"that you write, df.withColumn({colName!r}, ...)"
-            )
+            raise _generated(colName)
         if isinstance(dataType, pa.DataType):
             arrow = pa.field(colName, dataType)
             if vectorSize is not None:
@@ -385,6 +448,27 @@ class TableBuilder(Generic[Table]):
     def _parsed(self, text: str) -> st.DataType:
         """Return the type that SQL such as `array<float>` names; Spark parses it."""
         return self.spark.createDataFrame([], f"c {text}").schema[0].dataType
+
+
+def column_builder(*arguments: object) -> ColumnBuilder:
+    """Begin to describe a column for `addColumn` of a table builder.
+
+    Args:
+        arguments: the name of the column; before it there may be a session, which is not used.
+
+    Raises:
+        OptionTypeError: there is no name.
+    """
+    if not arguments or not isinstance(arguments[-1], str):
+        raise OptionTypeError("columnBuilder needs a name: write LanceTable.columnBuilder('id')")
+    return ColumnBuilder(arguments[-1])
+
+
+def _generated(name: str) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        f"column {name!r}: Lance tables have no generated columns: compute the values in the rows that you "
+        f"write, df.withColumn({name!r}, ...)"
+    )
 
 
 def place_of(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:

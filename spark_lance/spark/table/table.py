@@ -24,7 +24,7 @@ from spark_lance.memwal.names import GRACE
 from spark_lance.spark.driver.arguments import check_session
 from spark_lance.spark.options.options import SESSION_ZONE, in_zone
 from spark_lance.spark.table.base import TableBase
-from spark_lance.spark.table.builder import TableBuilder, option_texts, place_of
+from spark_lance.spark.table.builder import TableBuilder, column_builder, option_texts, place_of
 from spark_lance.spark.table.changing import delete_rows, update_rows
 from spark_lance.spark.table.constraints import add_check
 from spark_lance.spark.table.convert_files import convert_files
@@ -112,20 +112,21 @@ class LanceTable(TableBase):
     ) -> LanceTable:
         """Make a Lance table of the Parquet files in a folder, in this folder, and return it.
 
-        The rows are copied; the Parquet files stay, and can be deleted afterwards.
+        The rows are copied. The Parquet files stay.
 
         Args:
-            spark: the session, classic or of Spark Connect.
+            spark: the session.
             identifier: the files, as "parquet.`/data/events`".
             partitionSchema: the columns in the names of subfolders, with their types, such as "day date".
 
         Raises:
-            UnsupportedFormatError: the identifier names something else than Parquet files.
             TableExistsError: the folder has a Lance table.
             OptionError: the folders have other partition columns.
         """
         check_session(spark, "LanceTable.convertToLance(spark, identifier)")
         return cls.forPath(spark, convert_files(spark, identifier, partitionSchema))
+
+    columnBuilder = staticmethod(column_builder)
 
     @classmethod
     def create(cls, spark: SparkSession | None = None, **options: object) -> TableBuilder[LanceTable]:

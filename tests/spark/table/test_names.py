@@ -9,7 +9,13 @@ from pyspark.sql import SparkSession
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.errors import OptionError, TableExistsError, UnsupportedFormatError
+from spark_lance.errors import (
+    OptionError,
+    OptionTypeError,
+    SchemaError,
+    TableExistsError,
+    UnsupportedFormatError,
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +82,21 @@ def test_a_conversion_that_failed_goes_on(session: SparkSession, tmp_path: Path)
     once = {"txnAppId": "spark_lance.convert", "txnVersion": "1"}
     session.range(3).write.format("lance").options(**once).mode("append").save(place)
     assert LanceTable.forPath(session, place).toDF().count() == 3
+
+
+def test_columns_are_described_as_delta_describes_them(session: SparkSession) -> None:
+    column = LanceTable.columnBuilder("n").dataType("INT").nullable(False).comment("a number").build()
+    other = LanceTable.columnBuilder(session, "s").dataType("STRING").defaultValue("'x'").build()
+    LanceTable.create(session).tableName("built").addColumn(column).addColumn(other).execute()
+    session.sql("INSERT INTO built (n) VALUES (1)").collect()
+    assert session.table("built").collect() == [(1, "x")]
+    assert not session.table("built").schema["n"].nullable
+    with pytest.raises(UnsupportedFormatError, match=r"df.withColumn\('n', ...\)"):
+        LanceTable.columnBuilder("n").generatedAlwaysAsIdentity()
+    with pytest.raises(OptionTypeError, match=r"LanceTable.columnBuilder\('id'\)"):
+        LanceTable.columnBuilder()
+    with pytest.raises(SchemaError, match=r"write .addColumn\('m', 'BIGINT'\)"):
+        LanceTable.create(session).addColumn("m")
 
 
 def test_mistakes_say_what_to_write(session: SparkSession, tmp_path: Path) -> None:
