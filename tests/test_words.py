@@ -30,6 +30,25 @@ def test_each_rule_finds_its_pattern(tmp_path: Path, text: str, rule: str) -> No
     assert [match[1] for match in words.matches(path)] == [rule]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Map<String, Object> asked = new HashMap<>();",
+        "int size(List<String> given) { return given.size(); }",
+        "for (String[] found : names) {}",
+        "private static Object told() { return null; }",
+        "class Kept {}",
+        "WriteBuilder own;",
+    ],
+)
+def test_names_in_java_say_what_things_are(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "Module.java"
+    path.write_text(
+        f'/** A class. */\nString text = "Object found;"; // Object found;\n{code}\nreturn found;\n'
+    )
+    assert [match[:2] for match in words.matches(path)] == [(3, "participle")]
+
+
 def test_plain_english_has_no_match(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text("# Beside\n\nWhat is a fragment? A file and its deletions.\n\n```\nfound anew\n```\n")

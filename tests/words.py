@@ -6,7 +6,7 @@ python -m tests.words --lower     lowers the counts in tests/words.json to today
 
 Each file may contain as many matches of a rule as tests/words.json says; a file that it does not name, none.
 Counts only ever go down. In Python files the rules read docstrings, comments and names; in Java files
-comments; in Markdown the prose outside of code and tables.
+comments and names; in Markdown the prose outside of code and tables.
 """
 
 from __future__ import annotations
@@ -32,6 +32,17 @@ PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 PARTICIPLES = frozenset(
     ("found", "asked", "told", "given", "known", "made", "kept", "held", "meant", "wanted", "shown")
 )
+# Java files have no other names for these than those of the classes that they belong to.
+JAVA_PARTICIPLES = PARTICIPLES | {"own", "wish", "taken"}
+# Comments, strings and characters of Java, which have no names.
+_JAVA_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\])+\'', re.DOTALL)
+# A type, and the name that it declares: of a variable, parameter, field, method or class.
+_JAVA_NAME = re.compile(
+    r"\b(?P<type>[A-Za-z_][\w.]*)(?:<[^;(){}=]*>)?(?:\[\])*(?:\.\.\.)?\s+(?P<name>\w+)\s*(?=[=;,():{])"
+)
+_NO_TYPES = frozenset(
+    ("return", "throw", "new", "else", "case", "import", "package", "instanceof", "extends")
+)
 PATTERNS: Mapping[str, re.Pattern[str]] = {
     "old word": re.compile(r"\b(?:anew|in vain|at hand|whither|wherefore|brings? along|mends?)\b", re.I),
     "beside": re.compile(r"\bbeside\b", re.I),
@@ -56,6 +67,8 @@ def matches(path: Path) -> Iterator[Match]:
     source = path.read_text()
     if path.suffix == ".py":
         yield from _participles(source)
+    elif path.suffix == ".java":
+        yield from _java_participles(source)
     for line, text in _prose(path, source):
         for rule, pattern in PATTERNS.items():
             for match in pattern.finditer(text):
@@ -74,6 +87,13 @@ def _participles(source: str) -> Iterator[Match]:
             yield node.lineno, "participle", node.arg
         elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.strip("_").lower() in PARTICIPLES:
             yield node.lineno, "participle", node.name
+
+
+def _java_participles(source: str) -> Iterator[Match]:
+    code = _JAVA_TEXT.sub(lambda text: "\n" * text[0].count("\n"), source)
+    for match in _JAVA_NAME.finditer(code):
+        if match["name"].lower() in JAVA_PARTICIPLES and match["type"] not in _NO_TYPES:
+            yield code.count("\n", 0, match.start("name")) + 1, "participle", match["name"]
 
 
 def _prose(path: Path, source: str) -> Iterator[tuple[int, str]]:

@@ -99,6 +99,7 @@ FORMAT = "lance.DefaultSource"
 _STARTS = "org.lance.spark.load.LanceStart"
 # All that is published at once, whatever the first session of a driver asks for.
 PUBLISHED = (
+    "org.lance.spark.load.Json",
     "org.lance.spark.load.Seqs",
     "org.lance.spark.shim.Callers",
     "org.lance.spark.shim.Shim",

@@ -20,7 +20,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.OptionalUnit;
 
 public class DefaultSource extends PythonDataSourceV2 {
-  private Map described = null;
+  private Map<?, ?> description = null;
 
   public DefaultSource() {
   }
@@ -29,26 +29,26 @@ public class DefaultSource extends PythonDataSourceV2 {
   public UserDefinedPythonDataSource source() {
     OptionalUnit units = OptionalUnit.find("org.lance.spark.load.LanceUnits", loader());
     Object[] id = {SparkContext.getOrCreate().applicationId()};
-    Object known = units == null ? null : units.call("format", id);
-    return known == null ? super.source() : (UserDefinedPythonDataSource) known;
+    Object format = units == null ? null : units.call("format", id);
+    return format == null ? super.source() : (UserDefinedPythonDataSource) format;
   }
 
   public StructType inferSchema(CaseInsensitiveStringMap options) {
     try {
-      described = (Map) call("describe", new Object[] {options});
+      description = (Map<?, ?>) call("describe", new Object[] {options});
     } catch (IllegalArgumentException refused) {
       // Spark's own way says what is wrong, as it does for every format of Python.
-      described = null;
+      description = null;
     }
-    if (described == null) {
+    if (description == null) {
       Object zoned = call("zoned", new Object[] {options});
       return super.inferSchema(zoned == null ? options : (CaseInsensitiveStringMap) zoned);
     }
-    return (StructType) call("schema", new Object[] {described});
+    return (StructType) call("schema", new Object[] {description});
   }
 
-  public Table getTable(StructType schema, Transform[] partitions, Map properties) {
-    Table table = (Table) call("table", new Object[] {this, schema, described, partitions});
+  public Table getTable(StructType schema, Transform[] partitions, Map<String, String> properties) {
+    Table table = (Table) call("table", new Object[] {this, schema, description, partitions});
     if (table == null && partitions.length > 0) {
       throw new IllegalArgumentException(
           "partitionBy does not fit this release of Spark: write option(\"partitionBy\", \"column, days(time)\") instead");

@@ -1,4 +1,4 @@
-// The function lance_blob, which Python makes when it is first used: making it takes as long as a small query.
+// The function lance_blob. Python makes it at its first use, as that takes as long as a small query.
 //
 // Compiled in the driver by Janino.
 
@@ -6,29 +6,32 @@ package org.lance.spark.catalog;
 
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.spark.SparkContext;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.execution.python.UserDefinedPythonFunction;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
+/** The builder that LanceLazyFunctions makes for the name in SQL. */
+@SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceBlobFunction extends scala.runtime.AbstractFunction1 {
-  // What Python has made, and for which application.
-  private static UserDefinedPythonFunction made = null;
+  // The function that Python has made, and the application that it was made for.
+  private static UserDefinedPythonFunction function = null;
   private static String application = null;
 
   public LanceBlobFunction(String name, String catalog) {}
 
   public Object apply(Object arguments) {
-    return function().builder((scala.collection.immutable.Seq) arguments);
+    return function().builder((scala.collection.immutable.Seq<Expression>) arguments);
   }
 
   private static synchronized UserDefinedPythonFunction function() {
     String id = SparkContext.getOrCreate().applicationId();
     if (!id.equals(application)) {
-      AtomicReference found = new AtomicReference();
-      Bridge.ask(Bridge.question(Protocol.MAKE_BLOB_FUNCTION), found);
-      made = (UserDefinedPythonFunction) found.get();
+      AtomicReference<Object> reference = new AtomicReference<>();
+      Bridge.ask(Bridge.question(Protocol.MAKE_BLOB_FUNCTION), reference);
+      function = (UserDefinedPythonFunction) reference.get();
       application = id;
     }
-    return made;
+    return function;
   }
 }

@@ -9,7 +9,6 @@ package org.lance.spark.catalog;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Changelog;
 import org.apache.spark.sql.connector.catalog.ChangelogContext;
@@ -36,7 +35,7 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
     };
     private final String displayName;
     private final LanceTable changes;
-    private final Map range;
+    private final Map<String, String> range;
     private final NamedReference[] key;
     private final boolean collapses;
 
@@ -68,8 +67,8 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
       return key;
     }
 
-    private static Map range(ChangelogRange range) {
-      Map options = new HashMap();
+    private static Map<String, String> range(ChangelogRange range) {
+      Map<String, String> options = new HashMap<>();
       options.put("readChangeFeed", "true");
       if (range instanceof ChangelogRange.VersionRange) {
         ChangelogRange.VersionRange versions = (ChangelogRange.VersionRange) range;
@@ -82,7 +81,7 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
         ChangelogRange.TimestampRange times = (ChangelogRange.TimestampRange) range;
         options.put("startingTimestamp", time(times.startingTimestamp(), range.startingBoundInclusive() ? 0 : 1));
         if (times.endingTimestamp().isPresent()) {
-          long end = ((Long) times.endingTimestamp().get()).longValue();
+          long end = (Long) times.endingTimestamp().get();
           options.put("endingTimestamp", time(end, range.endingBoundInclusive() ? 0 : -1));
         }
       } else {
@@ -104,12 +103,11 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
     }
 
     private CaseInsensitiveStringMap withRange(CaseInsensitiveStringMap options) {
-      Map all = new HashMap();
-      for (Iterator i = options.asCaseSensitiveMap().entrySet().iterator(); i.hasNext(); ) {
-        Map.Entry option = (Map.Entry) i.next();
+      Map<String, String> all = new HashMap<>();
+      for (Map.Entry<String, String> option : options.asCaseSensitiveMap().entrySet()) {
         boolean isOfSpark = false;
-        for (int j = 0; j < OF_SPARK.length; j++) {
-          isOfSpark |= OF_SPARK[j].equalsIgnoreCase((String) option.getKey());
+        for (String name : OF_SPARK) {
+          isOfSpark |= name.equalsIgnoreCase((String) option.getKey());
         }
         if (!isOfSpark) {
           all.put(option.getKey(), option.getValue());

@@ -19,6 +19,7 @@ import org.apache.spark.sql.connector.catalog.constraints.Unique;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
 public class LanceConstrainedTable extends LanceTable {
@@ -29,12 +30,12 @@ public class LanceConstrainedTable extends LanceTable {
 
   private final Constraint[] constraints;
 
-  public LanceConstrainedTable(Map asked, Map answer) {
-    super(asked, answer);
-    List described = (List) answer.get(Protocol.CONSTRAINTS);
-    this.constraints = new Constraint[described == null ? 0 : described.size()];
+  public LanceConstrainedTable(Map<String, Object> question, Map<String, Object> answer) {
+    super(question, answer);
+    List<Map<String, Object>> descriptions = Json.objects(answer.get(Protocol.CONSTRAINTS));
+    this.constraints = new Constraint[descriptions == null ? 0 : descriptions.size()];
     for (int i = 0; i < constraints.length; i++) {
-      this.constraints[i] = constraint((Map) described.get(i));
+      this.constraints[i] = constraint(Json.object(descriptions.get(i)));
     }
   }
 
@@ -42,7 +43,7 @@ public class LanceConstrainedTable extends LanceTable {
     return constraints;
   }
 
-  private static Constraint constraint(Map values) {
+  private static Constraint constraint(Map<String, Object> values) {
     String name = (String) values.get(Protocol.NAME);
     String type = (String) values.get(Protocol.TYPE);
     boolean enforced = Boolean.TRUE.equals(values.get(Protocol.ENFORCED));
@@ -90,15 +91,15 @@ public class LanceConstrainedTable extends LanceTable {
   }
 
   /** Describes a change of constraints to Python; returns whether it is one. */
-  public static Boolean describe(TableChange change, Map description) {
+  public static Boolean describe(TableChange change, Map<String, Object> description) {
     if (change instanceof TableChange.AddConstraint) {
       description.put(Protocol.KIND, "add_constraint");
-      description.put(Protocol.CONSTRAINT, described(((TableChange.AddConstraint) change).constraint()));
+      description.put(Protocol.CONSTRAINT, toJson(((TableChange.AddConstraint) change).constraint()));
       return Boolean.TRUE;
     }
     if (change instanceof TableChange.DropConstraint) {
       TableChange.DropConstraint drop = (TableChange.DropConstraint) change;
-      Map constraint = new HashMap();
+      Map<String, Object> constraint = new HashMap<>();
       constraint.put(Protocol.NAME, drop.name());
       description.put(Protocol.KIND, "drop_constraint");
       description.put(Protocol.CONSTRAINT, constraint);
@@ -108,16 +109,16 @@ public class LanceConstrainedTable extends LanceTable {
     return Boolean.FALSE;
   }
 
-  static List described(Constraint[] constraints) {
-    List list = new ArrayList();
-    for (int i = 0; i < constraints.length; i++) {
-      list.add(described(constraints[i]));
+  static List<Object> toJson(Constraint[] constraints) {
+    List<Object> list = new ArrayList<>();
+    for (Constraint constraint : constraints) {
+      list.add(toJson(constraint));
     }
     return list;
   }
 
-  private static Map described(Constraint constraint) {
-    Map values = new HashMap();
+  private static Map<String, Object> toJson(Constraint constraint) {
+    Map<String, Object> values = new HashMap<>();
     values.put(Protocol.NAME, constraint.name());
     values.put(Protocol.ENFORCED, Boolean.valueOf(constraint.enforced()));
     values.put(Protocol.RELY, Boolean.valueOf(constraint.rely()));
@@ -142,10 +143,10 @@ public class LanceConstrainedTable extends LanceTable {
     return values;
   }
 
-  private static List names(NamedReference[] columns) {
-    List names = new ArrayList();
-    for (int i = 0; i < columns.length; i++) {
-      names.add(String.join(".", columns[i].fieldNames()));
+  private static List<Object> names(NamedReference[] columns) {
+    List<Object> names = new ArrayList<>();
+    for (NamedReference column : columns) {
+      names.add(String.join(".", column.fieldNames()));
     }
     return names;
   }

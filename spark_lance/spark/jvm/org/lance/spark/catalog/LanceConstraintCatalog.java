@@ -16,20 +16,20 @@ import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 
 public class LanceConstraintCatalog extends LanceTableCatalog {
-  public Set capabilities() {
-    Set all = new HashSet(super.capabilities());
+  public Set<TableCatalogCapability> capabilities() {
+    Set<TableCatalogCapability> all = new HashSet<>(super.capabilities());
     all.add(TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT);
     return all;
   }
 
   public Table createTable(Identifier identifier, TableInfo info) {
     return created(
-        identifier, info.schema(), info.partitions(), info.properties(), LanceConstrainedTable.described(info.constraints()));
+        identifier, info.schema(), info.partitions(), info.properties(), LanceConstrainedTable.toJson(info.constraints()));
   }
 
   // CREATE TABLE LIKE (Spark 4.2 and newer). The settings of a Lance table come along, unless the statement has its own.
   public Table createTableLike(Identifier identifier, TableInfo info, Table source) {
-    Map properties = new HashMap();
+    Map<String, String> properties = new HashMap<>();
     if (source instanceof LanceTable) {
       properties.putAll(source.properties());
       properties.remove(TableCatalog.PROP_LOCATION);
@@ -37,7 +37,7 @@ public class LanceConstraintCatalog extends LanceTableCatalog {
     }
     properties.putAll(info.properties());
     return created(
-        identifier, info.schema(), info.partitions(), properties, LanceConstrainedTable.described(info.constraints()));
+        identifier, info.schema(), info.partitions(), properties, LanceConstrainedTable.toJson(info.constraints()));
   }
 
   public StagedTable stageCreate(Identifier identifier, TableInfo info) {
@@ -54,6 +54,6 @@ public class LanceConstraintCatalog extends LanceTableCatalog {
 
   private StagedTable staged(String mode, Identifier identifier, TableInfo info) {
     return staged(
-        mode, identifier, info.schema(), info.partitions(), info.properties(), LanceConstrainedTable.described(info.constraints()));
+        mode, identifier, info.schema(), info.partitions(), info.properties(), LanceConstrainedTable.toJson(info.constraints()));
   }
 }

@@ -13,13 +13,13 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
 public final class LanceEvolvableTable extends LanceConstrainedTable implements SupportsSchemaEvolution {
-  public LanceEvolvableTable(Map asked, Map answer) {
-    super(asked, answer);
+  public LanceEvolvableTable(Map<String, Object> question, Map<String, Object> answer) {
+    super(question, answer);
   }
 
   public boolean supportsColumnChange(TableChange.ColumnChange change) {
-    Map question = question(Protocol.SUPPORTS_CHANGE);
-    question.put(Protocol.CHANGE, LanceTableCatalog.described((TableChange) change));
-    return ((Boolean) Bridge.ask(question, null)).booleanValue();
+    Map<String, Object> question = question(Protocol.SUPPORTS_CHANGE);
+    question.put(Protocol.CHANGE, LanceTableCatalog.toJson((TableChange) change));
+    return (Boolean) Bridge.ask(question, null);
   }
 }

@@ -3,7 +3,7 @@
 // They take MERGE for possible only on tables with row-level operations of Spark. Ours has its own, which a rule plans in
 // place of Spark's (LanceStatements), so only this check gets such a table, and no statement does.
 //
-// Compiled in the driver by Janino; hence no generics, no lambdas.
+// Compiled in the driver by Janino.
 
 package org.lance.spark.catalog;
 
@@ -13,17 +13,18 @@ import org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
 public final class LanceMergeTarget extends LanceConstrainedTable implements SupportsSchemaEvolution, SupportsRowLevelOperations {
-  public LanceMergeTarget(Map asked, Map answer) {
-    super(asked, answer);
+  public LanceMergeTarget(Map<String, Object> question, Map<String, Object> answer) {
+    super(question, answer);
   }
 
   public boolean supportsColumnChange(TableChange.ColumnChange change) {
-    Map question = question(Protocol.SUPPORTS_CHANGE);
-    question.put(Protocol.CHANGE, LanceTableCatalog.described((TableChange) change));
-    return ((Boolean) org.lance.spark.load.Bridge.ask(question, null)).booleanValue();
+    Map<String, Object> question = question(Protocol.SUPPORTS_CHANGE);
+    question.put(Protocol.CHANGE, LanceTableCatalog.toJson((TableChange) change));
+    return (Boolean) Bridge.ask(question, null);
   }
 
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {

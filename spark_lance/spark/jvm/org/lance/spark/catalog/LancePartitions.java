@@ -32,6 +32,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
 public final class LancePartitions {
@@ -39,12 +40,12 @@ public final class LancePartitions {
   private final StructType schema;
 
   // fields: the answer's, see PartitionFieldAnswer in spark/sql/protocol.py; null for none.
-  public LancePartitions(List fields) {
+  public LancePartitions(List<Object> fields) {
     int count = fields == null ? 0 : fields.size();
     this.transforms = new Transform[count];
     StructField[] columns = new StructField[count];
     for (int i = 0; i < count; i++) {
-      Map field = (Map) fields.get(i);
+      Map<String, Object> field = Json.object(fields.get(i));
       transforms[i] = transform(field);
       DataType type = DataType.fromJson((String) field.get(Protocol.TYPE));
       columns[i] = new StructField((String) field.get(Protocol.NAME), type, true, Metadata.empty());
@@ -52,7 +53,7 @@ public final class LancePartitions {
     this.schema = new StructType(columns);
   }
 
-  private static Transform transform(Map field) {
+  private static Transform transform(Map<String, Object> field) {
     String column = "`" + ((String) field.get(Protocol.SOURCE)).replace("`", "``") + "`";
     String kind = (String) field.get(Protocol.TRANSFORM);
     int width = ((Number) field.get(Protocol.WIDTH)).intValue();
@@ -88,13 +89,13 @@ public final class LancePartitions {
   }
 
   // Partitions as lists of texts, as Python takes them.
-  List described(InternalRow[] partitions) {
-    List result = new ArrayList();
-    for (int i = 0; i < partitions.length; i++) {
-      List values = new ArrayList();
+  List<Object> toJson(InternalRow[] partitions) {
+    List<Object> result = new ArrayList<>();
+    for (InternalRow partition : partitions) {
+      List<Object> values = new ArrayList<>();
       for (int j = 0; j < schema.length(); j++) {
         DataType type = schema.fields()[j].dataType();
-        values.add(partitions[i].isNullAt(j) ? null : text(partitions[i].get(j, type), type));
+        values.add(partition.isNullAt(j) ? null : text(partition.get(j, type), type));
       }
       result.add(values);
     }
@@ -102,16 +103,15 @@ public final class LancePartitions {
   }
 
   // The partitions of an answer whose fields equal the values of a row.
-  InternalRow[] matching(List answer, String[] names, InternalRow values) {
-    List result = new ArrayList();
-    for (int i = 0; i < answer.size(); i++) {
-      List texts = (List) answer.get(i);
+  InternalRow[] matching(List<List<Object>> partitions, String[] names, InternalRow values) {
+    List<InternalRow> result = new ArrayList<>();
+    for (List<Object> texts : partitions) {
       boolean matches = true;
       for (int j = 0; matches && j < names.length; j++) {
-        int place = schema.fieldIndex(names[j]);
-        DataType type = schema.fields()[place].dataType();
+        int ordinal = schema.fieldIndex(names[j]);
+        DataType type = schema.fields()[ordinal].dataType();
         String other = values.isNullAt(j) ? null : text(values.get(j, type), type);
-        matches = other == null ? texts.get(place) == null : other.equals(texts.get(place));
+        matches = other == null ? texts.get(ordinal) == null : other.equals(texts.get(ordinal));
       }
       if (matches) {
         result.add(row(texts));
@@ -121,7 +121,7 @@ public final class LancePartitions {
   }
 
   // The partition of texts, as Python gives them.
-  public InternalRow row(List texts) {
+  public InternalRow row(List<Object> texts) {
     Object[] values = new Object[schema.length()];
     for (int i = 0; i < values.length; i++) {
       values[i] = texts.get(i) == null ? null : value((String) texts.get(i), schema.fields()[i].dataType());

@@ -19,39 +19,41 @@ import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
 import org.apache.spark.sql.connector.catalog.procedures.ProcedureParameter;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.read.LocalScan;
+import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 
 public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
-  private final Map question;
-  private final Map about;
+  private final Map<String, Object> question;
+  private final Map<String, Object> description;
 
-  private LanceProcedures(Map question, Map about) {
+  private LanceProcedures(Map<String, Object> question, Map<String, Object> description) {
     this.question = question;
-    this.about = about;
+    this.description = description;
   }
 
-  static LanceProcedures load(Map question) {
-    return new LanceProcedures(question, (Map) Bridge.ask(question, null));
+  static LanceProcedures load(Map<String, Object> question) {
+    return new LanceProcedures(question, Json.object(Bridge.ask(question, null)));
   }
 
   public String name() {
-    return (String) about.get(Protocol.NAME);
+    return (String) description.get(Protocol.NAME);
   }
 
   public String description() {
-    return (String) about.get(Protocol.DESCRIPTION);
+    return (String) description.get(Protocol.DESCRIPTION);
   }
 
   // Spark hides the reason where a procedure cannot be loaded, so an unknown one is refused here.
   public BoundProcedure bind(StructType input) {
-    if (about.get(Protocol.PROBLEM) != null) {
-      throw new IllegalArgumentException((String) about.get(Protocol.PROBLEM));
+    if (description.get(Protocol.PROBLEM) != null) {
+      throw new IllegalArgumentException((String) description.get(Protocol.PROBLEM));
     }
     return this;
   }
@@ -61,62 +63,62 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
   }
 
   public ProcedureParameter[] parameters() {
-    List told = (List) about.get(Protocol.PARAMETERS);
-    ProcedureParameter[] found = new ProcedureParameter[told.size()];
-    for (int i = 0; i < found.length; i++) {
-      Map one = (Map) told.get(i);
-      ProcedureParameter.Builder builder = ProcedureParameter.in((String) one.get(Protocol.NAME), type(one));
-      if (one.get(Protocol.DEFAULT) != null) {
-        builder = builder.defaultValue((String) one.get(Protocol.DEFAULT));
+    List<Map<String, Object>> parameters = Json.objects(description.get(Protocol.PARAMETERS));
+    ProcedureParameter[] result = new ProcedureParameter[parameters.size()];
+    for (int i = 0; i < result.length; i++) {
+      Map<String, Object> parameter = Json.object(parameters.get(i));
+      ProcedureParameter.Builder builder = ProcedureParameter.in((String) parameter.get(Protocol.NAME), type(parameter));
+      if (parameter.get(Protocol.DEFAULT) != null) {
+        builder = builder.defaultValue((String) parameter.get(Protocol.DEFAULT));
       }
-      found[i] = builder.comment((String) one.get(Protocol.COMMENT)).build();
+      result[i] = builder.comment((String) parameter.get(Protocol.COMMENT)).build();
     }
-    return found;
+    return result;
   }
 
-  private static DataType type(Map parameter) {
+  private static DataType type(Map<String, Object> parameter) {
     return DataType.fromJson((String) parameter.get(Protocol.TYPE));
   }
 
   // Arguments travel in the order of the parameters; rows come back as lists of texts, numbers and truth values.
-  public Iterator call(InternalRow arguments) {
-    List parameters = (List) about.get(Protocol.PARAMETERS);
-    List values = new ArrayList();
+  public Iterator<Scan> call(InternalRow arguments) {
+    List<Map<String, Object>> parameters = Json.objects(description.get(Protocol.PARAMETERS));
+    List<Object> values = new ArrayList<>();
     for (int i = 0; i < parameters.size(); i++) {
-      DataType type = type((Map) parameters.get(i));
-      values.add(arguments.isNullAt(i) ? null : told(arguments.get(i, type), type));
+      DataType type = type(Json.object(parameters.get(i)));
+      values.add(arguments.isNullAt(i) ? null : toJson(arguments.get(i, type), type));
     }
-    Map asked = new HashMap(question);
-    asked.put(Protocol.VERB, Protocol.CALL_PROCEDURE);
-    asked.put(Protocol.ARGUMENTS, values);
+    Map<String, Object> request = new HashMap<>(question);
+    request.put(Protocol.VERB, Protocol.CALL_PROCEDURE);
+    request.put(Protocol.ARGUMENTS, values);
     // Spark binds procedures while it analyses, and then the session that called is the active one.
     SparkSession session = SparkSession.active();
-    asked.put(Protocol.SESSION, session.sessionUUID());
-    Map answer = (Map) Bridge.ask(asked, session);
+    request.put(Protocol.SESSION, session.sessionUUID());
+    Map<String, Object> answer = Json.object(Bridge.ask(request, session));
     if (answer.get(Protocol.CHANGED) != null) {
-      Shim.recacheTable(session, (List) answer.get(Protocol.CHANGED));
+      Shim.recacheTable(session, Json.names(answer.get(Protocol.CHANGED)));
     }
-    return Collections.singletonList(new Result(answer)).iterator();
+    return Collections.<Scan>singletonList(new Result(answer)).iterator();
   }
 
   // Spark's value of an argument as a text, number, truth value, list or map of texts.
-  private static Object told(Object value, DataType type) {
+  private static Object toJson(Object value, DataType type) {
     if (value instanceof ArrayData) {
       DataType element = ((ArrayType) type).elementType();
       ArrayData list = (ArrayData) value;
-      List found = new ArrayList();
+      List<Object> items = new ArrayList<>();
       for (int i = 0; i < list.numElements(); i++) {
-        found.add(list.isNullAt(i) ? null : told(list.get(i, element), element));
+        items.add(list.isNullAt(i) ? null : toJson(list.get(i, element), element));
       }
-      return found;
+      return items;
     }
     if (value instanceof MapData) {
       MapData map = (MapData) value;
-      Map found = new HashMap();
+      Map<String, Object> entries = new HashMap<>();
       for (int i = 0; i < map.numElements(); i++) {
-        found.put(map.keyArray().getUTF8String(i).toString(), map.valueArray().getUTF8String(i).toString());
+        entries.put(map.keyArray().getUTF8String(i).toString(), map.valueArray().getUTF8String(i).toString());
       }
-      return found;
+      return entries;
     }
     return value instanceof Number || value instanceof Boolean ? value : value.toString();
   }
@@ -143,17 +145,17 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     private final StructType schema;
     private final InternalRow[] rows;
 
-    Result(Map answer) {
+    Result(Map<String, Object> answer) {
       schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
-      List told = (List) answer.get(Protocol.ROWS);
-      rows = new InternalRow[told.size()];
+      List<List<Object>> values = Json.lists(answer.get(Protocol.ROWS));
+      rows = new InternalRow[values.size()];
       for (int i = 0; i < rows.length; i++) {
-        List row = (List) told.get(i);
-        Object[] values = new Object[schema.length()];
-        for (int j = 0; j < values.length; j++) {
-          values[j] = internal(row.get(j), schema.fields()[j].dataType());
+        List<Object> row = Json.list(values.get(i));
+        Object[] fields = new Object[schema.length()];
+        for (int j = 0; j < fields.length; j++) {
+          fields[j] = internal(row.get(j), schema.fields()[j].dataType());
         }
-        rows[i] = new GenericInternalRow(values);
+        rows[i] = new GenericInternalRow(fields);
       }
     }
 

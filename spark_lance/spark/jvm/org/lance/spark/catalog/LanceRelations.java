@@ -25,6 +25,7 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -36,7 +37,7 @@ public final class LanceRelations {
   public static LogicalPlan changes(UnresolvedRelation named) {
     LogicalPlan resolved = SparkSession.active().sessionState().analyzer().execute(plain(named));
     Replacing replacing = new Replacing(named.options(), named.isStreaming());
-    LogicalPlan replaced = (LogicalPlan) resolved.transformDown(replacing);
+    LogicalPlan replaced = (LogicalPlan) resolved.transformDown(Seqs.partial(replacing));
     return replacing.replaced ? replaced : named;
   }
 
@@ -50,7 +51,7 @@ public final class LanceRelations {
       if (part instanceof UnresolvedRelation) {
         UnresolvedRelation named = (UnresolvedRelation) part;
         isLance = isLance(named);
-        Map options = new HashMap(named.options().asCaseSensitiveMap());
+        Map<String, String> options = new HashMap<>(named.options().asCaseSensitiveMap());
         describe(Shim.replaceCriteria(insert), options);
         part = named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(options), false);
       } else if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
@@ -66,8 +67,8 @@ public final class LanceRelations {
     return (LogicalPlan) insert.makeCopy(parts);
   }
 
-  private static void describe(Object criteria, Map options) {
-    Seq columns = Shim.replaceColumns(criteria);
+  private static void describe(Object criteria, Map<String, String> options) {
+    Seq<?> columns = Shim.replaceColumns(criteria);
     if (columns != null) {
       try {
         Object names = CollectionConverters.asJava(columns);
@@ -78,9 +79,9 @@ public final class LanceRelations {
       return;
     }
     options.put("replaceOn", Shim.replaceCondition(criteria).sql());
-    scala.Option alias = Shim.replaceAlias(criteria);
+    scala.Option<String> alias = Shim.replaceAlias(criteria);
     if (alias.isDefined()) {
-      options.put("targetAlias", alias.get());
+      options.put("targetAlias", (String) alias.get());
     }
   }
 
@@ -89,10 +90,10 @@ public final class LanceRelations {
     String[] names = new String[2];
     boolean isOurs = false;
     int count = 0;
-    Seq[] parts = new Seq[2];
+    Seq<?>[] parts = new Seq<?>[2];
     for (int i = 0; i < statement.productArity() && count < 2; i++) {
       Object part = statement.productElement(i);
-      Seq name = part instanceof TableIdentifier
+      Seq<String> name = part instanceof TableIdentifier
           ? ((TableIdentifier) part).nameParts()
           : part instanceof UnresolvedIdentifier
               ? ((UnresolvedIdentifier) part).nameParts()
@@ -103,7 +104,7 @@ public final class LanceRelations {
         names[count++] = name.mkString(".");
       }
     }
-    if (count == 2 && catalogOf(parts[0]) instanceof LanceSessionCatalog && makesLance(statement, parts[1])) {
+    if (count == 2 && catalogOf(parts[0]) instanceof LanceSessionCatalog && makesLance(statement, Seqs.<String>cast(parts[1]))) {
       throw new UnsupportedOperationException("CREATE TABLE LIKE makes no Lance tables: write CREATE TABLE " + names[0]
           + " USING lance AS SELECT * FROM " + names[1] + " LIMIT 0");
     }
@@ -115,17 +116,17 @@ public final class LanceRelations {
   }
 
   // Whether CREATE TABLE LIKE names the format lance, or no format and a Lance table.
-  private static boolean makesLance(LogicalPlan statement, Seq source) {
-    scala.Option provider = Shim.tableProvider(statement);
+  private static boolean makesLance(LogicalPlan statement, Seq<String> source) {
+    scala.Option<String> provider = Shim.tableProvider(statement);
     for (int i = 0; i < statement.productArity(); i++) {
       if (statement.productElementName(i).equals("provider")) {
-        provider = (scala.Option) statement.productElement(i);
+        provider = Seqs.option(statement.productElement(i));
       }
     }
     if (provider != null && provider.isDefined()) {
       return ((String) provider.get()).equalsIgnoreCase("lance");
     }
-    UnresolvedRelation named = new UnresolvedRelation(source, new CaseInsensitiveStringMap(new HashMap()), false);
+    UnresolvedRelation named = new UnresolvedRelation(source, new CaseInsensitiveStringMap(new HashMap<String, String>()), false);
     LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(named);
     // A view has the default format.
     while (relation.children().size() == 1 && !(relation instanceof View)) {
@@ -139,7 +140,7 @@ public final class LanceRelations {
   public static LogicalPlan refuseView(LogicalPlan statement) {
     Object child = statement.productElement(0);
     if (child instanceof UnresolvedIdentifier && isOurs(((UnresolvedIdentifier) child).nameParts())) {
-      Seq name = ((UnresolvedIdentifier) child).nameParts();
+      Seq<String> name = ((UnresolvedIdentifier) child).nameParts();
       throw new UnsupportedOperationException("Spark has views in other catalogs from 4.2 on: write CREATE VIEW "
           + "spark_catalog.default." + name.last() + " AS SELECT ... FROM lance.db.t");
     }
@@ -151,7 +152,7 @@ public final class LanceRelations {
   public static LogicalPlan evolved(LogicalPlan plan) {
     View view = (View) plan;
     StructType columns = view.child().schema();
-    scala.Option catalog = view.desc().identifier().catalog();
+    scala.Option<String> catalog = view.desc().identifier().catalog();
     if (columns.equals(view.desc().schema()) || catalog.isEmpty()) {
       return view;
     }
@@ -162,11 +163,11 @@ public final class LanceRelations {
   }
 
   // Whether a name is in a catalog of ours.
-  private static boolean isOurs(Seq name) {
+  private static boolean isOurs(Seq<?> name) {
     return catalogOf(name) instanceof LanceTableCatalog;
   }
 
-  private static CatalogPlugin catalogOf(Seq name) {
+  private static CatalogPlugin catalogOf(Seq<?> name) {
     CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
     String first = (String) name.apply(0);
     boolean named = name.size() > 1 && catalogs.isCatalogRegistered(first);
@@ -183,10 +184,11 @@ public final class LanceRelations {
   }
 
   private static UnresolvedRelation plain(UnresolvedRelation named) {
-    return named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap()), named.isStreaming());
+    return named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap<String, String>()), named.isStreaming());
   }
 
   /** Replaces the relation of a table by that of its changes. */
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class Replacing extends scala.runtime.AbstractPartialFunction {
     private final CaseInsensitiveStringMap options;
     private final boolean streams;

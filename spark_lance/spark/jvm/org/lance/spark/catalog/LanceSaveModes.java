@@ -11,7 +11,6 @@ package org.lance.spark.catalog;
 import java.io.File;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -47,16 +46,15 @@ public final class LanceSaveModes {
     boolean writes = Callers.isWriter();
     if (writes) {
       // Only the path reaches the catalog from a write that makes a table, and it has to find out what is there.
-      Map store = new HashMap();
-      for (Iterator i = options.asCaseSensitiveMap().entrySet().iterator(); i.hasNext(); ) {
-        Map.Entry option = (Map.Entry) i.next();
+      Map<String, String> store = new HashMap<>();
+      for (Map.Entry<String, String> option : options.asCaseSensitiveMap().entrySet()) {
         if (((String) option.getKey()).toLowerCase().startsWith(STORAGE)) {
           store.put(option.getKey(), option.getValue());
         }
       }
       Bridge.writesTo(absolute(path), store);
     }
-    return new Place(source, options, absolute(path), writes);
+    return new PathIdentifier(source, options, absolute(path), writes);
   }
 
   private static String absolute(String path) {
@@ -64,7 +62,7 @@ public final class LanceSaveModes {
   }
 
   /** A path with the options of one read or write. */
-  public static final class Place implements Identifier, Bridge.Loads {
+  public static final class PathIdentifier implements Identifier, Bridge.Loads {
     private final PythonDataSourceV2 source;
     private final CaseInsensitiveStringMap options;
     private final String path;
@@ -72,7 +70,7 @@ public final class LanceSaveModes {
     // One for all plans of a DataFrame, so that its version stays what it was.
     private Table table = null;
 
-    Place(PythonDataSourceV2 source, CaseInsensitiveStringMap options, String path, boolean writes) {
+    PathIdentifier(PythonDataSourceV2 source, CaseInsensitiveStringMap options, String path, boolean writes) {
       this.source = source;
       this.options = options;
       this.path = path;
@@ -96,7 +94,7 @@ public final class LanceSaveModes {
         Bridge.written();
       }
       if (table == null && writes) {
-        table = new Sink(source);
+        table = new AnySchemaTable(source);
       } else if (table == null) {
         table = source.getTable(source.inferSchema(options), new Transform[0], options.asCaseSensitiveMap());
       }
@@ -104,16 +102,16 @@ public final class LanceSaveModes {
     }
   }
 
-  /** What takes rows of any schema; the write says what is wrong with them. */
-  public static final class Sink extends PythonTable {
-    Sink(PythonDataSourceV2 source) {
+  /** A table that accepts rows of any schema: the write checks them. */
+  public static final class AnySchemaTable extends PythonTable {
+    AnySchemaTable(PythonDataSourceV2 source) {
       super(source, "lance", new StructType());
     }
 
-    public Set capabilities() {
-      Set found = new HashSet(super.capabilities());
-      found.add(TableCapability.ACCEPT_ANY_SCHEMA);
-      return found;
+    public Set<TableCapability> capabilities() {
+      Set<TableCapability> capabilities = new HashSet<>(super.capabilities());
+      capabilities.add(TableCapability.ACCEPT_ANY_SCHEMA);
+      return capabilities;
     }
   }
 }

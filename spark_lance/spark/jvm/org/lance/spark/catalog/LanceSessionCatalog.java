@@ -24,6 +24,7 @@ import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.V1Table;
@@ -58,13 +59,13 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
 
   // SHOW TABLES, which asks only Spark's own class which names are those of temporary views.
   public static LogicalPlan showTables(LogicalPlan statement) {
-    LogicalPlan place = (LogicalPlan) statement.children().apply(0);
-    if (!(place instanceof ResolvedNamespace) || !(((ResolvedNamespace) place).catalog() instanceof LanceSessionCatalog)) {
+    LogicalPlan namespace = (LogicalPlan) statement.children().apply(0);
+    if (!(namespace instanceof ResolvedNamespace) || !(((ResolvedNamespace) namespace).catalog() instanceof LanceSessionCatalog)) {
       return statement;
     }
-    LanceSessionCatalog catalog = (LanceSessionCatalog) ((ResolvedNamespace) place).catalog();
-    LogicalPlan own = copyOf(place, catalog, catalog.delegate);
-    return copyOf(statement, place, own);
+    LanceSessionCatalog catalog = (LanceSessionCatalog) ((ResolvedNamespace) namespace).catalog();
+    LogicalPlan sparkNamespace = copyOf(namespace, catalog, catalog.delegate);
+    return copyOf(statement, namespace, sparkNamespace);
   }
 
   private static LogicalPlan copyOf(LogicalPlan plan, Object old, Object replacement) {
@@ -85,7 +86,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     if (isLance(entry)) {
       return syncColumns(identifier, entry, lance.loadTable(identifier));
     }
-    return entry instanceof V1Table && Callers.isSavingAsTable() && !Callers.isResolvingRelations() ? new Foreign(entry) : entry;
+    return entry instanceof V1Table && Callers.isSavingAsTable() && !Callers.isResolvingRelations() ? new ForeignTable(entry) : entry;
   }
 
   public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
@@ -126,7 +127,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     return FORMAT.equalsIgnoreCase((String) entry.properties().get(TableCatalog.PROP_PROVIDER));
   }
 
-  private static boolean isLance(Map properties) {
+  private static boolean isLance(Map<String, String> properties) {
     return FORMAT.equalsIgnoreCase((String) properties.get(TableCatalog.PROP_PROVIDER));
   }
 
@@ -145,6 +146,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   }
 
   // Gives the registry the columns of a table and returns the table. JDBC tools read the columns from the registry.
+  @SuppressWarnings("deprecation") // Columns have no public way to a schema.
   private Table syncColumns(Identifier identifier, Table entry, Table table) {
     StructType columns = Shim.registryColumns(table.schema());
     if (!columns.equals(entry.schema())) {
@@ -162,7 +164,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     return table;
   }
 
-  public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+  public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
     if (isLance(properties)) {
       return lance.createTable(identifier, schema, partitions, properties);
     }
@@ -176,7 +178,8 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     }
   }
 
-  public Table createTable(Identifier identifier, Column[] columns, Transform[] partitions, Map properties) {
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
+  public Table createTable(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
     try {
       if (isLance(properties)) {
         return lance.createTable(identifier, columns, partitions, properties);
@@ -190,21 +193,24 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     }
   }
 
-  public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
+  public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
     if (isLance(properties)) {
       checkOther(identifier);
       return lance.stageCreate(identifier, schema, partitions, properties);
     }
-    return new Created(this, identifier, createTable(identifier, schema, partitions, properties));
+    return new CreatedTable(this, identifier, createTable(identifier, schema, partitions, properties));
   }
 
-  public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
+  public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
     checkReplaced(identifier, properties);
     return lance.stageReplace(identifier, schema, partitions, properties);
   }
 
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageCreateOrReplace(
-      Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
+      Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
     if (!isLance(properties) && registryTable(identifier) == null) {
       return stageCreate(identifier, schema, partitions, properties);
     }
@@ -221,7 +227,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
   }
 
   // Only Lance tables are replaced in one step.
-  private void checkReplaced(Identifier identifier, Map properties) {
+  private void checkReplaced(Identifier identifier, Map<String, String> properties) {
     Table entry = registryTable(identifier);
     String name = identifier.namespace().length == 1 ? identifier.namespace()[0] + "." + identifier.name() : identifier.name();
     if (entry != null && !isLance(entry)) {
@@ -272,10 +278,10 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
    * A table of another format for saveAsTable with the format lance. Spark would drop its own table first and then fail to
    * write, as its way for such tables takes no formats of Python.
    */
-  public static final class Foreign implements Table {
+  public static final class ForeignTable implements Table {
     private final Table table;
 
-    Foreign(Table table) {
+    ForeignTable(Table table) {
       this.table = table;
     }
 
@@ -283,26 +289,27 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
       return table.name();
     }
 
+    @SuppressWarnings("deprecation") // Columns have no public way to a schema.
     public StructType schema() {
       return table.schema();
     }
 
-    public Map properties() {
+    public Map<String, String> properties() {
       return table.properties();
     }
 
-    public Set capabilities() {
+    public Set<TableCapability> capabilities() {
       return table.capabilities();
     }
   }
 
   /** A table of another format that exists before its rows are written, as Spark's own catalog has it. */
-  public static final class Created implements StagedTable, SupportsWrite {
+  public static final class CreatedTable implements StagedTable, SupportsWrite {
     private final LanceSessionCatalog catalog;
     private final Identifier identifier;
     private final Table table;
 
-    Created(LanceSessionCatalog catalog, Identifier identifier, Table table) {
+    CreatedTable(LanceSessionCatalog catalog, Identifier identifier, Table table) {
       this.catalog = catalog;
       this.identifier = identifier;
       this.table = table;
@@ -312,11 +319,12 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
       return table.name();
     }
 
+    @SuppressWarnings("deprecation") // Columns have no public way to a schema.
     public StructType schema() {
       return table.schema();
     }
 
-    public Set capabilities() {
+    public Set<TableCapability> capabilities() {
       return table.capabilities();
     }
 

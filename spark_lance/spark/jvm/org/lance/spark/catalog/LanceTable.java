@@ -11,7 +11,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -46,6 +45,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.LanceUnits;
 import org.lance.spark.load.OptionalUnit;
 import org.lance.spark.load.Protocol;
@@ -56,7 +56,7 @@ import org.lance.spark.shim.Shim;
 /** A table, at the version that was the newest when its name was resolved, or the one asked for. */
 public class LanceTable
     implements Table, SupportsRead, SupportsWrite, SupportsMetadataColumns, SupportsDeleteV2, SupportsAtomicPartitionManagement {
-  private static final TableCapability[] ABILITIES = {
+  private static final TableCapability[] ALL_CAPABILITIES = {
     TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
     TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE
   };
@@ -64,19 +64,19 @@ public class LanceTable
   private static final StructType FILE = StructType.fromDDL(
       "file_path STRING, file_name STRING, file_size BIGINT, file_block_start BIGINT, file_block_length BIGINT, "
           + "file_modification_time TIMESTAMP, row_index BIGINT, row_id BIGINT, row_commit_version BIGINT");
-  // What questions about the table have in common: the catalog, its options and the table's name.
-  private final Map place;
+  // Members that all questions about the table have: the catalog, its options and the table's name.
+  private final Map<String, Object> origin;
   private final String displayName;
   private final StructType schema;
   // With CHAR and VARCHAR where the columns were declared so; Spark replaces them by strings itself.
   private final StructType declared;
-  private final Map properties;
+  private final Map<String, String> properties;
   // Options of every read and write (the path, those of the store), and of reads only (what pins the version).
-  private final Map storeOptions;
-  private final Map versionOptions;
+  private final Map<String, String> storeOptions;
+  private final Map<String, String> versionOptions;
   private final StructType hidden;
   // What Spark may push down into reads without options of their own; null if only such options tell.
-  private final Map pushdown;
+  private final Map<String, Object> pushdown;
   private final boolean writable;
   private final LancePartitions partitions;
 
@@ -84,7 +84,7 @@ public class LanceTable
   private final String cacheKey = java.util.UUID.randomUUID().toString();
 
   // The table of a question and its answer.
-  public static LanceTable of(Map asked, Map answer) {
+  public static LanceTable of(Map<String, Object> question, Map<String, Object> answer) {
     OptionalUnit kind = null;
     if (Shim.hasConstraints()) {
       String evolving = Callers.isPipeline() ? "LanceMergeTarget" : "LanceEvolvableTable";
@@ -92,42 +92,43 @@ public class LanceTable
       kind = OptionalUnit.find("org.lance.spark.catalog." + name, LanceTable.class.getClassLoader());
     }
     return kind == null
-        ? new LanceTable(asked, answer) : (LanceTable) kind.construct(new Object[] {asked, answer});
+        ? new LanceTable(question, answer)
+        : (LanceTable) kind.construct(question, answer);
   }
 
-  public LanceTable(Map asked, Map answer) {
-    this.place = new HashMap();
-    this.place.put(Protocol.CATALOG, asked.get(Protocol.CATALOG));
-    this.place.put(Protocol.OPTIONS, asked.get(Protocol.OPTIONS));
-    this.place.put(Protocol.NAME, asked.get(Protocol.NAME));
+  public LanceTable(Map<String, Object> question, Map<String, Object> answer) {
+    this.origin = new HashMap<>();
+    this.origin.put(Protocol.CATALOG, question.get(Protocol.CATALOG));
+    this.origin.put(Protocol.OPTIONS, question.get(Protocol.OPTIONS));
+    this.origin.put(Protocol.NAME, question.get(Protocol.NAME));
     this.displayName = (String) answer.get(Protocol.DISPLAY_NAME);
     this.schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     this.declared = (StructType) DataType.fromJson((String) answer.get(Protocol.DECLARED));
     this.hidden = (StructType) DataType.fromJson((String) answer.get(Protocol.HIDDEN));
-    this.properties = (Map) answer.get(Protocol.PROPERTIES);
-    this.storeOptions = (Map) answer.get(Protocol.ALWAYS);
-    this.versionOptions = (Map) answer.get(Protocol.PINNED);
-    this.pushdown = (Map) answer.get(Protocol.PUSHDOWN);
-    this.writable = ((Boolean) answer.get(Protocol.WRITABLE)).booleanValue();
-    this.partitions = new LancePartitions((List) answer.get(Protocol.PARTITION_FIELDS));
+    this.properties = Json.texts(answer.get(Protocol.PROPERTIES));
+    this.storeOptions = Json.texts(answer.get(Protocol.ALWAYS));
+    this.versionOptions = Json.texts(answer.get(Protocol.PINNED));
+    this.pushdown = Json.object(answer.get(Protocol.PUSHDOWN));
+    this.writable = (Boolean) answer.get(Protocol.WRITABLE);
+    this.partitions = new LancePartitions(Json.list(answer.get(Protocol.PARTITION_FIELDS)));
   }
 
   // The table of the changes that a read with these options is about.
-  LanceTable changes(CaseInsensitiveStringMap given, boolean streams) {
-    Map question = question(Protocol.LOAD_CHANGES);
-    question.put(Protocol.USER_OPTIONS, new HashMap(Bridge.zoned(given).asCaseSensitiveMap()));
+  LanceTable changes(CaseInsensitiveStringMap options, boolean streams) {
+    Map<String, Object> question = question(Protocol.LOAD_CHANGES);
+    question.put(Protocol.USER_OPTIONS, new HashMap<>(Bridge.zoned(options).asCaseSensitiveMap()));
     question.put(Protocol.STREAMS, Boolean.valueOf(streams));
-    return new LanceTable(question, (Map) Bridge.ask(question, null));
+    return new LanceTable(question, Json.object(Bridge.ask(question, null)));
   }
 
   // The table that answers a question.
-  public static LanceTable answered(Map question) {
-    return of(question, (Map) Bridge.ask(question, null));
+  public static LanceTable load(Map<String, Object> question) {
+    return of(question, Json.object(Bridge.ask(question, null)));
   }
 
-  public final Map question(String verb) {
-    Map question = Bridge.question(verb);
-    question.putAll(place);
+  public final Map<String, Object> question(String verb) {
+    Map<String, Object> question = Bridge.question(verb);
+    question.putAll(origin);
     return question;
   }
 
@@ -145,17 +146,18 @@ public class LanceTable
 
   // A statement WITH SCHEMA EVOLUTION sees CHAR and VARCHAR as strings with metadata. Spark replaces these types in every
   // other statement, but not there, and its rules for the columns of a write would never end.
+  @SuppressWarnings("deprecation") // The columns with CHAR and VARCHAR, as Spark compares them.
   public StructType schema() {
     return Callers.isSchemaEvolution()
         ? CharVarcharUtils$.MODULE$.replaceCharVarcharWithStringInSchema(declared) : declared;
   }
 
-  public Map properties() {
+  public Map<String, String> properties() {
     return properties;
   }
 
   // For statements that change rows: the path and the options of the store.
-  public Map options() {
+  public Map<String, String> options() {
     return storeOptions;
   }
 
@@ -167,19 +169,19 @@ public class LanceTable
     return partitions.transforms();
   }
 
-  public Set capabilities() {
-    Set found = new HashSet();
-    for (int i = 0; i < ABILITIES.length; i++) {
-      if (writable || ABILITIES[i] == TableCapability.BATCH_READ || ABILITIES[i] == TableCapability.MICRO_BATCH_READ) {
-        found.add(ABILITIES[i]);
+  public Set<TableCapability> capabilities() {
+    Set<TableCapability> capabilities = new HashSet<>();
+    for (TableCapability capability : ALL_CAPABILITIES) {
+      if (writable || capability == TableCapability.BATCH_READ || capability == TableCapability.MICRO_BATCH_READ) {
+        capabilities.add(capability);
       }
     }
     // Spark adds the columns of MERGE WITH SCHEMA EVOLUTION by alterTable.
     TableCapability evolution = Shim.schemaEvolution();
     if (writable && evolution != null) {
-      found.add(evolution);
+      capabilities.add(evolution);
     }
-    return found;
+    return capabilities;
   }
 
   public MetadataColumn[] metadataColumns() {
@@ -193,23 +195,24 @@ public class LanceTable
     return columns;
   }
 
-  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-    CaseInsensitiveStringMap options = Bridge.zoned(given);
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap userOptions) {
+    CaseInsensitiveStringMap options = Bridge.zoned(userOptions);
     check(options, "read");
-    ScanBuilder own = new Reading(this, options);
+    ScanBuilder sparkBuilder = new SparkScanBuilder(this, options);
     OptionalUnit planner = OptionalUnit.find("org.lance.spark.scan.LanceScan", LanceTable.class.getClassLoader());
     if (planner == null) {
-      return own;
+      return sparkBuilder;
     }
     CaseInsensitiveStringMap all = options(options.asCaseSensitiveMap(), true);
     boolean named = writable && LanceUnits.hasOption(options, "version");
     return (ScanBuilder)
-        planner.call("builder", new Object[] {true, displayName, all, !named, schema, cacheKey, hidden, options.isEmpty() ? pushdown : null, own});
+        planner.call(
+            "builder", true, displayName, all, !named, schema, cacheKey, hidden, options.isEmpty() ? pushdown : null, sparkBuilder);
   }
 
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
     check(info.options(), "write");
-    return new Writing(this, info, false);
+    return new SparkWriteBuilder(this, info, false);
   }
 
   // Refuses options of a statement that mean nothing, or lead to another table.
@@ -217,19 +220,19 @@ public class LanceTable
     if (options.isEmpty()) {
       return;
     }
-    Map question = question(Protocol.CHECK_OPTIONS);
+    Map<String, Object> question = question(Protocol.CHECK_OPTIONS);
     question.put(Protocol.PATH, storeOptions.get(Protocol.PATH));
     question.put(Protocol.USER_OPTIONS, options.asCaseSensitiveMap());
     question.put(Protocol.USE, use);
     Bridge.ask(question, null);
   }
 
-  CaseInsensitiveStringMap options(Map asked, boolean pinning) {
-    Map all = new HashMap(storeOptions);
-    Map rest = new CaseInsensitiveStringMap(asked).asCaseSensitiveMap();
+  CaseInsensitiveStringMap options(Map<String, String> userOptions, boolean pinning) {
+    Map<String, String> all = new HashMap<>(storeOptions);
+    Map<String, String> rest = new CaseInsensitiveStringMap(userOptions).asCaseSensitiveMap();
     if (!writable) {
       // Spark has loaded the version that these name, and it is pinned.
-      rest = without(rest);
+      rest = withoutTimeTravel(rest);
     }
     if (pinning) {
       all.putAll(versionOptions);
@@ -241,10 +244,9 @@ public class LanceTable
     return new CaseInsensitiveStringMap(all);
   }
 
-  private static Map without(Map options) {
-    Map rest = new HashMap();
-    for (Iterator i = options.entrySet().iterator(); i.hasNext(); ) {
-      Map.Entry option = (Map.Entry) i.next();
+  private static Map<String, String> withoutTimeTravel(Map<String, String> options) {
+    Map<String, String> rest = new HashMap<>();
+    for (Map.Entry<String, String> option : options.entrySet()) {
       if (!LanceUnits.isOption((String) option.getKey(), "timeTravel")) {
         rest.put(option.getKey(), option.getValue());
       }
@@ -253,8 +255,8 @@ public class LanceTable
   }
 
   public boolean truncateTable() {
-    Map question = question(Protocol.TRUNCATE_TABLE);
-    return ((Boolean) Bridge.ask(question, null)).booleanValue();
+    Map<String, Object> question = question(Protocol.TRUNCATE_TABLE);
+    return (Boolean) Bridge.ask(question, null);
   }
 
   // Partitions: groups of rows, which appear and disappear with their rows.
@@ -268,10 +270,10 @@ public class LanceTable
     return partitions.schema();
   }
 
-  public void createPartitions(InternalRow[] added, Map[] properties) {
+  public void createPartitions(InternalRow[] identifiers, Map<String, String>[] properties) {
     partitionSchema();
-    for (int i = 0; i < properties.length; i++) {
-      if (properties[i].containsKey("location")) {
+    for (Map<String, String> one : properties) {
+      if (one.containsKey("location")) {
         throw new UnsupportedOperationException(
             "partitions of " + displayName + " have no LOCATION: INSERT INTO " + displayName + " SELECT the rows of the files");
       }
@@ -283,27 +285,27 @@ public class LanceTable
     return dropPartitions(new InternalRow[] {partition});
   }
 
-  public boolean dropPartitions(InternalRow[] dropped) {
+  public boolean dropPartitions(InternalRow[] identifiers) {
     partitionSchema();
-    Map question = question(Protocol.DELETE_PARTITIONS);
-    question.put(Protocol.PARTITION_VALUES, partitions.described(dropped));
-    return ((Boolean) Bridge.ask(question, null)).booleanValue();
+    Map<String, Object> question = question(Protocol.DELETE_PARTITIONS);
+    question.put(Protocol.PARTITION_VALUES, partitions.toJson(identifiers));
+    return (Boolean) Bridge.ask(question, null);
   }
 
   public boolean purgePartition(InternalRow partition) {
     return dropPartition(partition);
   }
 
-  public boolean purgePartitions(InternalRow[] dropped) {
-    return dropPartitions(dropped);
+  public boolean purgePartitions(InternalRow[] identifiers) {
+    return dropPartitions(identifiers);
   }
 
   public boolean truncatePartition(InternalRow partition) {
     return dropPartition(partition);
   }
 
-  public boolean truncatePartitions(InternalRow[] truncated) {
-    return dropPartitions(truncated);
+  public boolean truncatePartitions(InternalRow[] identifiers) {
+    return dropPartitions(identifiers);
   }
 
   public boolean renamePartition(InternalRow from, InternalRow to) {
@@ -311,17 +313,17 @@ public class LanceTable
         "partitions of " + displayName + " are named by their rows: write UPDATE " + displayName + " SET ... WHERE ...");
   }
 
-  public void replacePartitionMetadata(InternalRow partition, Map properties) {
+  public void replacePartitionMetadata(InternalRow partition, Map<String, String> properties) {
     throw new UnsupportedOperationException("partitions of " + displayName + " have no properties: set those of the table");
   }
 
-  public Map loadPartitionMetadata(InternalRow partition) {
-    return new HashMap();
+  public Map<String, String> loadPartitionMetadata(InternalRow partition) {
+    return new HashMap<>();
   }
 
   public InternalRow[] listPartitionIdentifiers(String[] names, InternalRow partition) {
     partitionSchema();
-    List answer = (List) Bridge.ask(question(Protocol.LIST_PARTITIONS), null);
+    List<List<Object>> answer = Json.lists(Bridge.ask(question(Protocol.LIST_PARTITIONS), null));
     return partitions.matching(answer, names, partition);
   }
 
@@ -330,30 +332,30 @@ public class LanceTable
   }
 
   public void deleteWhere(Predicate[] predicates) {
-    Map question = question(Protocol.DELETE_WHERE);
-    question.put(Protocol.PREDICATES, LancePushdown.toJson(restricting(predicates)));
+    Map<String, Object> question = question(Protocol.DELETE_WHERE);
+    question.put(Protocol.PREDICATES, LancePushdown.toJson(withoutAlwaysTrue(predicates)));
     Bridge.ask(question, null);
   }
 
   // Whether Python finds the rows of predicates as Spark would; it does so for all that it takes in scans.
   final boolean areExact(Predicate[] predicates) {
-    Predicate[] some = restricting(predicates);
+    Predicate[] remaining = withoutAlwaysTrue(predicates);
     boolean all = true;
-    for (int i = 0; all && i < some.length; i++) {
-      all = pushdown != null && LancePushdown.isExact(some[i], pushdown);
+    for (int i = 0; all && i < remaining.length; i++) {
+      all = pushdown != null && LancePushdown.isExact(remaining[i], pushdown);
     }
     return all;
   }
 
   // The predicates but for those that are always true.
-  static Predicate[] restricting(Predicate[] predicates) {
-    List some = new ArrayList();
-    for (int i = 0; i < predicates.length; i++) {
-      if (!predicates[i].name().equals("ALWAYS_TRUE")) {
-        some.add(predicates[i]);
+  static Predicate[] withoutAlwaysTrue(Predicate[] predicates) {
+    List<Predicate> remaining = new ArrayList<>();
+    for (Predicate predicate : predicates) {
+      if (!predicate.name().equals("ALWAYS_TRUE")) {
+        remaining.add(predicate);
       }
     }
-    return (Predicate[]) some.toArray(new Predicate[0]);
+    return (Predicate[]) remaining.toArray(new Predicate[0]);
   }
 
   public static final class Hidden implements MetadataColumn {
@@ -381,61 +383,61 @@ public class LanceTable
   }
 
   /** Builds Spark's own scan of the columns that are needed. */
-  public static final class Reading implements ScanBuilder, SupportsPushDownRequiredColumns {
+  public static final class SparkScanBuilder implements ScanBuilder, SupportsPushDownRequiredColumns {
     private final LanceTable table;
     private final CaseInsensitiveStringMap options;
-    private StructType wanted;
+    private StructType columns;
 
-    Reading(LanceTable table, CaseInsensitiveStringMap options) {
+    SparkScanBuilder(LanceTable table, CaseInsensitiveStringMap options) {
       this.table = table;
       this.options = options;
-      this.wanted = table.schema;
+      this.columns = table.schema;
     }
 
     public void pruneColumns(StructType required) {
-      wanted = Bridge.readable(required, table.schema);
+      columns = Bridge.readable(required, table.schema);
     }
 
     public Scan build() {
-      Map asked = new HashMap(options.asCaseSensitiveMap());
+      Map<String, String> scanOptions = new HashMap<>(options.asCaseSensitiveMap());
       for (int i = 0; i < table.hidden.length(); i++) {
         StructField column = table.hidden.fields()[i];
-        if (Arrays.asList(wanted.fieldNames()).contains(column.name())) {
-          asked.put((String) column.metadata().getString("lance.option"), "true");
+        if (Arrays.asList(columns.fieldNames()).contains(column.name())) {
+          scanOptions.put((String) column.metadata().getString("lance.option"), "true");
         }
       }
       // A stream begins before the version that the table has pinned, and goes on behind it.
-      return scan(table.options(asked, !Callers.isMicroBatch()));
+      return scan(table.options(scanOptions, !Callers.isMicroBatch()));
     }
 
     private Scan scan(CaseInsensitiveStringMap all) {
-      return new PythonTable(Bridge.source(), "lance", wanted).newScanBuilder(all).build();
+      return new PythonTable(Bridge.source(), "lance", columns).newScanBuilder(all).build();
     }
   }
 
   /** Builds Spark's own write to the table's path. */
-  public static final class Writing
+  public static final class SparkWriteBuilder
       implements WriteBuilder, SupportsTruncate, SupportsOverwriteV2, SupportsDynamicOverwrite {
     private final LanceTable table;
     private final LogicalWriteInfo info;
-    private final Map more = new HashMap();
+    private final Map<String, String> moreOptions = new HashMap<>();
     private boolean truncates;
     // The declaration of a table that the write makes or replaces; null for other writes.
-    private String setting = null;
+    private String declaration = null;
 
-    Writing(LanceTable table, LogicalWriteInfo info, boolean truncates) {
+    SparkWriteBuilder(LanceTable table, LogicalWriteInfo info, boolean truncates) {
       this.table = table;
       this.info = info;
       this.truncates = truncates;
     }
 
-    Writing with(String option, String value) {
-      more.put(option, value);
+    SparkWriteBuilder with(String option, String value) {
+      moreOptions.put(option, value);
       return this;
     }
 
-    Writing declaring(String setting) {
-      this.setting = setting;
+    SparkWriteBuilder withDeclaration(String declaration) {
+      this.declaration = declaration;
       return this;
     }
 
@@ -447,7 +449,7 @@ public class LanceTable
     // A table without partitions is one partition.
     public WriteBuilder overwriteDynamicPartitions() {
       if (!table.partitions.isEmpty()) {
-        more.put("partitionOverwriteMode", "dynamic");
+        moreOptions.put("partitionOverwriteMode", "dynamic");
       }
       return truncate();
     }
@@ -463,31 +465,31 @@ public class LanceTable
 
     public WriteBuilder overwrite(Predicate[] predicates) {
       truncates = true;
-      Predicate[] some = restricting(predicates);
-      if (some.length > 0) {
+      Predicate[] remaining = withoutAlwaysTrue(predicates);
+      if (remaining.length > 0) {
         // A list of predicates as JSON in place of SQL: see spark/sink/write_schema.py.
-        more.put("replaceWhere", Bridge.json(LancePushdown.toJson(some)));
+        moreOptions.put("replaceWhere", Bridge.json(LancePushdown.toJson(remaining)));
       }
       return this;
     }
 
     public Write build() {
-      Map all = new HashMap(info.options().asCaseSensitiveMap());
-      all.putAll(more);
+      Map<String, String> all = new HashMap<>(info.options().asCaseSensitiveMap());
+      all.putAll(moreOptions);
       CaseInsensitiveStringMap options = table.options(all, false);
       PythonDataSourceV2 source = Bridge.source();
-      LogicalWriteInfo told = new Info(info, options);
-      WriteBuilder own = new PythonTable(source, "lance", info.schema()).newWriteBuilder(told);
-      WriteBuilder builder = Bridge.writing(true, table.displayName, source, told, table.partitions.transforms(), setting, own);
+      LogicalWriteInfo writeInfo = new WriteInfo(info, options);
+      WriteBuilder sparkBuilder = new PythonTable(source, "lance", info.schema()).newWriteBuilder(writeInfo);
+      WriteBuilder builder = Bridge.writing(true, table.displayName, source, writeInfo, table.partitions.transforms(), declaration, sparkBuilder);
       return (truncates ? ((SupportsTruncate) builder).truncate() : builder).build();
     }
   }
 
-  public static final class Info implements LogicalWriteInfo {
+  public static final class WriteInfo implements LogicalWriteInfo {
     private final LogicalWriteInfo info;
     private final CaseInsensitiveStringMap options;
 
-    public Info(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
+    public WriteInfo(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
       this.info = info;
       this.options = options;
     }
@@ -500,6 +502,7 @@ public class LanceTable
       return info.queryId();
     }
 
+    @SuppressWarnings("deprecation") // The columns with CHAR and VARCHAR, as Spark compares them.
     public StructType schema() {
       return info.schema();
     }
@@ -507,27 +510,26 @@ public class LanceTable
 
   /** A table that appears, or changes, with the rows that a statement writes into it. */
   public static final class Staged extends LanceTable implements StagedTable {
-    private final Map question;
-    private final Map staged;
+    private final Map<String, Object> question;
+    private final Map<String, Object> staged;
     private boolean written = false;
 
-    public Staged(Map question, Map answer) {
+    public Staged(Map<String, Object> question, Map<String, Object> answer) {
       super(question, answer);
       this.question = question;
-      this.staged = (Map) answer.get(Protocol.STAGED);
+      this.staged = Json.object(answer.get(Protocol.STAGED));
     }
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
       check(info.options(), "write");
       written = true;
-      Writing writing = new Writing(this, info, ((Boolean) staged.get(Protocol.TRUNCATES)).booleanValue());
+      SparkWriteBuilder writing = new SparkWriteBuilder(this, info, (Boolean) staged.get(Protocol.TRUNCATES));
       if (LanceUnits.hasOption(info.options(), "replacement")
-          || (((Boolean) staged.get(Protocol.TRUNCATES)).booleanValue() && keepsColumns(info.options()))) {
+          || ((Boolean) staged.get(Protocol.TRUNCATES) && keepsColumns(info.options()))) {
         return writing; // saveAsTable: the other rows stay, and so does the schema
       }
-      writing.declaring((String) staged.get(Protocol.DECLARATION));
-      for (Iterator i = ((Map) staged.get(Protocol.OPTIONS)).entrySet().iterator(); i.hasNext(); ) {
-        Map.Entry option = (Map.Entry) i.next();
+      writing.withDeclaration((String) staged.get(Protocol.DECLARATION));
+      for (Map.Entry<String, String> option : Json.texts(staged.get(Protocol.OPTIONS)).entrySet()) {
         writing.with((String) option.getKey(), (String) option.getValue());
       }
       return writing;
@@ -548,11 +550,11 @@ public class LanceTable
     }
 
     private void finish(String verb) {
-      Map told = new HashMap(question);
-      told.put(Protocol.VERB, verb);
-      told.put(Protocol.WRITTEN, Boolean.valueOf(written));
-      told.put(Protocol.STAGED, staged);
-      Bridge.ask(told, null);
+      Map<String, Object> request = new HashMap<>(question);
+      request.put(Protocol.VERB, verb);
+      request.put(Protocol.WRITTEN, Boolean.valueOf(written));
+      request.put(Protocol.STAGED, staged);
+      Bridge.ask(request, null);
     }
 
     public CustomTaskMetric[] reportDriverMetrics() {

@@ -8,7 +8,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -43,6 +42,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.OptionalUnit;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
@@ -54,8 +54,8 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   private static final Pattern UNCACHED =
       Pattern.compile("UNCACHE\\s+TABLE\\s+IF\\s+EXISTS\\s+$", Pattern.CASE_INSENSITIVE);
   private String name;
-  // As Spark found them when it first used the catalog.
-  private Map options;
+  // The settings of the catalog when Spark first used it.
+  private Map<String, String> options;
   // The version of spark_lance.
   private String release;
 
@@ -72,7 +72,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return name;
   }
 
-  public Set capabilities() {
+  public Set<TableCatalogCapability> capabilities() {
     return Collections.singleton(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
   }
 
@@ -80,10 +80,10 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return new String[0];
   }
 
-  // What the session's settings say now: a root may be named after the first use.
-  private Map options() {
+  // The session's settings of the catalog now: a session can set a root after the first use.
+  private Map<String, String> options() {
     String prefix = "spark.sql.catalog." + name;
-    Map settings = settings((SQLConf) SQLConf$.MODULE$.get());
+    Map<String, String> settings = settings((SQLConf) SQLConf$.MODULE$.get());
     if (!settings.containsKey(prefix)) {
       // Spark resolves a view under the settings that the view has captured, and these have no catalogs.
       settings = settings(SparkSession.active().sessionState().conf());
@@ -91,36 +91,35 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     if (!settings.containsKey(prefix)) {
       return options; // another session's
     }
-    Map found = new HashMap();
-    for (Iterator i = settings.entrySet().iterator(); i.hasNext(); ) {
-      Map.Entry setting = (Map.Entry) i.next();
+    Map<String, String> current = new HashMap<>();
+    for (Map.Entry<String, String> setting : settings.entrySet()) {
       String key = (String) setting.getKey();
       if (key.startsWith(prefix + ".")) {
-        found.put(key.substring(prefix.length() + 1), setting.getValue());
+        current.put(key.substring(prefix.length() + 1), setting.getValue());
       }
     }
-    return found;
+    return current;
   }
 
-  private static Map settings(SQLConf conf) {
+  private static Map<String, String> settings(SQLConf conf) {
     return scala.jdk.javaapi.CollectionConverters.asJava(conf.getAllConfs());
   }
 
-  public Map question(String verb) {
-    Map question = Bridge.question(verb);
+  public Map<String, Object> question(String verb) {
+    Map<String, Object> question = Bridge.question(verb);
     question.put(Protocol.CATALOG, name);
     question.put(Protocol.OPTIONS, options());
     return question;
   }
 
-  public Map question(String verb, String[] parts) {
-    Map question = question(verb);
+  public Map<String, Object> question(String verb, String[] parts) {
+    Map<String, Object> question = question(verb);
     question.put(Protocol.NAME, Bridge.list(parts));
     question.put(Protocol.OPTIONS, Bridge.optionsFor(name, parts, options()));
     return question;
   }
 
-  Map question(String verb, Identifier identifier) {
+  Map<String, Object> question(String verb, Identifier identifier) {
     return question(verb, parts(identifier));
   }
 
@@ -143,43 +142,43 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   public String[][] listNamespaces(String[] namespace) {
-    List answer = (List) ask(Protocol.LIST_NAMESPACES, namespace);
-    String[][] found = new String[answer.size()][];
-    for (int i = 0; i < found.length; i++) {
-      found[i] = Bridge.texts(answer.get(i));
+    List<Object> answer = Json.list(ask(Protocol.LIST_NAMESPACES, namespace));
+    String[][] namespaces = new String[answer.size()][];
+    for (int i = 0; i < namespaces.length; i++) {
+      namespaces[i] = Bridge.texts(answer.get(i));
     }
-    return found;
+    return namespaces;
   }
 
-  public Map loadNamespaceMetadata(String[] namespace) {
-    return namespace.length == 0 ? new HashMap() : (Map) ask(Protocol.LOAD_NAMESPACE, namespace);
+  public Map<String, String> loadNamespaceMetadata(String[] namespace) {
+    return namespace.length == 0 ? new HashMap<String, String>() : Json.texts(ask(Protocol.LOAD_NAMESPACE, namespace));
   }
 
-  public void createNamespace(String[] namespace, Map metadata) {
-    Map question = question(Protocol.CREATE_NAMESPACE, namespace);
+  public void createNamespace(String[] namespace, Map<String, String> metadata) {
+    Map<String, Object> question = question(Protocol.CREATE_NAMESPACE, namespace);
     question.put(Protocol.PROPERTIES, metadata);
     Bridge.ask(question, null);
   }
 
   public void alterNamespace(String[] namespace, NamespaceChange... changes) {
-    Map question = question(Protocol.ALTER_NAMESPACE, namespace);
-    Map set = new HashMap();
+    Map<String, Object> question = question(Protocol.ALTER_NAMESPACE, namespace);
+    Map<String, Object> set = new HashMap<>();
     question.put(Protocol.SET, set);
-    List removed = new ArrayList();
+    List<Object> removed = new ArrayList<>();
     question.put(Protocol.REMOVED, removed);
-    for (int i = 0; i < changes.length; i++) {
-      if (changes[i] instanceof NamespaceChange.SetProperty) {
-        NamespaceChange.SetProperty change = (NamespaceChange.SetProperty) changes[i];
-        set.put(change.property(), change.value());
+    for (NamespaceChange change : changes) {
+      if (change instanceof NamespaceChange.SetProperty) {
+        NamespaceChange.SetProperty property = (NamespaceChange.SetProperty) change;
+        set.put(property.property(), property.value());
       } else {
-        removed.add(((NamespaceChange.RemoveProperty) changes[i]).property());
+        removed.add(((NamespaceChange.RemoveProperty) change).property());
       }
     }
     Bridge.ask(question, null);
   }
 
   public boolean dropNamespace(String[] namespace, boolean cascade) {
-    Map question = question(Protocol.DROP_NAMESPACE, namespace);
+    Map<String, Object> question = question(Protocol.DROP_NAMESPACE, namespace);
     question.put(Protocol.CASCADE, Boolean.valueOf(cascade));
     Bridge.ask(question, null);
     return true;
@@ -188,12 +187,12 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   // Tables
 
   public Identifier[] listTables(String[] namespace) {
-    List answer = (List) ask(Protocol.LIST_TABLES, namespace);
-    Identifier[] found = new Identifier[answer.size()];
-    for (int i = 0; i < found.length; i++) {
-      found[i] = Identifier.of(namespace, (String) answer.get(i));
+    List<Object> answer = Json.list(ask(Protocol.LIST_TABLES, namespace));
+    Identifier[] identifiers = new Identifier[answer.size()];
+    for (int i = 0; i < identifiers.length; i++) {
+      identifiers[i] = Identifier.of(namespace, (String) answer.get(i));
     }
-    return found;
+    return identifiers;
   }
 
   public Table loadTable(Identifier identifier) {
@@ -204,13 +203,13 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   public Table loadTable(Identifier identifier, String version) {
-    Map question = question(Protocol.LOAD_TABLE, identifier);
+    Map<String, Object> question = question(Protocol.LOAD_TABLE, identifier);
     question.put(Protocol.VERSION, version);
     return (Table) load(identifier, question);
   }
 
   public Table loadTable(Identifier identifier, long micros) {
-    Map question = question(Protocol.LOAD_TABLE, identifier);
+    Map<String, Object> question = question(Protocol.LOAD_TABLE, identifier);
     question.put(Protocol.ASOF, Long.valueOf(micros));
     return (Table) load(identifier, question);
   }
@@ -219,7 +218,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   // taken for a file of the format, which ends in an error that says nothing of a table. So the analyzer hears at once
   // that there is none; whoever else asks, as writers do that make what is missing, gets the exception to catch. Of a
   // branch that is missing the analyzer would not tell why, so it hears this, too, at once.
-  Object load(Identifier identifier, Map question) {
+  Object load(Identifier identifier, Map<String, Object> question) {
     if (Callers.isSavingAsTable()) {
       SAVING.set(identifier);
     }
@@ -232,7 +231,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
           || (name.equalsIgnoreCase("lance") && identifier.namespace().length == 0);
       if (atOnce && problem instanceof NoSuchTableException && Callers.isResolvingRelations()) {
         if (UNCACHED.matcher(before()).find()) {
-          return new Nothing(identifier.name());
+          return new MissingTable(identifier.name());
         }
         Platform.throwException(Bridge.missing((NoSuchTableException) problem, name, identifier));
       }
@@ -271,16 +270,16 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   // The text of a statement before the name that the analyzer looks up.
   private static String before() {
     Origin origin = CurrentOrigin$.MODULE$.get();
-    boolean known = origin.sqlText().isDefined() && origin.startIndex().isDefined();
-    int start = known ? ((Integer) origin.startIndex().get()).intValue() : 0;
-    return known ? ((String) origin.sqlText().get()).substring(0, start) : "";
+    boolean hasText = origin.sqlText().isDefined() && origin.startIndex().isDefined();
+    int start = hasText ? ((Integer) origin.startIndex().get()).intValue() : 0;
+    return hasText ? ((String) origin.sqlText().get()).substring(0, start) : "";
   }
 
   // A table that is not there, where that is no error: nothing of it is cached.
-  private static final class Nothing implements Table {
+  private static final class MissingTable implements Table {
     private final String name;
 
-    Nothing(String name) {
+    MissingTable(String name) {
       this.name = name;
     }
 
@@ -288,23 +287,24 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       return name;
     }
 
+    @SuppressWarnings("deprecation") // Table declares it without a default in Spark 4.0.
     public StructType schema() {
       return new StructType();
     }
 
-    public Set capabilities() {
+    public Set<TableCapability> capabilities() {
       return Collections.singleton(TableCapability.BATCH_READ);
     }
   }
 
-  private Table table(Map question) {
+  private Table table(Map<String, Object> question) {
     return (Table) relation(question);
   }
 
-  private Object relation(Map question) {
+  private Object relation(Map<String, Object> question) {
     boolean missing = false;
     try {
-      return relation(question, (Map) Bridge.ask(question, null));
+      return relation(question, Json.object(Bridge.ask(question, null)));
     } catch (RuntimeException problem) {
       throw problem;
     } catch (Exception problem) {
@@ -320,61 +320,65 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   // The table of an answer; LanceViewCatalog also has views.
-  Object relation(Map question, Map answer) {
+  Object relation(Map<String, Object> question, Map<String, Object> answer) {
     return LanceTable.of(question, answer);
   }
 
-  public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    return created(identifier, schema, partitions, properties, Collections.EMPTY_LIST);
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
+  public Table createTable(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
+    return created(identifier, schema, partitions, properties, Collections.emptyList());
   }
 
   final Table created(
-      Identifier identifier, StructType schema, Transform[] partitions, Map properties, List constraints) {
+      Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties, List<Object> constraints) {
     return table(definition(Protocol.CREATE_TABLE, identifier, schema, partitions, properties, constraints));
   }
 
-  private Map definition(
-      String verb, Identifier identifier, StructType schema, Transform[] partitions, Map properties, List constraints) {
-    Map question = question(verb, identifier);
+  private Map<String, Object> definition(
+      String verb, Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties, List<Object> constraints) {
+    Map<String, Object> question = question(verb, identifier);
     question.put(Protocol.CONSTRAINTS, constraints);
     question.put(Protocol.SCHEMA, schema.json());
     question.put(Protocol.PROPERTIES, properties);
     question.put(Protocol.DEFAULT_FORMAT, Callers.namesDefaultFormat() || identifier.equals(SAVING.get()));
     SAVING.remove();
-    List transforms = new ArrayList();
+    List<Object> transforms = new ArrayList<>();
     question.put(Protocol.PARTITIONS, transforms);
-    for (int i = 0; i < partitions.length; i++) {
-      transforms.add(partitions[i].toString());
+    for (Transform transform : partitions) {
+      transforms.add(transform.toString());
     }
     return question;
   }
 
-  public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    return staged("create", identifier, schema, partitions, properties, Collections.EMPTY_LIST);
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
+  public StagedTable stageCreate(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
+    return staged("create", identifier, schema, partitions, properties, Collections.emptyList());
   }
 
-  public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    return staged("replace", identifier, schema, partitions, properties, Collections.EMPTY_LIST);
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
+  public StagedTable stageReplace(Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
+    return staged("replace", identifier, schema, partitions, properties, Collections.emptyList());
   }
 
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageCreateOrReplace(
-      Identifier identifier, StructType schema, Transform[] partitions, Map properties) {
-    return staged("create_or_replace", identifier, schema, partitions, properties, Collections.EMPTY_LIST);
+      Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties) {
+    return staged("create_or_replace", identifier, schema, partitions, properties, Collections.emptyList());
   }
 
   final StagedTable staged(
-      String mode, Identifier identifier, StructType schema, Transform[] partitions, Map properties, List constraints) {
-    Map question = definition(Protocol.STAGE_TABLE, identifier, schema, partitions, properties, constraints);
+      String mode, Identifier identifier, StructType schema, Transform[] partitions, Map<String, String> properties, List<Object> constraints) {
+    Map<String, Object> question = definition(Protocol.STAGE_TABLE, identifier, schema, partitions, properties, constraints);
     question.put(Protocol.MODE, mode);
     try {
-      return new LanceTable.Staged(question, (Map) Bridge.ask(question, null));
+      return new LanceTable.Staged(question, Json.object(Bridge.ask(question, null)));
     } finally {
       Bridge.written();
     }
   }
 
   public boolean dropTable(Identifier identifier) {
-    return ((Boolean) Bridge.ask(question(Protocol.DROP_TABLE, identifier), null)).booleanValue();
+    return (Boolean) Bridge.ask(question(Protocol.DROP_TABLE, identifier), null);
   }
 
   public boolean purgeTable(Identifier identifier) {
@@ -382,92 +386,93 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   public void renameTable(Identifier from, Identifier to) {
-    Map question = question(Protocol.RENAME_TABLE, from);
+    Map<String, Object> question = question(Protocol.RENAME_TABLE, from);
     question.put(Protocol.TO, Bridge.list(parts(to)));
     Bridge.ask(question, null);
   }
 
   public Table alterTable(Identifier identifier, TableChange... changes) {
-    Map question = question(Protocol.ALTER_TABLE, identifier);
-    List list = new ArrayList();
+    Map<String, Object> question = question(Protocol.ALTER_TABLE, identifier);
+    List<Object> list = new ArrayList<>();
     question.put(Protocol.CHANGES, list);
     question.put(Protocol.EVOLVES, Callers.isSchemaEvolution());
-    for (int i = 0; i < changes.length; i++) {
-      list.add(described(changes[i]));
+    for (TableChange change : changes) {
+      list.add(toJson(change));
     }
     return table(question);
   }
 
-  static Map described(TableChange change) {
-    Map told = new HashMap();
-    describe(change, told);
-    return told;
+  static Map<String, Object> toJson(TableChange change) {
+    Map<String, Object> description = new HashMap<>();
+    describe(change, description);
+    return description;
   }
 
-  private static void describe(TableChange change, Map told) {
+  @SuppressWarnings("deprecation") // Spark 4.0 has no other method for defaults.
+  private static void describe(TableChange change, Map<String, Object> description) {
     if (change instanceof TableChange.SetProperty) {
       TableChange.SetProperty set = (TableChange.SetProperty) change;
-      told.put(Protocol.KIND, "set_property");
-      told.put(Protocol.PROPERTY, set.property());
-      told.put(Protocol.VALUE, set.value());
+      description.put(Protocol.KIND, "set_property");
+      description.put(Protocol.PROPERTY, set.property());
+      description.put(Protocol.VALUE, set.value());
     } else if (change instanceof TableChange.RemoveProperty) {
-      told.put(Protocol.KIND, "remove_property");
-      told.put(Protocol.PROPERTY, ((TableChange.RemoveProperty) change).property());
+      description.put(Protocol.KIND, "remove_property");
+      description.put(Protocol.PROPERTY, ((TableChange.RemoveProperty) change).property());
     } else if (change instanceof TableChange.AddColumn) {
       TableChange.AddColumn add = (TableChange.AddColumn) change;
-      column(told, "add_column", add.fieldNames());
-      told.put(Protocol.TYPE, add.dataType().json());
-      told.put(Protocol.NULLABLE, Boolean.valueOf(add.isNullable()));
-      told.put(Protocol.COMMENT, add.comment());
-      position(told, add.position());
+      column(description, "add_column", add.fieldNames());
+      description.put(Protocol.TYPE, add.dataType().json());
+      description.put(Protocol.NULLABLE, Boolean.valueOf(add.isNullable()));
+      description.put(Protocol.COMMENT, add.comment());
+      position(description, add.position());
       ColumnDefaultValue value = add.defaultValue();
-      told.put(Protocol.EXISTS_DEFAULT, value == null ? null : constant(value.getValue()));
-      told.put(Protocol.DEFAULT, value == null ? null : Shim.defaultSql(value));
+      description.put(Protocol.EXISTS_DEFAULT, value == null ? null : constant(value.getValue()));
+      description.put(Protocol.DEFAULT, value == null ? null : Shim.defaultSql(value));
     } else if (change instanceof TableChange.RenameColumn) {
       TableChange.RenameColumn rename = (TableChange.RenameColumn) change;
-      column(told, "rename_column", rename.fieldNames());
-      told.put(Protocol.TO, rename.newName());
+      column(description, "rename_column", rename.fieldNames());
+      description.put(Protocol.TO, rename.newName());
     } else if (change instanceof TableChange.UpdateColumnType) {
       TableChange.UpdateColumnType update = (TableChange.UpdateColumnType) change;
-      column(told, "column_type", update.fieldNames());
-      told.put(Protocol.TYPE, update.newDataType().json());
+      column(description, "column_type", update.fieldNames());
+      description.put(Protocol.TYPE, update.newDataType().json());
     } else if (change instanceof TableChange.UpdateColumnNullability) {
       TableChange.UpdateColumnNullability update = (TableChange.UpdateColumnNullability) change;
-      column(told, "column_nullability", update.fieldNames());
-      told.put(Protocol.NULLABLE, Boolean.valueOf(update.nullable()));
+      column(description, "column_nullability", update.fieldNames());
+      description.put(Protocol.NULLABLE, Boolean.valueOf(update.nullable()));
     } else if (change instanceof TableChange.UpdateColumnComment) {
       TableChange.UpdateColumnComment update = (TableChange.UpdateColumnComment) change;
-      column(told, "column_comment", update.fieldNames());
-      told.put(Protocol.COMMENT, update.newComment());
+      column(description, "column_comment", update.fieldNames());
+      description.put(Protocol.COMMENT, update.newComment());
     } else if (change instanceof TableChange.DeleteColumn) {
       TableChange.DeleteColumn delete = (TableChange.DeleteColumn) change;
-      column(told, "drop_column", delete.fieldNames());
-      told.put(Protocol.IF_EXISTS, delete.ifExists());
+      column(description, "drop_column", delete.fieldNames());
+      description.put(Protocol.IF_EXISTS, delete.ifExists());
     } else if (change instanceof TableChange.UpdateColumnDefaultValue) {
       TableChange.UpdateColumnDefaultValue update = (TableChange.UpdateColumnDefaultValue) change;
-      column(told, "column_default", update.fieldNames());
-      told.put(Protocol.DEFAULT, update.newDefaultValue());
+      column(description, "column_default", update.fieldNames());
+      description.put(Protocol.DEFAULT, update.newDefaultValue());
     } else if (change instanceof TableChange.UpdateColumnPosition) {
       TableChange.UpdateColumnPosition update = (TableChange.UpdateColumnPosition) change;
-      column(told, "column_position", update.fieldNames());
-      position(told, update.position());
+      column(description, "column_position", update.fieldNames());
+      position(description, update.position());
     } else if (change instanceof TableChange.ClusterBy) {
-      told.put(Protocol.KIND, "cluster_by");
-      told.put(Protocol.COLUMNS, texts(((TableChange.ClusterBy) change).clusteringColumns()));
-    } else if (!isOfConstraint(change, told)) {
-      told.put(Protocol.KIND, change.getClass().getSimpleName());
+      description.put(Protocol.KIND, "cluster_by");
+      description.put(Protocol.COLUMNS, texts(((TableChange.ClusterBy) change).clusteringColumns()));
+    } else if (!isOfConstraint(change, description)) {
+      description.put(Protocol.KIND, change.getClass().getSimpleName());
     }
   }
 
   // Describes a change of constraints, which Spark has since 4.1; returns whether it is one.
-  private static boolean isOfConstraint(TableChange change, Map told) {
+  private static boolean isOfConstraint(TableChange change, Map<String, Object> description) {
     OptionalUnit unit =
         OptionalUnit.find("org.lance.spark.catalog.LanceConstrainedTable", LanceTableCatalog.class.getClassLoader());
-    return unit != null && ((Boolean) unit.call("describe", new Object[] {change, told})).booleanValue();
+    return unit != null && (Boolean) unit.call("describe", change, description);
   }
 
-  private static List texts(NamedReference[] columns) {
-    List names = new ArrayList();
+  private static List<Object> texts(NamedReference[] columns) {
+    List<Object> names = new ArrayList<>();
     for (NamedReference column : columns) {
       names.add(column.toString());
     }
@@ -475,20 +480,20 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   // SQL of a constant.
-  private static String constant(org.apache.spark.sql.connector.expressions.Literal value) {
+  private static String constant(org.apache.spark.sql.connector.expressions.Literal<?> value) {
     return new Literal(value.value(), value.dataType()).sql();
   }
 
   // Nothing, "first", or "after" with the name of the column before.
-  private static void position(Map told, TableChange.ColumnPosition position) {
+  private static void position(Map<String, Object> description, TableChange.ColumnPosition position) {
     boolean isAfter = position instanceof TableChange.After;
-    told.put(Protocol.POSITION, position == null ? null : isAfter ? "after" : "first");
-    told.put(Protocol.AFTER, isAfter ? ((TableChange.After) position).column() : null);
+    description.put(Protocol.POSITION, position == null ? null : isAfter ? "after" : "first");
+    description.put(Protocol.AFTER, isAfter ? ((TableChange.After) position).column() : null);
   }
 
-  private static void column(Map told, String kind, String[] path) {
-    told.put(Protocol.KIND, kind);
-    told.put(Protocol.COLUMN, Bridge.list(path));
+  private static void column(Map<String, Object> description, String kind, String[] path) {
+    description.put(Protocol.KIND, kind);
+    description.put(Protocol.COLUMN, Bridge.list(path));
   }
 
   // Functions: the transforms of partition fields. Spark looks for other names among its own, and proposes similar ones.
@@ -497,7 +502,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     if (namespace.length > 1 || (namespace.length == 1 && !namespace[0].equals("system"))) {
       return new Identifier[0];
     }
-    List names = LanceFunctions.names();
+    List<String> names = LanceFunctions.names();
     Identifier[] result = new Identifier[names.size()];
     for (int i = 0; i < result.length; i++) {
       result[i] = Identifier.of(namespace, (String) names.get(i));
@@ -521,12 +526,12 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     if (namespace.length != 1 || !namespace[0].equals("system")) {
       return new Identifier[0];
     }
-    List answer = (List) ask(Protocol.LIST_PROCEDURES, null);
-    Identifier[] found = new Identifier[answer.size()];
-    for (int i = 0; i < found.length; i++) {
-      found[i] = Identifier.of(namespace, (String) answer.get(i));
+    List<Object> answer = Json.list(ask(Protocol.LIST_PROCEDURES, null));
+    Identifier[] identifiers = new Identifier[answer.size()];
+    for (int i = 0; i < identifiers.length; i++) {
+      identifiers[i] = Identifier.of(namespace, (String) answer.get(i));
     }
-    return found;
+    return identifiers;
   }
 
   public UnboundProcedure loadProcedure(Identifier identifier) {

@@ -24,6 +24,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
 
@@ -40,12 +41,12 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
     return (Relation) load(identifier, question(Protocol.LOAD_RELATION, identifier));
   }
 
-  Object relation(Map question, Map answer) {
-    return answer.containsKey(Protocol.VIEW) ? view((Map) answer.get(Protocol.VIEW)) : super.relation(question, answer);
+  Object relation(Map<String, Object> question, Map<String, Object> answer) {
+    return answer.containsKey(Protocol.VIEW) ? view(Json.object(answer.get(Protocol.VIEW))) : super.relation(question, answer);
   }
 
   // A statement that looks for a table, such as INSERT or VERSION AS OF, would only hear that nothing has the name.
-  Object load(Identifier identifier, Map question) {
+  Object load(Identifier identifier, Map<String, Object> question) {
     try {
       return super.load(identifier, question);
     } catch (RuntimeException problem) {
@@ -60,9 +61,9 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
     }
   }
 
-  private AnalysisException refusal(Identifier identifier, Map question) {
+  private AnalysisException refusal(Identifier identifier, Map<String, Object> question) {
     String name = Bridge.quoted(name(), identifier);
-    Map parameters = new HashMap();
+    Map<String, String> parameters = new HashMap<>();
     if (question.containsKey(Protocol.VERSION) || question.containsKey(Protocol.ASOF)) {
       parameters.put("relationId", name);
       return new AnalysisException("UNSUPPORTED_FEATURE.TIME_TRAVEL", Bridge.scalaMap(parameters));
@@ -98,7 +99,7 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
   // Views
 
   public Identifier[] listViews(String[] namespace) {
-    List names = (List) Bridge.ask(question(Protocol.LIST_VIEWS, namespace), null);
+    List<Object> names = Json.list(Bridge.ask(question(Protocol.LIST_VIEWS, namespace), null));
     Identifier[] views = new Identifier[names.size()];
     for (int i = 0; i < views.length; i++) {
       views[i] = Identifier.of(namespace, (String) names.get(i));
@@ -107,8 +108,8 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
   }
 
   public View loadView(Identifier identifier) {
-    Map answer = (Map) Bridge.ask(question(Protocol.LOAD_VIEW, identifier), null);
-    return view((Map) answer.get(Protocol.VIEW));
+    Map<String, Object> answer = Json.object(Bridge.ask(question(Protocol.LOAD_VIEW, identifier), null));
+    return view(Json.object(answer.get(Protocol.VIEW)));
   }
 
   public boolean viewExists(Identifier identifier) {
@@ -129,37 +130,37 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
   }
 
   public View replaceView(Identifier identifier, View view) {
-    Map question = question(Protocol.REPLACE_VIEW, identifier);
+    Map<String, Object> question = question(Protocol.REPLACE_VIEW, identifier);
     question.put(Protocol.CREATES, Boolean.FALSE);
     return write(question, view);
   }
 
   public View createOrReplaceView(Identifier identifier, View view) {
-    Map question = question(Protocol.REPLACE_VIEW, identifier);
+    Map<String, Object> question = question(Protocol.REPLACE_VIEW, identifier);
     question.put(Protocol.CREATES, Boolean.TRUE);
     return write(question, view);
   }
 
-  private static View write(Map question, View view) {
-    question.put(Protocol.VIEW, members(view));
+  private static View write(Map<String, Object> question, View view) {
+    question.put(Protocol.VIEW, toJson(view));
     Bridge.ask(question, null);
     return view;
   }
 
   public boolean dropView(Identifier identifier) {
-    return ((Boolean) Bridge.ask(question(Protocol.DROP_VIEW, identifier), null)).booleanValue();
+    return (Boolean) Bridge.ask(question(Protocol.DROP_VIEW, identifier), null);
   }
 
   public void renameView(Identifier from, Identifier to) {
-    Map question = question(Protocol.RENAME_VIEW, from);
+    Map<String, Object> question = question(Protocol.RENAME_VIEW, from);
     question.put(Protocol.TO, Bridge.list(parts(to)));
     Bridge.ask(question, null);
   }
 
   // Members of a view as requests and answers have them
 
-  private static Map members(View view) {
-    Map members = new HashMap();
+  private static Map<String, Object> toJson(View view) {
+    Map<String, Object> members = new HashMap<>();
     members.put(Protocol.QUERY, view.queryText());
     members.put(Protocol.SCHEMA, view.schema().json());
     members.put(Protocol.QUERY_COLUMN_NAMES, Bridge.list(view.queryColumnNames()));
@@ -169,48 +170,48 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
     members.put(Protocol.SQL_CONFIGS, view.sqlConfigs());
     members.put(Protocol.PROPERTIES, view.properties());
     DependencyList dependencies = view.viewDependencies();
-    members.put(Protocol.DEPENDENCIES, dependencies == null ? null : described(dependencies.dependencies()));
+    members.put(Protocol.DEPENDENCIES, dependencies == null ? null : toJson(dependencies.dependencies()));
     return members;
   }
 
-  private static List described(Dependency[] dependencies) {
-    List list = new ArrayList();
+  private static List<Object> toJson(Dependency[] dependencies) {
+    List<Object> list = new ArrayList<>();
     for (Dependency dependency : dependencies) {
-      Map described = new HashMap();
+      Map<String, Object> description = new HashMap<>();
       boolean isTable = dependency instanceof TableDependency;
-      described.put(Protocol.KIND, isTable ? TABLE : FUNCTION);
-      described.put(
+      description.put(Protocol.KIND, isTable ? TABLE : FUNCTION);
+      description.put(
           Protocol.NAME,
           Bridge.list(isTable ? ((TableDependency) dependency).nameParts() : ((FunctionDependency) dependency).nameParts()));
-      list.add(described);
+      list.add(description);
     }
     return list;
   }
 
-  private static View view(Map members) {
+  private static View view(Map<String, Object> members) {
     View.Builder builder = new View.Builder();
     builder.withSchema((StructType) DataType.fromJson((String) members.get(Protocol.SCHEMA)));
-    builder.withProperties((Map) members.get(Protocol.PROPERTIES));
+    builder.withProperties(Json.texts(members.get(Protocol.PROPERTIES)));
     builder.withQueryText((String) members.get(Protocol.QUERY));
     builder.withCurrentCatalog((String) members.get(Protocol.CURRENT_CATALOG));
     builder.withCurrentNamespace(Bridge.texts(members.get(Protocol.CURRENT_NAMESPACE)));
-    builder.withSqlConfigs((Map) members.get(Protocol.SQL_CONFIGS));
+    builder.withSqlConfigs(Json.texts(members.get(Protocol.SQL_CONFIGS)));
     builder.withSchemaMode((String) members.get(Protocol.SCHEMA_MODE));
     builder.withQueryColumnNames(Bridge.texts(members.get(Protocol.QUERY_COLUMN_NAMES)));
-    List dependencies = (List) members.get(Protocol.DEPENDENCIES);
+    List<Map<String, Object>> dependencies = Json.objects(members.get(Protocol.DEPENDENCIES));
     if (dependencies != null) {
       builder.withViewDependencies(DependencyList.of(dependencies(dependencies)));
     }
     return builder.build();
   }
 
-  private static Dependency[] dependencies(List list) {
+  private static Dependency[] dependencies(List<Map<String, Object>> list) {
     Dependency[] dependencies = new Dependency[list.size()];
     for (int i = 0; i < dependencies.length; i++) {
-      Map described = (Map) list.get(i);
-      String[] name = Bridge.texts(described.get(Protocol.NAME));
+      Map<String, Object> description = Json.object(list.get(i));
+      String[] name = Bridge.texts(description.get(Protocol.NAME));
       dependencies[i] = (Dependency)
-          (described.get(Protocol.KIND).equals(TABLE) ? (Object) new TableDependency(name) : new FunctionDependency(name));
+          (description.get(Protocol.KIND).equals(TABLE) ? (Object) new TableDependency(name) : new FunctionDependency(name));
     }
     return dependencies;
   }

@@ -67,18 +67,18 @@ public final class Bridge {
 
   // The options of a catalog, with those of the store of a write to a path that this thread is in. They are for the
   // call of save that told of them, in the catalog of such writes: for anybody else they are forgotten.
-  public static Map<String, Object> optionsFor(String catalog, String[] name, Map<String, Object> options) {
+  public static Map<String, String> optionsFor(String catalog, String[] name, Map<String, String> options) {
     Object[] writing = (Object[]) WRITING.get();
     if (writing == null) {
       return options;
     }
-    boolean own = catalog.equals(PATHS) && name.length == 1 && name[0].equals(writing[0]) && Callers.isSavingByPath();
-    if (!own) {
+    boolean isSave = catalog.equals(PATHS) && name.length == 1 && name[0].equals(writing[0]) && Callers.isSavingByPath();
+    if (!isSave) {
       written();
       return options;
     }
-    Map<String, Object> all = new HashMap<>(options);
-    all.putAll((Map<String, Object>) writing[1]);
+    Map<String, String> all = new HashMap<>(options);
+    all.putAll(Json.texts(writing[1]));
     return all;
   }
 
@@ -114,7 +114,7 @@ public final class Bridge {
   public static Object ask(Map<String, Object> question, Object subject) {
     Map<String, Object> answer;
     try {
-      answer = (Map<String, Object>) MAPPER.readValue(LanceUnits.ask(MAPPER.writeValueAsString(question), subject), Map.class);
+      answer = Json.object(MAPPER.readValue(LanceUnits.ask(MAPPER.writeValueAsString(question), subject), Map.class));
     } catch (java.io.IOException problem) {
       // Its own message quotes the text, which may hold credentials.
       throw new IllegalStateException("an answer of the driver's Python is not JSON: " + problem.getClass().getName());
@@ -123,7 +123,7 @@ public final class Bridge {
       Object name = answer.get(Protocol.NAME);
       String condition = (String) answer.get(Protocol.CONDITION);
       if (condition != null && Shim.hasCondition(condition)) {
-        throw new ConditionException(condition, (Map<String, String>) answer.get(Protocol.PARAMETERS), (String) answer.get(Protocol.MESSAGE));
+        throw new ConditionException(condition, Json.texts(answer.get(Protocol.PARAMETERS)), (String) answer.get(Protocol.MESSAGE));
       }
       Platform.throwException(
           problem((String) answer.get(Protocol.ERROR), (String) answer.get(Protocol.MESSAGE), name == null ? new String[0] : texts(name), (String) answer.get(Protocol.HINT)));
@@ -174,6 +174,7 @@ public final class Bridge {
 
   /** The table exists, but not its branch in the name. Spark's message has room for that only after the name. */
   public static final class NoSuchBranchException extends NoSuchTableException {
+    private static final long serialVersionUID = 1L;
     final String reason;
 
     NoSuchBranchException(Identifier identifier, String reason) {
@@ -183,8 +184,7 @@ public final class Bridge {
 
     private static scala.collection.immutable.Map<String, String> parameters(Identifier identifier, String reason) {
       scala.collection.immutable.Map<String, String> parameters = new NoSuchTableException(identifier).messageParameters();
-      return (scala.collection.immutable.Map<String, String>)
-          parameters.updated("relationName", parameters.apply("relationName") + " (" + reason + ")");
+      return Seqs.updated(parameters, "relationName", parameters.apply("relationName") + " (" + reason + ")");
     }
   }
 
@@ -205,6 +205,7 @@ public final class Bridge {
 
   /** Rows that cannot be written: Spark's condition, and our sentence about them. */
   public static final class ConditionException extends SparkRuntimeException {
+    private static final long serialVersionUID = 1L;
     private final String message;
 
     ConditionException(String condition, Map<String, String> parameters, String message) {
@@ -229,7 +230,9 @@ public final class Bridge {
     whole.put("searchPath", "[`" + catalog + "`]");
     for (String name : whole.keySet()) {
       // Older releases have no search path.
-      parameters = parameters.contains(name) ? (scala.collection.immutable.Map<String, String>) parameters.updated(name, whole.get(name)) : parameters;
+      if (parameters.contains(name)) {
+        parameters = Seqs.updated(parameters, name, (String) whole.get(name));
+      }
     }
     return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", parameters);
   }
@@ -247,7 +250,7 @@ public final class Bridge {
   public static scala.collection.immutable.Map<String, String> scalaMap(Map<String, String> parameters) {
     scala.collection.immutable.Map<String, String> result = scala.collection.immutable.Map$.MODULE$.empty();
     for (Map.Entry<String, String> entry : parameters.entrySet()) {
-      result = (scala.collection.immutable.Map<String, String>) result.updated(entry.getKey(), entry.getValue());
+      result = Seqs.updated(result, (String) entry.getKey(), (String) entry.getValue());
     }
     return result;
   }
@@ -260,7 +263,7 @@ public final class Bridge {
   public static PythonDataSourceV2 source() {
     PythonDataSourceV2 source;
     try {
-      source = (PythonDataSourceV2) Class.forName("lance.DefaultSource", true, Bridge.class.getClassLoader()).newInstance();
+      source = (PythonDataSourceV2) Class.forName("lance.DefaultSource", true, Bridge.class.getClassLoader()).getConstructor().newInstance();
     } catch (ReflectiveOperationException missing) {
       source = new PythonDataSourceV2();
     }
@@ -268,7 +271,7 @@ public final class Bridge {
     return source;
   }
 
-  // The builder of a write that the driver plans; `own`, that of Spark's own writes, where it does not.
+  // The builder of a write that the driver plans; `sparkBuilder` where it does not.
   //
   // byDefault: whether the driver plans where no setting tells; displayName: the table's name for EXPLAIN; transforms: the
   // table's partition fields; declaration: the setting of a table that the write makes or replaces, or null.
@@ -279,11 +282,11 @@ public final class Bridge {
       LogicalWriteInfo info,
       Transform[] transforms,
       String declaration,
-      WriteBuilder own) {
+      WriteBuilder sparkBuilder) {
     OptionalUnit unit = OptionalUnit.find("org.lance.spark.write.LanceWrite", Bridge.class.getClassLoader());
     return unit == null
-        ? own
-        : (WriteBuilder) unit.call("builder", byDefault, displayName, source, info, transforms, declaration, own);
+        ? sparkBuilder
+        : (WriteBuilder) unit.call("builder", byDefault, displayName, source, info, transforms, declaration, sparkBuilder);
   }
 
   /** The refusal of _metadata, with the columns to use instead. */

@@ -21,15 +21,15 @@ public final class LanceLazyFunctions extends scala.runtime.AbstractFunction1 {
   private scala.Function1<Object, Object> builder = null;
 
   /** Registers the functions in a session. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked", "deprecation"}) // Janino makes no bridge methods. Spark 4.0 has no newer constructor.
   public static final class Start implements BiConsumer {
     public void accept(Object activeSession, Object startRequest) {
       SparkSession session = (SparkSession) activeSession;
-      Map<String, Object> request = (Map<String, Object>) startRequest;
+      Map<String, Object> request = Json.object(startRequest);
       SparkSessionExtensions extensions = session.extensions();
       boolean forNewSessions = (Boolean) request.get("newSessions");
       scala.Option<String> none = scala.Option.apply(null);
-      List<Map<String, Object>> functions = (List<Map<String, Object>>) request.get("functions");
+      List<Map<String, Object>> functions = Json.objects(request.get("functions"));
       for (Map<String, Object> function : functions) {
         String unit = (String) function.get("unit");
         String name = (String) function.get("name");
@@ -70,7 +70,7 @@ public final class LanceLazyFunctions extends scala.runtime.AbstractFunction1 {
       if (optionalUnit == null) {
         throw new UnsupportedOperationException(function + " is not there in this release of Spark");
       }
-      builder = (scala.Function1<Object, Object>) optionalUnit.construct(function, catalog);
+      builder = Seqs.function((scala.Function1<?, ?>) optionalUnit.construct(function, catalog));
     }
     return builder;
   }

@@ -42,7 +42,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   private static final String ALTER = "ALTER\\s+TABLE\\s+" + NAMES + ")\\s+";
   private static final String AT = "(?:\\s+AS\\s+OF\\s+VERSION\\s+(\\d+))?";
   private static final String RETAIN = "(?:\\s+RETAIN\\s+(\\d+\\s+(?:DAYS?|HOURS?|MINUTES?)))?";
-  private static final String KEPT = "(?:\\s+WITH\\s+SNAPSHOT\\s+RETENTION\\s+(\\d+\\s+\\w+(?:\\s+\\d+\\s+\\w+)?))?";
+  private static final String SNAPSHOT_RETENTION = "(?:\\s+WITH\\s+SNAPSHOT\\s+RETENTION\\s+(\\d+\\s+\\w+(?:\\s+\\d+\\s+\\w+)?))?";
   private static final String REF = "(IF\\s+NOT\\s+EXISTS\\s+)?(" + NAME + ")" + AT + RETAIN;
   // A statement, whose first group is the table; its procedure, with the parameter for the table behind a colon if that is
   // not "table"; and the other arguments: the name, what the group is (a text, SQL as it stands, or a flag), by the number
@@ -72,9 +72,9 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     {ALTER + "CREATE\\s+(OR\\s+REPLACE\\s+)?TAG\\s+" + REF, "create_tag",
       "replace flag", "if_not_exists flag", "tag name", "version text", "retain text"},
     {ALTER + "REPLACE\\s+TAG\\s+(" + NAME + ")" + AT + RETAIN, "update_tag", "tag name", "version text", "retain text"},
-    {ALTER + "CREATE\\s+(OR\\s+REPLACE\\s+)?BRANCH\\s+" + REF + KEPT, "create_branch",
+    {ALTER + "CREATE\\s+(OR\\s+REPLACE\\s+)?BRANCH\\s+" + REF + SNAPSHOT_RETENTION, "create_branch",
       "replace flag", "if_not_exists flag", "branch name", "version text", "retain text", "retain_versions text"},
-    {ALTER + "REPLACE\\s+BRANCH\\s+(" + NAME + ")" + AT + RETAIN + KEPT, "replace_branch", "branch name", "version text",
+    {ALTER + "REPLACE\\s+BRANCH\\s+(" + NAME + ")" + AT + RETAIN + SNAPSHOT_RETENTION, "replace_branch", "branch name", "version text",
       "retain text", "retain_versions text"},
     {ALTER + "DROP\\s+TAG\\s+(IF\\s+EXISTS\\s+)?(" + NAME + ")", "drop_tag", "if_exists flag", "tag name"},
     {ALTER + "DROP\\s+BRANCH\\s+(IF\\s+EXISTS\\s+)?(" + NAME + ")", "drop_branch", "if_exists flag", "branch name"},
@@ -134,22 +134,22 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   }
 
   // Lets a session that is there say it, and those that are made from now on.
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
-    public void accept(Object session, Object asked) {
-      String catalog = (String) ((Map<String, Object>) asked).get("catalog");
-      Shim.replaceParser((SparkSession) session, new Around(catalog));
-      if ((Boolean) ((Map<String, Object>) asked).get("newSessions")) {
+    public void accept(Object session, Object request) {
+      String catalog = (String) Json.object(request).get("catalog");
+      Shim.replaceParser((SparkSession) session, new ParserReplacement(catalog));
+      if ((Boolean) Json.object(request).get("newSessions")) {
         inject(((SparkSession) session).extensions(), catalog);
       }
     }
   }
 
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
-  private static final class Around implements UnaryOperator {
+  private static final class ParserReplacement implements UnaryOperator {
     private final String catalog;
 
-    Around(String catalog) {
+    ParserReplacement(String catalog) {
       this.catalog = catalog;
     }
 
@@ -158,6 +158,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
   }
 
+  @SuppressWarnings("unchecked") // Janino makes no bridge methods, so the parser's types are raw.
   private static void inject(SparkSessionExtensions extensions, String catalog) {
     synchronized (LanceParser.class) {
       if (INJECTED.put(extensions, Boolean.TRUE) == null) {

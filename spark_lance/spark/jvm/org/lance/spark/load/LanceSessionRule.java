@@ -45,7 +45,7 @@ public final class LanceSessionRule {
     public void inject(SparkSessionExtensions extensions) {
       synchronized (RuleBuilder.class) {
         if (EXTENSIONS.put(extensions, Boolean.TRUE) == null) {
-          extensions.injectOptimizerRule(this);
+          extensions.injectOptimizerRule(Seqs.function(this));
         }
       }
     }
@@ -56,7 +56,7 @@ public final class LanceSessionRule {
   }
 
   /** The rule. It sees every plan that Spark optimizes, so it decides by class first. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class SessionRule extends Rule {
     private static final String APPROXIMATE = "spark.lance.approximateSearch";
 
@@ -112,7 +112,7 @@ public final class LanceSessionRule {
     static synchronized void refresh(LogicalPlan plan) {
       try {
         if (!STALE.isEmpty()) {
-          plan.foreach(new PlanVisitor(false));
+          plan.foreach(Seqs.function(new PlanVisitor(false)));
         }
         boolean changes = plan instanceof V2WriteCommand || plan instanceof RefreshTableCommand;
         if (!changes || !SessionRule.hasCatalog()) {
@@ -123,7 +123,7 @@ public final class LanceSessionRule {
         } else {
           String name = ((RefreshTableCommand) plan).tableIdent().quotedString();
           SparkSession session = (SparkSession) SparkSession.active();
-          session.table(name).queryExecution().analyzed().foreach(new PlanVisitor(true));
+          session.table(name).queryExecution().analyzed().foreach(Seqs.function(new PlanVisitor(true)));
         }
       } catch (Exception problem) {
         LoggerFactory.getLogger("spark_lance").warn("A view may show old rows of a Lance table: " + problem);

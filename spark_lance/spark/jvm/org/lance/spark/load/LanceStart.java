@@ -1,8 +1,7 @@
-// What enable does to a session and its driver, in one call: one for each thing would be hundreds, which take most of a
-// second in a JVM that has just started.
+// enable in the JVM: starts all parts in one call. Hundreds of calls from Python would take most of a second in a JVM that
+// has just started.
 //
-// Each part is in the class that it is about, as a nested class Start. A part that this release refuses is missing; the
-// answer says why.
+// A part is a class with a nested class Start. A part that this release refuses is missing, and the answer says why.
 //
 // Compiled in the driver by Janino, which comes with Spark.
 
@@ -24,38 +23,39 @@ public final class LanceStart {
 
   // Starts `parts`, classes in this order, none after one of `vital` that is missing. The answer has for each that is
   // `missing` why, and the values of the `contextSettings`, as `settings`. `answers`: the driver's Python, see LanceUnits.
-  public String start(SparkSession session, BiFunction<?, ?, ?> answers, String wishes) throws IOException {
+  public String start(SparkSession session, BiFunction<?, ?, ?> answers, String json) throws IOException {
     ObjectMapper mapper = new ObjectMapper();
-    Map<String, Object> wish = (Map<String, Object>) mapper.readValue(wishes, Map.class);
-    wish.put("answers", answers);
+    Map<String, Object> request = Json.object(mapper.readValue(json, Map.class));
+    request.put("answers", answers);
     SparkSession$.MODULE$.setActiveSession(session);
-    Map<Object, String> missing = new LinkedHashMap<>();
-    List<Object> parts = (List<Object>) wish.get("parts");
-    for (Object part : parts) {
-      String reason = started((String) part, session, wish);
+    Map<String, String> missing = new LinkedHashMap<>();
+    List<String> parts = Json.names(request.get("parts"));
+    for (String part : parts) {
+      String reason = start(part, session, request);
       if (reason != null) {
         missing.put(part, reason);
-        if (((List<Object>) wish.get("vital")).contains(part)) {
+        if (Json.list(request.get("vital")).contains(part)) {
           break;
         }
       }
     }
-    Map<Object, String> settings = new HashMap<>();
-    List<Object> names = (List<Object>) wish.get("contextSettings");
-    for (Object name : names) {
-      settings.put(name, session.sparkContext().getConf().get((String) name, null));
+    Map<String, String> settings = new HashMap<>();
+    List<String> names = Json.names(request.get("contextSettings"));
+    for (String name : names) {
+      settings.put(name, session.sparkContext().getConf().get(name, null));
     }
-    Map<String, Map<Object, String>> answer = new HashMap<>();
+    Map<String, Map<String, String>> answer = new HashMap<>();
     answer.put("missing", missing);
     answer.put("settings", settings);
     return mapper.writeValueAsString(answer);
   }
 
-  // Why a part is missing; null if it is not.
-  private String started(String part, SparkSession session, Map<String, Object> wish) {
+  // Starts a part. Returns why it is missing; null if it started.
+  @SuppressWarnings("unchecked") // Each class Start takes a session and a request.
+  private String start(String part, SparkSession session, Map<String, Object> request) {
     try {
-      Class<?> found = Class.forName(part + "$Start", true, getClass().getClassLoader());
-      ((BiConsumer<SparkSession, Map<String, Object>>) found.getConstructor().newInstance()).accept(session, wish);
+      Class<?> type = Class.forName(part + "$Start", true, getClass().getClassLoader());
+      ((BiConsumer<SparkSession, Map<String, Object>>) type.getConstructor().newInstance()).accept(session, request);
       return null;
     } catch (Exception problem) {
       return problem.toString().split("\n")[0];

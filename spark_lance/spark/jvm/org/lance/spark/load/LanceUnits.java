@@ -64,39 +64,39 @@ public final class LanceUnits extends URLStreamHandler {
   private final File sources;
   private final Set<String> units;
   // Name of a class -> units that it may extend, best first, each with an interface of Spark that it needs.
-  private final Map<String, List<Object>> choices;
+  private final Map<String, Object> choices;
   // Path of a class file -> its bytes.
   private final Map<String, Object> classes = new HashMap<>();
   private final Set<String> tried = new HashSet<>();
   // The types that sources name; it parses units. Null until a unit is compiled.
   private JavaSourceIClassLoader types = null;
 
-  private LanceUnits(ClassLoader loader, Map<String, Object> wish) {
+  private LanceUnits(ClassLoader loader, Map<String, Object> request) {
     this.loader = loader;
-    this.folder = new File((String) wish.get("compiledUnits"));
-    this.sources = new File((String) wish.get("sources"));
-    this.choices = (Map<String, List<Object>>) wish.get("choices");
-    this.units = new HashSet<>((List<String>) wish.get("units"));
+    this.folder = new File((String) request.get("compiledUnits"));
+    this.sources = new File((String) request.get("sources"));
+    this.choices = Json.object(request.get("choices"));
+    this.units = new HashSet<>(Json.names(request.get("units")));
     this.units.addAll(choices.keySet());
   }
 
   /** Lets the classes be found and their questions be answered, and tells a session of the settings that lead there. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods, and Python's function has no types.
   public static final class Start implements BiConsumer {
-    public void accept(Object given, Object asked) {
-      SparkSession session = (SparkSession) given;
-      Map<String, Object> wish = (Map<String, Object>) asked;
+    public void accept(Object activeSession, Object startRequest) {
+      SparkSession session = (SparkSession) activeSession;
+      Map<String, Object> request = Json.object(startRequest);
       try {
-        publish(wish);
+        publish(request);
       } catch (IOException problem) {
         throw new IllegalStateException(problem);
       }
-      if (wish.get("answers") != null) {
-        python = (BiFunction<String, Object, String>) wish.get("answers");
+      if (request.get("answers") != null) {
+        python = (BiFunction<String, Object, String>) request.get("answers");
       }
-      options = (Map<String, Object>) wish.get("options");
-      Map<String, Object> settings = new HashMap<>((Map<String, Object>) wish.get("settings"));
-      Map<String, Object> defaults = (Map<String, Object>) wish.get("defaults");
+      options = Json.object(request.get("options"));
+      Map<String, String> settings = new HashMap<>(Json.texts(request.get("settings")));
+      Map<String, String> defaults = Json.texts(request.get("defaults"));
       for (String name : defaults.keySet()) {
         if (session.conf().get(name, null) == null) {
           settings.put(name, defaults.get(name));
@@ -104,40 +104,40 @@ public final class LanceUnits extends URLStreamHandler {
       }
       for (String name : settings.keySet()) {
         session.conf().set(name, (String) settings.get(name));
-        if ((Boolean) wish.get("newSessions")) {
+        if ((Boolean) request.get("newSessions")) {
           session.sharedState().conf().set(name, (String) settings.get(name));
         }
       }
     }
   }
 
-  private static void publish(Map<String, Object> wish) throws IOException {
-    ClassLoader found = Thread.currentThread().getContextClassLoader();
-    while (found != null && !(found instanceof MutableURLClassLoader)) {
-      found = found.getParent();
+  private static void publish(Map<String, Object> request) throws IOException {
+    ClassLoader context = Thread.currentThread().getContextClassLoader();
+    while (context != null && !(context instanceof MutableURLClassLoader)) {
+      context = context.getParent();
     }
-    if (found == null) {
+    if (context == null) {
       throw new IllegalStateException("the driver's class loader takes no classes");
     }
-    MutableURLClassLoader loader = (MutableURLClassLoader) found;
-    URL[] known = loader.getURLs();
-    for (URL url : known) {
+    MutableURLClassLoader loader = (MutableURLClassLoader) context;
+    URL[] urls = loader.getURLs();
+    for (URL url : urls) {
       if (url.toString().equals(ADDRESS)) {
         return;
       }
     }
-    loader.addURL(new URL(null, ADDRESS, new LanceUnits(loader, wish)));
+    loader.addURL(new URL(null, ADDRESS, new LanceUnits(loader, request)));
   }
 
   // The format for an application, which Python makes when it is first needed; null if Spark has to look for it.
   public static Object format(String id) {
     if (!id.equals(application)) {
       BiFunction<String, Object, String> function = python;
-      AtomicReference<Object> made = new AtomicReference<>();
+      AtomicReference<Object> reference = new AtomicReference<>();
       if (function != null) {
-        function.apply("{\"verb\": \"make_format\"}", made);
+        function.apply("{\"verb\": \"make_format\"}", reference);
       }
-      format = made.get();
+      format = reference.get();
       application = id;
     }
     return format;
@@ -167,11 +167,11 @@ public final class LanceUnits extends URLStreamHandler {
 
   protected URLConnection openConnection(URL url) throws IOException {
     String path = url.getPath().substring(1);
-    byte[] found = path.endsWith(".class") ? find(path) : null;
-    if (found == null) {
+    byte[] bytes = path.endsWith(".class") ? find(path) : null;
+    if (bytes == null) {
       throw new FileNotFoundException(path);
     }
-    return new Content(url, found);
+    return new Content(url, bytes);
   }
 
   private byte[] find(String path) {
@@ -199,9 +199,9 @@ public final class LanceUnits extends URLStreamHandler {
   }
 
   private void provide(String unit) throws Exception {
-    File kept = new File(folder, unit);
+    File unitFolder = new File(folder, unit);
     String path = unit.replace('.', '/');
-    File[] files = kept.listFiles();
+    File[] files = unitFolder.listFiles();
     if (files != null) {
       for (File file : files) {
         classes.put(path.substring(0, path.lastIndexOf('/') + 1) + file.getName(), Files.readAllBytes(file.toPath()));
@@ -212,7 +212,7 @@ public final class LanceUnits extends URLStreamHandler {
     for (Map.Entry<String, byte[]> code : codes.entrySet()) {
       classes.put(((String) code.getKey()).replace('.', '/') + ".class", code.getValue());
     }
-    keep(codes, kept);
+    save(codes, unitFolder);
   }
 
   // The byte code of a unit, by class. Other units that it names are parsed for their declarations, and not compiled.
@@ -243,7 +243,7 @@ public final class LanceUnits extends URLStreamHandler {
   private Map<String, byte[]> compileChoice(String unit) throws CompileException {
     int end = unit.lastIndexOf('.');
     String text = "package " + unit.substring(0, end) + "; public final class " + unit.substring(end + 1) + " extends "
-        + choose((List<Object>) choices.get(unit)) + " {}";
+        + choose(Json.lists(choices.get(unit))) + " {}";
     try {
       Parser parser = new Parser(new Scanner(unit, new StringReader(text)));
       return codes(new UnitCompiler(parser.parseAbstractCompilationUnit(), types));
@@ -253,11 +253,11 @@ public final class LanceUnits extends URLStreamHandler {
   }
 
   // The first of some units whose interface Spark has, and that compiles. Pairs of a unit and an interface.
-  private String choose(List<Object> candidates) {
+  private String choose(List<List<Object>> candidates) {
     String chosen = null;
-    for (Object each : candidates) {
-      String unit = (String) ((List<String>) each).get(0);
-      String needed = (String) ((List<String>) each).get(1);
+    for (List<Object> candidate : candidates) {
+      String unit = (String) candidate.get(0);
+      String needed = (String) candidate.get(1);
       if (chosen == null && loader.getResource(needed.replace('.', '/') + ".class") != null) {
         chosen = tryUnit(unit) ? unit : null;
       }
@@ -294,7 +294,7 @@ public final class LanceUnits extends URLStreamHandler {
   }
 
   // All classes of a unit appear at once: another session may look at the same time.
-  private void keep(Map<String, byte[]> codes, File kept) {
+  private void save(Map<String, byte[]> codes, File unitFolder) {
     try {
       Files.createDirectories(folder.toPath());
       Path fresh = Files.createTempDirectory(folder.toPath(), ".unit");
@@ -302,7 +302,7 @@ public final class LanceUnits extends URLStreamHandler {
         String name = (String) code.getKey();
         Files.write(fresh.resolve(name.substring(name.lastIndexOf('.') + 1) + ".class"), (byte[]) code.getValue());
       }
-      Files.move(fresh, kept.toPath(), new StandardCopyOption[] {StandardCopyOption.ATOMIC_MOVE});
+      Files.move(fresh, unitFolder.toPath(), new StandardCopyOption[] {StandardCopyOption.ATOMIC_MOVE});
     } catch (IOException problem) {
       LoggerFactory.getLogger("spark_lance").debug("compiled classes are not kept: " + problem);
     }

@@ -77,13 +77,13 @@ public final class LanceAssignments {
     if (!isReady(plan, target) || (merges && changesSchema((MergeIntoTable) plan, target))) {
       return plan;
     }
-    return (LogicalPlan) plan.transformExpressions(new Resolving(target, false));
+    return (LogicalPlan) plan.transformExpressions(Seqs.partial(new Resolving(target, false)));
   }
 
   // Whether Spark may still change the table's columns. A cast that it cannot make would hide the answer.
   private static boolean changesSchema(MergeIntoTable merge, LanceTarget target) {
     return merge.withSchemaEvolution()
-        && Shim.changesSchema((MergeIntoTable) merge.transformExpressions(new Resolving(target, true)));
+        && Shim.changesSchema((MergeIntoTable) merge.transformExpressions(Seqs.partial(new Resolving(target, true))));
   }
 
   // Whether Spark has resolved all values, but for casts that it cannot make.
@@ -138,6 +138,7 @@ public final class LanceAssignments {
   }
 
   // The type of a column or field as it was declared, with CHAR and VARCHAR: Spark has taken them from the columns.
+  @SuppressWarnings("deprecation") // Columns have no public way to a schema.
   private static DataType rawType(Expression key, LanceTarget target) {
     DataType raw = key.dataType();
     if (key instanceof GetStructField) {
@@ -242,7 +243,7 @@ public final class LanceAssignments {
 
   private static Seq<String> path(Expression key) {
     Seq<String> parents = key instanceof GetStructField ? path(((GetStructField) key).child()) : Seqs.<String>empty();
-    return (Seq<String>) parents.appended(name(key));
+    return Seqs.append(parents, name(key));
   }
 
   /** Collects what Spark says of a value. */
@@ -257,7 +258,7 @@ public final class LanceAssignments {
   }
 
   /** Replaces the values of assignments by stored ones, or by those without Spark's casts. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class Resolving extends scala.runtime.AbstractPartialFunction {
     private final LanceTarget target;
     private final boolean strips;

@@ -240,7 +240,7 @@ public final class LanceChange {
 
   private static boolean hasConstantStruct(Expression value) {
     if (value instanceof Literal) {
-      return ((Literal) value).value() != null && value.dataType().existsRecursively(new IsStruct());
+      return ((Literal) value).value() != null && value.dataType().existsRecursively(Seqs.function(new IsStruct()));
     }
     boolean result = false;
     for (Expression child : Seqs.view(value.children())) {
@@ -253,7 +253,7 @@ public final class LanceChange {
   // column of the source that it is, if it is nothing else.
   private Map<String, Object> expression(Expression expression) {
     LanceRenaming renaming = new LanceRenaming(target, TARGET, sourceNames, SOURCE, queries);
-    Expression renamed = (Expression) expression.transformDown(renaming);
+    Expression renamed = (Expression) expression.transformDown(Seqs.partial(renaming));
     Map<String, Object> result = new LinkedHashMap<>();
     result.put(Protocol.COLUMN, columns.size());
     result.put(Protocol.NEEDS, new ArrayList<>(renaming.needs));
@@ -299,7 +299,7 @@ public final class LanceChange {
 
   private String text(Expression expression) {
     try {
-      return ((Expression) expression.transformDown(new Naming())).sql();
+      return ((Expression) expression.transformDown(Seqs.partial(new Naming()))).sql();
     } catch (RuntimeException noText) {
       return expression.toString();
     }
@@ -367,7 +367,7 @@ public final class LanceChange {
   }
 
   /** Replaces columns by their names, for a text. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class Naming extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       return node instanceof AttributeReference;

@@ -20,7 +20,7 @@ import org.lance.spark.load.Seqs;
  * are computed by a projection below the operator that uses them. Random values are computed once for each row, by
  * the job that writes it.
  */
-@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+@SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceCommonExpressions extends scala.runtime.AbstractPartialFunction {
   private static final String SHARED = "_common_expr_";
   // Identity of such a column -> its expression.
@@ -32,7 +32,7 @@ public final class LanceCommonExpressions extends scala.runtime.AbstractPartialF
     for (LogicalPlan plan = below; plan instanceof Project; plan = ((Project) plan).child()) {
       rule.collect((Project) plan);
     }
-    return rule.shared.isEmpty() ? operator : (LogicalPlan) operator.transformExpressions(rule);
+    return rule.shared.isEmpty() ? operator : (LogicalPlan) operator.transformExpressions(Seqs.partial(rule));
   }
 
   private void collect(Project plan) {
@@ -51,6 +51,6 @@ public final class LanceCommonExpressions extends scala.runtime.AbstractPartialF
     if (!isDefinedAt(node)) {
       return otherwise.apply(node);
     }
-    return ((Expression) shared.get(((AttributeReference) node).exprId())).transformDown(this);
+    return ((Expression) shared.get(((AttributeReference) node).exprId())).transformDown(Seqs.partial(this));
   }
 }

@@ -54,7 +54,7 @@ public final class LanceQueries {
     Seq<NamedExpression> columns = Seqs.empty();
     Map<ExprId, Object> byId = new HashMap<>();
     for (Attribute column : Seqs.view(plan.output())) {
-      columns = (Seq<NamedExpression>) columns.appended(column);
+      columns = Seqs.append(columns, column);
     }
     boolean any = false;
     for (Object[] query : queries) {
@@ -71,8 +71,9 @@ public final class LanceQueries {
         }
         any = true;
       }
-      Expression value = (Expression) ((Expression) query[2]).transformDown(new Placing(byId));
-      columns = (Seq<NamedExpression>) columns.appended(
+      Expression value = (Expression) ((Expression) query[2]).transformDown(Seqs.partial(new Placing(byId)));
+      columns = Seqs.append(
+          columns,
           new Alias(value, (String) query[1], NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty()));
     }
     if (!any) {
@@ -122,12 +123,12 @@ public final class LanceQueries {
   // The names of those columns among some that an expression needs.
   public static Set<Object> neededNames(Expression expression, Map<ExprId, Object> names) {
     Needing needing = new Needing(names);
-    expression.transformDown(needing);
+    expression.transformDown(Seqs.partial(needing));
     return needing.needs;
   }
 
   /** Notes the columns in an expression that are among some, and changes nothing. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class Needing extends scala.runtime.AbstractPartialFunction {
     private final Map<ExprId, Object> names;
     final Set<Object> needs = new LinkedHashSet<>();
@@ -150,7 +151,7 @@ public final class LanceQueries {
   }
 
   /** Replaces columns by those of a frame. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class Placing extends scala.runtime.AbstractPartialFunction {
     private final Map<ExprId, Object> byId;
 

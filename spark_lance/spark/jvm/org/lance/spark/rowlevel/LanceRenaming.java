@@ -22,7 +22,7 @@ import org.lance.spark.load.Seqs;
 import scala.collection.immutable.Seq;
 
 /** Replaces columns behind the aliases of table and source. */
-@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+@SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
   private final LanceTarget target;
   private final String ofTarget;

@@ -96,6 +96,7 @@ public final class LanceRowLevel {
 
   /** Runs a statement on a Lance table, when Spark runs the command. */
   public static final class Command extends V2CommandExec {
+    private static final long serialVersionUID = 1L;
     private final LanceChange change;
 
     public Command(LanceChange change) {

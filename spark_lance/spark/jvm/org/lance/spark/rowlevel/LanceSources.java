@@ -40,6 +40,7 @@ import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
@@ -62,18 +63,14 @@ public final class LanceSources {
     }
     Map<String, Object> question = table.question(Protocol.FITTING_TYPES);
     question.put(Protocol.ROWS, source.schema().json());
-    Map<String, DataType> casts = casts((Map<String, String>) Bridge.ask(question, null), source, merge);
+    Map<String, DataType> casts = casts(Json.texts(Bridge.ask(question, null)), source, merge);
     if (casts.isEmpty()) {
       return plan;
     }
     boolean isAliased = source instanceof SubqueryAlias;
     Seq<NamedExpression> columns = Seqs.empty();
     for (Attribute column : Seqs.view(source.output())) {
-      DataType type = (DataType) casts.get(column.name().toLowerCase());
-      columns = (Seq<NamedExpression>) columns.appended(type == null
-          ? (Object) column
-          : new Alias(
-              Cast$.MODULE$.apply(column, type, true), column.name(), NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty()));
+      columns = Seqs.append(columns, cast(column, (DataType) casts.get(column.name().toLowerCase())));
     }
     LogicalPlan cast = new Project(columns, source);
     LogicalPlan fitted = isAliased ? new SubqueryAlias(((SubqueryAlias) source).identifier(), cast) : cast;
@@ -83,6 +80,15 @@ public final class LanceSources {
       parts[i] = part == merge.sourceTable() ? fitted : part;
     }
     return (LogicalPlan) plan.makeCopy(parts);
+  }
+
+  // A column cast to a type; the column itself if there is no type.
+  private static NamedExpression cast(Attribute column, DataType type) {
+    if (type == null) {
+      return column;
+    }
+    Expression value = Cast$.MODULE$.apply(column, type, true);
+    return new Alias(value, column.name(), NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty());
   }
 
   // The types, by the names of columns in lower case, to which columns can be cast and may be.

@@ -44,6 +44,7 @@ import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
 import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.OptionalUnit;
 import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
@@ -83,7 +84,7 @@ public final class LanceStatements {
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
     public void accept(Object session, Object arguments) {
-      changeFeed = (List<String>) ((Map<?, ?>) ((Map<?, ?>) arguments).get("options")).get("changeFeed");
+      changeFeed = Json.names(((Map<?, ?>) ((Map<?, ?>) arguments).get("options")).get("changeFeed"));
       enter(((SparkSession) session).extensions());
       // The analyzer of this session is older than the extensions, and keeps the rules that it was made with.
       Shim.addHintResolutionRule((SparkSession) session, new NameRule());
@@ -98,10 +99,10 @@ public final class LanceStatements {
   private static void enter(SparkSessionExtensions extensions) {
     synchronized (LanceStatements.class) {
       if (ENTERED.put(extensions, Boolean.TRUE) == null) {
-        extensions.injectOptimizerRule(new Rules());
-        extensions.injectPlannerStrategy(new Strategies());
-        extensions.injectHintResolutionRule(new NameRules());
-        extensions.injectResolutionRule(new Resolutions());
+        extensions.injectOptimizerRule(Seqs.function(new Rules()));
+        extensions.injectPlannerStrategy(Seqs.function(new Strategies()));
+        extensions.injectHintResolutionRule(Seqs.function(new NameRules()));
+        extensions.injectResolutionRule(Seqs.function(new Resolutions()));
       }
     }
   }
@@ -122,10 +123,10 @@ public final class LanceStatements {
 
   // Resolves the values that UPDATE and MERGE assign to columns of Lance tables, and the columns of views that follow
   // their queries. Sessions whose analyzer was made before have no such rule, but for the one that was enabled.
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class AssignmentRule extends Rule {
     public TreeNode apply(TreeNode plan) {
-      return statement(Shim.keepsViews() ? ((LogicalPlan) plan).transformDownWithSubqueries(new Evolving()) : plan);
+      return statement(Shim.keepsViews() ? ((LogicalPlan) plan).transformDownWithSubqueries(Seqs.partial(new Evolving())) : plan);
     }
 
     private static TreeNode statement(TreeNode plan) {
@@ -160,7 +161,7 @@ public final class LanceStatements {
     }
   }
 
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class Evolving extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       if (!(node instanceof View)) {
@@ -194,14 +195,14 @@ public final class LanceStatements {
   }
 
   /** Resolves names of tables whose options say that something else than rows is read: see LanceRelations. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class NameRule extends Rule {
     public TreeNode apply(TreeNode plan) {
-      return ((LogicalPlan) plan).transformDownWithSubqueries(new Names());
+      return ((LogicalPlan) plan).transformDownWithSubqueries(Seqs.partial(new Names()));
     }
   }
 
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class Names extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       if (node instanceof InsertIntoStatement) {
@@ -250,7 +251,7 @@ public final class LanceStatements {
       for (int i = 0; i < write.productArity(); i++) {
         if (write.productElementName(i).equals("writeOptions")) {
           CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(
-              scala.jdk.javaapi.CollectionConverters.asJava((scala.collection.Map<String, String>) write.productElement(i)));
+              scala.jdk.javaapi.CollectionConverters.asJava(Seqs.<String, String>map(write.productElement(i))));
           return isTrue(options.get("mergeSchema")) || isTrue(options.get("overwriteSchema"));
         }
       }
@@ -280,7 +281,7 @@ public final class LanceStatements {
     }
   }
 
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class RewriteRule extends Rule {
     public TreeNode apply(TreeNode plan) {
       String kind = plan.getClass().getSimpleName();
@@ -310,7 +311,7 @@ public final class LanceStatements {
       SparkPlan planned = plan instanceof RewrittenStatement ? ((RewrittenStatement) plan).planned() : planWrite(plan);
       planned = planned == null ? planSearch(plan) : planned;
       planned = planned == null ? planProjection(plan) : planned;
-      return planned == null ? none : (scala.collection.immutable.Seq<SparkPlan>) none.appended(planned);
+      return planned == null ? none : Seqs.append(none, planned);
     }
 
     // The plan of a search for each row of a relation; null if a plan is none.
@@ -336,12 +337,14 @@ public final class LanceStatements {
       return scan.getClass().getName().equals(ROWS) ? planned(LOCAL, scan, plan, "A projection") : null;
     }
 
+    @SuppressWarnings("deprecation") // Spark plans micro-batches with this class.
     private static boolean isMicroBatch(LogicalPlan plan) {
       return plan instanceof WriteToDataSourceV2 && ((WriteToDataSourceV2) plan).batchWrite() instanceof MicroBatchWrite;
     }
 
     // Our own plan of a write: of few rows, of what may be columns already, or of a micro-batch whose rows are sent to
     // certain tasks; null for others.
+    @SuppressWarnings("deprecation") // Spark plans micro-batches with this class.
     private static SparkPlan planWrite(LogicalPlan plan) {
       scala.Option<?> write = null;
       String kind = WRITE;

@@ -21,6 +21,7 @@ import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.transport.LanceTransport;
 
@@ -56,7 +57,7 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
       if (LanceTransport.kind(schema).equals("rows")) {
         return null;
       }
-      List<Object> lengths = (List<Object>) answer.get(Protocol.PARTS);
+      List<Object> lengths = Json.list(answer.get(Protocol.PARTS));
       InputPartition[] partitions = new InputPartition[lengths.size()];
       int end = 0;
       for (int i = 0; i < partitions.length; i++) {
@@ -91,11 +92,11 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
   }
 
   public CustomMetric[] supportedCustomMetrics() {
-    return (CustomMetric[]) LanceMetric.of((List<Object>) answer.get(Protocol.AMOUNTS));
+    return (CustomMetric[]) LanceMetric.of(Json.list(answer.get(Protocol.AMOUNTS)));
   }
 
   public CustomTaskMetric[] reportDriverMetrics() {
-    return LanceMetric.of((List<Object>) answer.get(Protocol.AMOUNTS));
+    return LanceMetric.of(Json.list(answer.get(Protocol.AMOUNTS)));
   }
 
   public Batch toBatch() {

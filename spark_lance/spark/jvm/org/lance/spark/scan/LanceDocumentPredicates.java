@@ -33,6 +33,7 @@ import org.apache.spark.sql.catalyst.expressions.variant.VariantGet;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Strategy$;
 import org.apache.spark.sql.types.DataType;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import scala.collection.immutable.Seq;
 
@@ -62,9 +63,9 @@ public final class LanceDocumentPredicates {
     }
     boolean result = false;
     if ("AND".equals(predicate.get(Protocol.OP)) || "OR".equals(predicate.get(Protocol.OP))) {
-      List<Object> args = (List<Object>) predicate.get(Protocol.ARGS);
+      List<Object> args = Json.list(predicate.get(Protocol.ARGS));
       for (Object argument : args) {
-        result = result || hasDocuments((Map<String, Object>) argument);
+        result = result || hasDocuments(Json.object(argument));
       }
     }
     return result;
@@ -97,7 +98,7 @@ public final class LanceDocumentPredicates {
     if (plain.isEmpty()) {
       return null;
     }
-    return (Map<String, Object>) LancePushdown.toJson(new Predicate[] {(Predicate) plain.get()}).get(0);
+    return Json.object(LancePushdown.toJson(new Predicate[] {(Predicate) plain.get()}).get(0));
   }
 
   // A test of what stands in a document; null if it is none.

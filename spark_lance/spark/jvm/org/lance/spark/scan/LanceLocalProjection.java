@@ -46,7 +46,7 @@ public final class LanceLocalProjection {
     }
     InternalRow[] rows = ((LanceRows) relation.scan()).rows();
     Seq<NamedExpression> columns = project.projectList();
-    if (rows.length > MOST_ROWS || !columns.forall(new Plain())) {
+    if (rows.length > MOST_ROWS || !columns.forall(Seqs.function(new Plain()))) {
       return null;
     }
     try {
@@ -60,7 +60,7 @@ public final class LanceLocalProjection {
       }
       Seq<Attribute> attributes = Seqs.empty();
       for (NamedExpression column : Seqs.view(columns)) {
-        attributes = (Seq<Attribute>) attributes.appended(column.toAttribute());
+        attributes = Seqs.append(attributes, column.toAttribute());
       }
       return withRows(relation, attributes, Seqs.copy(computed));
     } catch (Exception problem) {
@@ -102,7 +102,7 @@ public final class LanceLocalProjection {
   public static final class Plain extends scala.runtime.AbstractFunction1 {
     public Object apply(Object expression) {
       boolean plain = ((Expression) expression).deterministic();
-      return plain && !((Expression) expression).exists(new Special());
+      return plain && !((Expression) expression).exists(Seqs.function(new Special()));
     }
   }
 

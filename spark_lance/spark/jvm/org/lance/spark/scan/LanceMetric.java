@@ -4,10 +4,10 @@
 
 package org.lance.spark.scan;
 
-import java.io.Serializable;
 import java.util.List;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.lance.spark.load.Json;
 
 public final class LanceMetric implements CustomMetric, CustomTaskMetric {
   private final String name;
@@ -29,7 +29,7 @@ public final class LanceMetric implements CustomMetric, CustomTaskMetric {
   static LanceMetric[] of(List<Object> rows) {
     LanceMetric[] metrics = new LanceMetric[rows.size()];
     for (int i = 0; i < metrics.length; i++) {
-      List<Serializable> row = (List<Serializable>) rows.get(i);
+      List<Object> row = Json.list(rows.get(i));
       metrics[i] = new LanceMetric((String) row.get(0), (String) row.get(1), ((Number) row.get(2)).longValue());
     }
     return metrics;

@@ -21,6 +21,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.LanceUnits;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
@@ -37,7 +38,7 @@ public final class LancePaths {
     }
     Map<String, Object> question = Bridge.question(Protocol.DESCRIBE_READ);
     question.put(Protocol.READ, LanceScan.read(zonedOptions, new StructType(), UUID.randomUUID().toString(), null));
-    return (Map<String, Object>) Bridge.ask(question, null);
+    return Json.object(Bridge.ask(question, null));
   }
 
   // For Spark's own way, too: see Bridge.
@@ -112,11 +113,11 @@ public final class LancePaths {
       }
       Map<String, String> options = new HashMap<>(info.options().asCaseSensitiveMap());
       options.put("partitionBy", Bridge.json(texts));
-      return new LanceTable.Info(info, new CaseInsensitiveStringMap(options));
+      return new LanceTable.WriteInfo(info, new CaseInsensitiveStringMap(options));
     }
 
     private synchronized Map<String, Object> pushdown() {
-      return (Map<String, Object>) pushdown;
+      return Json.object(pushdown);
     }
 
     private synchronized Map<String, Object> read(CaseInsensitiveStringMap options) {
@@ -132,7 +133,7 @@ public final class LancePaths {
         return options;
       }
       Map<String, String> result = new HashMap<>(options.asCaseSensitiveMap());
-      result.put("version", String.valueOf(((List<Object>) ref).get(2)));
+      result.put("version", String.valueOf((Json.list(ref)).get(2)));
       return new CaseInsensitiveStringMap(result);
     }
 

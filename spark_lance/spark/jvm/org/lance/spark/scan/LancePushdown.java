@@ -22,6 +22,7 @@ import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Decimal;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
 public final class LancePushdown {
@@ -67,19 +68,19 @@ public final class LancePushdown {
       return false;
     }
     List<Object> path = Bridge.list(((NamedReference) args[ordinal]).fieldNames());
-    boolean isCompared = ((List<Object>) pushdown.get(Protocol.VALUES)).contains(path);
+    boolean isCompared = Json.list(pushdown.get(Protocol.VALUES)).contains(path);
     if (NULL_TESTS.contains(name)) {
-      return isCompared || ((List<Object>) pushdown.get(Protocol.NULLS)).contains(path);
+      return isCompared || Json.list(pushdown.get(Protocol.NULLS)).contains(path);
     }
     boolean all = isCompared && TESTS.contains(name) && (args.length == 2 || (name.equals("IN") && args.length > 2));
     for (int i = 0; all && i < args.length; i++) {
-      all = i == ordinal || (args[i] instanceof Literal && isSame((Literal<Number>) args[i]));
+      all = i == ordinal || (args[i] instanceof Literal && isSame((Literal<?>) args[i]));
     }
     return all;
   }
 
   // Whether a literal has the same value in Python.
-  private static boolean isSame(Literal<Number> literal) {
+  private static boolean isSame(Literal<?> literal) {
     String type = json(literal.dataType());
     if (literal.value() == null || !(literal.value() instanceof Number) || !LITERALS.contains(type)) {
       return LITERALS.contains(type) || type.startsWith("\"decimal");
@@ -106,7 +107,7 @@ public final class LancePushdown {
     if (expression instanceof NamedReference) {
       result.put(Protocol.PATH, Bridge.list(((NamedReference) expression).fieldNames()));
     } else if (expression instanceof Literal) {
-      Literal<Object> literal = (Literal<Object>) expression;
+      Literal<?> literal = (Literal<?>) expression;
       result.put(Protocol.TYPE, json(literal.dataType()));
       result.put(Protocol.VALUE, text(literal.value()));
     } else if (expression instanceof Predicate) {
@@ -133,7 +134,7 @@ public final class LancePushdown {
       if (!(children[i] instanceof Literal)) {
         return null;
       }
-      Literal<Object> literal = (Literal<Object>) children[i];
+      Literal<?> literal = (Literal<?>) children[i];
       if (type != null && !type.equals(literal.dataType())) {
         return null;
       }

@@ -59,6 +59,7 @@ import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
 /** Rows that the driver has read. */
@@ -103,7 +104,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
   // version but one that the user names, which is refused then.
   public static MicroBatchStream stream(Map<String, Object> question, StructType schema, String checkpoint) {
     Map<String, String> options = new HashMap<>(options(question).asCaseSensitiveMap());
-    if (Boolean.TRUE.equals(((Map<String, Object>) question.get(Protocol.READ)).get(Protocol.PINNED))) {
+    if (Boolean.TRUE.equals((Json.object(question.get(Protocol.READ))).get(Protocol.PINNED))) {
       options.remove("version");
     }
     CaseInsensitiveStringMap readOptions = new CaseInsensitiveStringMap(options);
@@ -111,7 +112,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
   }
 
   public static CaseInsensitiveStringMap options(Map<String, Object> question) {
-    return new CaseInsensitiveStringMap((Map<String, String>) ((Map<?, ?>) question.get(Protocol.READ)).get(Protocol.OPTIONS));
+    return new CaseInsensitiveStringMap(Json.texts(((Map<?, ?>) question.get(Protocol.READ)).get(Protocol.OPTIONS)));
   }
 
   public static Statistics statistics(Map<String, Object> question, Map<String, Object> answer) {
@@ -131,13 +132,13 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     }
     Map<String, Object> request = new LinkedHashMap<>(question);
     request.put(Protocol.VERB, Protocol.COLUMN_STATISTICS);
-    Map<String, Object> answer = (Map<String, Object>) Bridge.ask(request, null);
+    Map<String, Object> answer = Json.object(Bridge.ask(request, null));
     StructType schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     Map<NamedReference, ColumnStatistics> statistics = new HashMap<>();
     InternalRow[] ends = decode(answer, schema);
     for (int i = 0; i < schema.length(); i++) {
       StructField field = schema.fields()[i];
-      Map<String, Number> counts = (Map<String, Number>) ((Map<String, Map<String, Number>>) answer.get(Protocol.COLUMNS)).get(field.name());
+      Map<String, Object> counts = Json.object(Json.object(answer.get(Protocol.COLUMNS)).get(field.name()));
       boolean bounded = !ends[0].isNullAt(i);
       statistics.put(
           FieldReference.column(field.name()),

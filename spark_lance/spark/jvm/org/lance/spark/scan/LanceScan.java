@@ -41,6 +41,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
@@ -172,7 +173,7 @@ public final class LanceScan {
       if (pushdown == null) {
         Map<String, Object> question = Bridge.question(Protocol.DESCRIBE_PUSHDOWN);
         question.put(Protocol.READ, read);
-        pushdown = (Map<String, Object>) Bridge.ask(question, null);
+        pushdown = Json.object(Bridge.ask(question, null));
       }
       return pushdown;
     }
@@ -204,7 +205,7 @@ public final class LanceScan {
       // Spark asks first whether it may hand them over, and then does.
       if (!question.equals(aggregateRequest)) {
         aggregateRequest = question;
-        aggregateAnswer = (Map<String, Object>) Bridge.ask(question, null);
+        aggregateAnswer = Json.object(Bridge.ask(question, null));
       }
       return aggregateAnswer != null;
     }
@@ -257,7 +258,7 @@ public final class LanceScan {
     private Map<String, Object> question(String verb) {
       Map<String, Object> question = Bridge.question(verb);
       Map<String, Object> table = new LinkedHashMap<>(read);
-      Map<String, Object> options = new HashMap<>((Map<String, Object>) read.get(Protocol.OPTIONS));
+      Map<String, Object> options = new HashMap<>(Json.object(read.get(Protocol.OPTIONS)));
       table.put(Protocol.OPTIONS, options);
       for (StructField column : hidden.fields()) {
         if (Arrays.asList((Object[]) readSchema.fieldNames()).contains(column.name())) {
@@ -292,7 +293,7 @@ public final class LanceScan {
       question.put(Protocol.COLUMNAR, !isApart && LanceTransport.mayUse(readSchema));
       Map<String, Object> answer;
       try {
-        answer = (Map<String, Object>) Bridge.ask(question, null);
+        answer = Json.object(Bridge.ask(question, null));
         Scan columns = LanceColumnScan.of(displayName, question, answer, readSchema);
         if (columns != null) {
           return columns;
@@ -303,7 +304,7 @@ public final class LanceScan {
           isApart = isApart || !isColumns || LanceTransport.mayUse(readSchema);
           question.put(Protocol.FILES, Boolean.FALSE);
           question.put(Protocol.COLUMNAR, Boolean.FALSE);
-          answer = (Map<String, Object>) Bridge.ask(question, null);
+          answer = Json.object(Bridge.ask(question, null));
         }
       } catch (IllegalArgumentException problem) {
         if (pushed.length > 0 || limit >= 0) {
@@ -350,7 +351,7 @@ public final class LanceScan {
       Seq<Expression> remaining = Seqs.empty();
       for (int i = 0; i < translated.length; i++) {
         if (translated[i] == null || !exact.contains(translated[i])) {
-          remaining = (Seq<Expression>) remaining.appended(filters.apply(i));
+          remaining = Seqs.append(remaining, filters.apply(i));
         }
       }
       return remaining;

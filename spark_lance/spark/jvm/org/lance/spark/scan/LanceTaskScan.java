@@ -36,6 +36,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.catalog.LancePartitions;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
@@ -91,16 +92,16 @@ public final class LanceTaskScan
 
   public CustomMetric[] supportedCustomMetrics() {
     List<CustomMetric> metrics = new ArrayList<>(Arrays.asList(source.source().createPythonMetrics()));
-    metrics.addAll(Arrays.asList(LanceMetric.of((List<Object>) initialPlan.get(Protocol.AMOUNTS))));
+    metrics.addAll(Arrays.asList(LanceMetric.of(Json.list(initialPlan.get(Protocol.AMOUNTS)))));
     if (!transport().equals("rows")) {
-      metrics.addAll(Arrays.asList(LanceMetric.of((List<Object>) initialPlan.get(Protocol.TASK_AMOUNTS))));
+      metrics.addAll(Arrays.asList(LanceMetric.of(Json.list(initialPlan.get(Protocol.TASK_AMOUNTS)))));
     }
     return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
   }
 
   // What the plan says. Tasks tell what they read where LanceColumns runs in executors, which have no other class.
   public synchronized CustomTaskMetric[] reportDriverMetrics() {
-    return LanceMetric.of((List<Object>) plan.get(Protocol.AMOUNTS));
+    return LanceMetric.of(Json.list(plan.get(Protocol.AMOUNTS)));
   }
 
   public Batch toBatch() {
@@ -143,7 +144,7 @@ public final class LanceTaskScan
     Map<String, Object> request = new LinkedHashMap<>(question);
     runtimeFilters.addAll(keys);
     request.put(Protocol.RUNTIME, runtimeFilters);
-    plan = (Map<String, Object>) Bridge.ask(request, null);
+    plan = Json.object(Bridge.ask(request, null));
   }
 
   public Predicate[] pushedPredicates() {
@@ -155,26 +156,26 @@ public final class LanceTaskScan
   }
 
   public synchronized InputPartition[] planInputPartitions() {
-    List<Object> pickled = (List<Object>) plan.get(Protocol.PARTITIONS);
+    List<Object> pickled = Json.list(plan.get(Protocol.PARTITIONS));
     InputPartition[] partitions = new InputPartition[pickled.size()];
     LancePartitions fields = partitionFields();
-    List<Object> values = (List<Object>) plan.get(Protocol.PARTITION_VALUES);
+    List<Object> values = Json.list(plan.get(Protocol.PARTITION_VALUES));
     for (int i = 0; i < partitions.length; i++) {
       byte[] bytes = bytes(pickled.get(i));
-      partitions[i] = fields == null ? new PythonInputPartition(i, bytes) : new Keyed(i, bytes, fields.row((List) values.get(i)));
+      partitions[i] = fields == null ? new PythonInputPartition(i, bytes) : new Keyed(i, bytes, fields.row(Json.list(values.get(i))));
     }
     return partitions;
   }
 
   // The fields if each task reads one partition; null otherwise. A join does not change it.
   private LancePartitions partitionFields() {
-    List<Object> fields = (List<Object>) initialPlan.get(Protocol.PARTITION_FIELDS);
+    List<Object> fields = Json.list(initialPlan.get(Protocol.PARTITION_FIELDS));
     return fields == null || fields.isEmpty() ? null : new LancePartitions(fields);
   }
 
   public Partitioning outputPartitioning() {
     LancePartitions fields = partitionFields();
-    List<Object> values = (List<Object>) initialPlan.get(Protocol.PARTITION_VALUES);
+    List<Object> values = Json.list(initialPlan.get(Protocol.PARTITION_VALUES));
     return fields == null
         ? (Partitioning) new UnknownPartitioning(0)
         : new KeyGroupedPartitioning(fields.transforms(), new HashSet<>(values).size());
@@ -182,6 +183,7 @@ public final class LanceTaskScan
 
   /** Work on one partition of the table. Executors get it without the partition, for which they have no class. */
   public static final class Keyed extends PythonInputPartition implements HasPartitionKey {
+    private static final long serialVersionUID = 1L;
     private final transient InternalRow key;
 
     Keyed(int index, byte[] pickled, InternalRow key) {

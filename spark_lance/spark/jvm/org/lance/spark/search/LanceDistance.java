@@ -51,7 +51,7 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
 
   // Expressions of the two arguments -> expression.
   public Object apply(Object expressions) {
-    scala.collection.immutable.Seq<Expression> arguments = (scala.collection.immutable.Seq<Expression>) expressions;
+    scala.collection.immutable.Seq<Expression> arguments = Seqs.cast((scala.collection.immutable.Seq<?>) expressions);
     if (arguments.size() != 2) {
       throw new IllegalArgumentException(function + " takes two arrays of numbers, not " + arguments.size() + " values");
     }

@@ -77,10 +77,10 @@ public final class LanceLateral {
     StructType schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     Seq<Expression> values = Seqs.empty();
     for (Expression value : ofRow.values()) {
-      values = (Seq<Expression>) values.appended(value);
+      values = Seqs.append(values, value);
     }
     Search search = new Search(answer, new ArrayList<>(ofRow.keySet()));
-    UserDefinedGenerator generator = new UserDefinedGenerator(schema, search, values);
+    UserDefinedGenerator generator = new UserDefinedGenerator(schema, Seqs.function(search), values);
     LogicalPlan row = new OneRowRelation();
     if (mayBeOuter()) {
       row = new Project(Seqs.empty(), Range$.MODULE$.apply(0L, 1L, 1L, 1));
@@ -98,6 +98,7 @@ public final class LanceLateral {
   /** What the generator is to find. It is never called: nothing runs that the planner has not replaced. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Search extends scala.runtime.AbstractFunction1 implements Serializable {
+    private static final long serialVersionUID = 1L;
     final transient Map<String, Object> answer;
     final transient List<String> argumentNames;
 
@@ -125,7 +126,7 @@ public final class LanceLateral {
     Seq<Attribute> columns = Seqs.empty();
     for (Attribute column : Seqs.view(generate.generatorOutput())) {
       if (used.contains((NamedExpression) column)) {
-        columns = (Seq<Attribute>) columns.appended(column);
+        columns = Seqs.append(columns, column);
       }
     }
     return new ProjectExec(((Project) plan).projectList(), node(generate, columns));
@@ -147,7 +148,8 @@ public final class LanceLateral {
     for (int i = 0; i < values.size(); i++) {
       String name = (String) search.argumentNames.get(i);
       Expression value = (Expression) values.apply(i);
-      projectList = (Seq<NamedExpression>) projectList.appended(
+      projectList = Seqs.append(
+          projectList,
           new Alias(value, name, NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty()));
     }
     return new Node(new Node.About(search, childColumns, resultColumns), new PlanLater(new Project(projectList, generate.child())));
@@ -155,6 +157,7 @@ public final class LanceLateral {
 
   /** Finds rows for the values in the last columns of its child's, and puts them behind the child's other columns. */
   public static final class Node extends SparkPlan {
+    private static final long serialVersionUID = 1L;
     private final About info;
     private final SparkPlan child;
 
@@ -199,7 +202,7 @@ public final class LanceLateral {
       subject.put(Protocol.SESSION, session);
       subject.put(Protocol.ROWS, session.internalCreateDataFrame(child.execute(), new StructType(fields), false));
       Bridge.ask(question, subject);
-      return ((Dataset<Row>) subject.get(Protocol.RESULT)).queryExecution().toRdd();
+      return ((Dataset<?>) subject.get(Protocol.RESULT)).queryExecution().toRdd();
     }
 
     // What executors get where a task refers to the nodes below its own, whose columns it asks for: they have no class
@@ -217,7 +220,7 @@ public final class LanceLateral {
     }
 
     public Seq<Attribute> output() {
-      return (Seq<Attribute>) info.childColumns.appendedAll(info.resultColumns);
+      return Seqs.cast((Seq<?>) info.childColumns.appendedAll(info.resultColumns));
     }
 
     public Seq<SparkPlan> children() {

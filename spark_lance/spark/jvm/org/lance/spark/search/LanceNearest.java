@@ -34,20 +34,21 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 import scala.collection.immutable.Seq;
 
-@SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+@SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceNearest extends Rule {
   public LanceNearest() {}
 
   public TreeNode apply(TreeNode plan) {
-    return ((LogicalPlan) plan).transformDown(new Taking());
+    return ((LogicalPlan) plan).transformDown(Seqs.partial(new Taking()));
   }
 
   // Limits over sorted tables, with the tables replaced.
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class Taking extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       return node instanceof GlobalLimit;
@@ -84,7 +85,7 @@ public final class LanceNearest extends Rule {
       DataSourceV2Relation relation = (DataSourceV2Relation) leaf;
       LogicalPlan rows =
           match == null ? null : nearestRows(relation, match, (Number) ((Literal) limit.limitExpr()).value());
-      return rows == null ? null : (LogicalPlan) limit.transformDown(new Replacing(relation, rows));
+      return rows == null ? null : (LogicalPlan) limit.transformDown(Seqs.partial(new Replacing(relation, rows)));
     }
 
     // What a name of a projection stands for.
@@ -121,7 +122,7 @@ public final class LanceNearest extends Rule {
         names.add(((Attribute) attribute).name());
       }
       question.put(Protocol.COLUMNS, names);
-      Map<String, Object> answer = (Map<String, Object>) Bridge.ask(question, null);
+      Map<String, Object> answer = Json.object(Bridge.ask(question, null));
       if (answer == null) {
         return null;
       }
@@ -139,7 +140,7 @@ public final class LanceNearest extends Rule {
     }
   }
 
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class Replacing extends scala.runtime.AbstractPartialFunction {
     private final LogicalPlan oldPlan;
     private final LogicalPlan newPlan;

@@ -59,6 +59,7 @@ import org.apache.spark.unsafe.Platform;
 import org.lance.spark.catalog.LanceSessionCatalog;
 import org.lance.spark.catalog.LanceTableCatalog;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 
@@ -75,7 +76,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
 
   // Expressions of the arguments -> relation.
   public Object apply(Object arguments) {
-    scala.collection.immutable.Seq<Expression> expressions = (scala.collection.immutable.Seq<Expression>) arguments;
+    scala.collection.immutable.Seq<Expression> expressions = Seqs.cast((scala.collection.immutable.Seq<?>) arguments);
     List<Object> values = new ArrayList<>();
     Map<String, Object> named = new HashMap<>();
     // What every row brings: name of the argument -> its value.
@@ -106,7 +107,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     question.put(Protocol.ARGUMENTS, values);
     question.put(Protocol.NAMED, named);
     question.put(Protocol.EACH, new ArrayList<>(ofRow.keySet()));
-    Map<String, Object> answer = (Map<String, Object>) Bridge.ask(question, null);
+    Map<String, Object> answer = Json.object(Bridge.ask(question, null));
     DataSourceV2Relation relation = relation(answer);
     return ofRow.isEmpty() ? relation : (Object) LanceLateral.relation(answer, ofRow, Seqs.<Attribute>cast(relation.output()));
   }
@@ -212,7 +213,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
       return list == null ? null : numbers;
     }
     if (function.startsWith("table_changes") && type instanceof DatetimeType) {
-      scala.Option zone = scala.Option.apply(SQLConf$.MODULE$.get().sessionLocalTimeZone());
+      scala.Option<String> zone = scala.Option.apply(SQLConf$.MODULE$.get().sessionLocalTimeZone());
       Object time = new Cast(expression, DataTypes.StringType, zone).eval(null);
       return time == null ? null : time.toString();
     }
@@ -253,6 +254,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
       return (String) answer.get(Protocol.DISPLAY_NAME);
     }
 
+    @SuppressWarnings("deprecation") // Table declares it without a default in Spark 4.0.
     public StructType schema() {
       return schema;
     }
@@ -282,7 +284,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
 
     public Scan build() {
-      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap((Map<String, String>) table.answer.get(Protocol.ALWAYS));
+      CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(Json.texts(table.answer.get(Protocol.ALWAYS)));
       Scan scan = new PythonTable(Bridge.source(), "lance", readSchema).newScanBuilder(options).build();
       return new Searching(scan, readSchema, table.answer);
     }

@@ -109,7 +109,7 @@ public final class Shim {
   }
 
   /** Recomputes the cache of a table by name at its next use. Spark 4.0 never finds a catalog's table in its cache again. */
-  public static void recacheTable(SparkSession session, List<Object> nameParts) {
+  public static void recacheTable(SparkSession session, List<?> nameParts) {
     Class<?>[] types = {SparkSession.class, scala.collection.immutable.Seq.class, boolean.class};
     Object cache = session.sharedState().cacheManager();
     try {
@@ -271,7 +271,7 @@ public final class Shim {
       return null;
     }
     Method spec = method(plan.getClass(), "tableSpec");
-    return spec == null ? null : (scala.Option<String>) call(invoke(spec, plan), "provider");
+    return spec == null ? null : Seqs.option(call(invoke(spec, plan), "provider"));
   }
 
   /** The SQL of a default. Since Spark 4.1 a class that no source can name has the method. */
@@ -325,7 +325,7 @@ public final class Shim {
   public static Object replaceCriteria(LogicalPlan insert) {
     for (int i = 0; i < insert.productArity(); i++) {
       if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
-        scala.Option<Object> criteria = (scala.Option<Object>) insert.productElement(i);
+        scala.Option<?> criteria = (scala.Option<?>) insert.productElement(i);
         boolean replaces = criteria.isDefined() && isReplaceCriteria(criteria.get());
         return replaces ? criteria.get() : null;
       }
@@ -351,7 +351,7 @@ public final class Shim {
 
   /** The alias of the table in INSERT ... REPLACE ON, an Option. */
   public static scala.Option<String> replaceAlias(Object criteria) {
-    return (scala.Option<String>) call(criteria, "tableAliasOpt");
+    return Seqs.option(call(criteria, "tableAliasOpt"));
   }
 
   // The registry of the session's own catalog: names, places and columns of tables, in memory or in a metastore.
@@ -360,8 +360,8 @@ public final class Shim {
   public static String[] registeredTable(SparkSession session, String database, String name) {
     try {
       CatalogTable table = session.sessionState().catalog().getTableMetadata(identifier(database, name));
-      scala.Option provider = table.provider();
-      scala.Option location = table.storage().locationUri();
+      scala.Option<String> provider = table.provider();
+      scala.Option<URI> location = table.storage().locationUri();
       return new String[] {
         provider.isEmpty() ? null : (String) provider.get(),
         location.isEmpty() ? null : CatalogUtils$.MODULE$.URIToString((URI) location.get()),
@@ -390,16 +390,17 @@ public final class Shim {
    */
   public static void registerTable(
       SparkSession session, String database, String name, String location, String type, String schema, String comment) {
-    scala.Option place = scala.Option.apply(CatalogUtils$.MODULE$.stringToURI(location));
-    Object storage = copyOf(CatalogStorageFormat.empty(), Collections.singletonMap("locationUri", place));
+    Object uri = scala.Option.apply(CatalogUtils$.MODULE$.stringToURI(location));
+    Object storage = copyOf(CatalogStorageFormat.empty(), Collections.singletonMap("locationUri", uri));
     CatalogTableType kind = type.equals("MANAGED") ? CatalogTableType.MANAGED() : CatalogTableType.EXTERNAL();
-    List parts = new ArrayList(Arrays.asList(new Object[] {identifier(database, name), kind, storage, registryColumns(schema)}));
+    List<Object> parts =
+        new ArrayList<>(Arrays.<Object>asList(identifier(database, name), kind, storage, registryColumns(schema)));
     // The other parameters depend on the release.
     int count = CatalogTable.class.getConstructors()[0].getParameterTypes().length;
     while (parts.size() < count) {
       parts.add(call(CatalogTable$.MODULE$, "apply$default$" + (parts.size() + 1)));
     }
-    Map more = new HashMap();
+    Map<String, Object> more = new HashMap<>();
     more.put("provider", scala.Option.apply("lance"));
     more.put("comment", scala.Option.apply(comment));
     Object table = copyOf((scala.Product) construct(CatalogTable.class, parts.toArray()), more);
@@ -436,7 +437,7 @@ public final class Shim {
   }
 
   // A value of a case class with other parts, by name.
-  private static Object copyOf(scala.Product source, Map parts) {
+  private static Object copyOf(scala.Product source, Map<String, Object> parts) {
     Object[] arguments = new Object[source.productArity()];
     for (int i = 0; i < arguments.length; i++) {
       String name = source.productElementName(i);
@@ -544,7 +545,7 @@ public final class Shim {
     throw lacking(object.getClass().getName() + "." + name);
   }
 
-  private static scala.collection.immutable.Seq<?> sequence(List<Object> values) {
+  private static scala.collection.immutable.Seq<?> sequence(List<?> values) {
     return Seqs.copy(values);
   }
 

@@ -78,7 +78,10 @@ public final class WorkerShim {
     Object evaluator = ((MapInBatchEvaluatorFactory) factory.invoke(source, arguments)).createEvaluator();
     // The function takes one column, a struct with the pickled partition.
     Object[] parts = {evaluator, new int[][] {{0}}};
-    return (BasePythonRunner<Iterator<InternalRow>, ColumnarBatch>) runnerConstructor(evaluator.getClass()).newInstance(parts);
+    @SuppressWarnings("unchecked") // A constructor does not tell the types.
+    BasePythonRunner<Iterator<InternalRow>, ColumnarBatch> runner =
+        (BasePythonRunner<Iterator<InternalRow>, ColumnarBatch>) runnerConstructor(evaluator.getClass()).newInstance(parts);
+    return runner;
   }
 
   /** The exception that a call by reflection wraps. */

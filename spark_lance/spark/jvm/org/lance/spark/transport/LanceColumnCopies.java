@@ -29,6 +29,7 @@ public final class LanceColumnCopies {
 
   /** A batch in the place of a row. Its columns are valid until the next is asked for. */
   public static final class Whole extends GenericInternalRow {
+    private static final long serialVersionUID = 1L;
     private final ColumnarBatch batch;
 
     Whole(ColumnarBatch batch) {
@@ -42,7 +43,7 @@ public final class LanceColumnCopies {
   }
 
   /** What a task of a write gets of batches: their rows, or, once this has been run in the driver, the batches. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class Taking implements FlatMapFunction, Runnable, Serializable {
     private static final long serialVersionUID = 1L;
     // Which columns of a batch are wanted, in this order.

@@ -191,6 +191,7 @@ public final class LanceColumns {
       }
     }
 
+    @SuppressWarnings("deprecation") // The method of Spark 4.0.
     public void initMetricsValues(CustomTaskMetric[] metrics) {}
 
     // Spark ends the worker and frees its memory with the task.

@@ -34,8 +34,9 @@ import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.unsafe.types.UTF8String;
 
 public final class LanceFunctions implements UnboundFunction {
-  private static final List NAMES =
-      Arrays.asList((Object[]) new String[] {"bucket", "days", "hours", "lance_version", "months", "truncate", "years"});
+  private static final long serialVersionUID = 1L;
+  private static final List<String> NAMES =
+      Arrays.asList("bucket", "days", "hours", "lance_version", "months", "truncate", "years");
   private static final long DAY = 86400000000L;
   private static final long HOUR = 3600000000L;
 
@@ -47,7 +48,7 @@ public final class LanceFunctions implements UnboundFunction {
     this.version = version;
   }
 
-  public static List names() {
+  public static List<String> names() {
     return NAMES;
   }
 
@@ -102,7 +103,9 @@ public final class LanceFunctions implements UnboundFunction {
   }
 
   /** lance_version(). */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Version implements ScalarFunction {
+    private static final long serialVersionUID = 1L;
     private final String version;
 
     Version(String version) {
@@ -135,7 +138,9 @@ public final class LanceFunctions implements UnboundFunction {
   }
 
   /** A transform of a column of one type. */
+  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Transform implements ScalarFunction {
+    private static final long serialVersionUID = 1L;
     private final String name;
     private final DataType[] inputs;
     private final DataType type;

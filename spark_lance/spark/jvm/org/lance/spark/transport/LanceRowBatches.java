@@ -79,13 +79,14 @@ public final class LanceRowBatches {
       this.mostBytes = bytes > 0 ? Math.min(bytes, MOST_BYTES) : MOST_BYTES;
     }
 
+    @SuppressWarnings("unchecked") // Spark declares the factory without types.
     public DataWriter<InternalRow> createWriter(int partition, long task) {
       return new Writer(sparkFactory.createWriter(partition, task), this);
     }
   }
 
   /** Writes the rows of a task. */
-  @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class Writer implements DataWriter {
     private final DataWriter<InternalRow> sparkWriter;
     private final Factory factory;

@@ -28,6 +28,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.load.Seqs;
 
 public final class LanceNewColumns {
   private LanceNewColumns() {}
@@ -49,7 +50,7 @@ public final class LanceNewColumns {
     question.put(Protocol.ROWS, query.schema().json());
     question.put(Protocol.BY_NAME, command.isByName());
     question.put(Protocol.REPLACES, replaces);
-    LanceTable table = LanceTable.answered(question);
+    LanceTable table = LanceTable.load(question);
     if (table.schema().equals(relation.schema()) || table.schema().equals(((LanceTable) relation.table()).schema())) {
       return write; // as it is, or widened before
     }
@@ -82,7 +83,7 @@ public final class LanceNewColumns {
       if (write.productElementName(i).equals("deleteExpr")) {
         overwrites = part instanceof Literal && Boolean.TRUE.equals(((Literal) part).value());
       } else if (write.productElementName(i).equals("writeOptions")) {
-        Map<String, String> options = scala.jdk.javaapi.CollectionConverters.asJava((scala.collection.Map<String, String>) part);
+        Map<String, String> options = scala.jdk.javaapi.CollectionConverters.asJava(Seqs.<String, String>map(part));
         overwritesSchema = Bridge.isTrue(new CaseInsensitiveStringMap(options).get("overwriteSchema"));
       }
     }

@@ -26,11 +26,13 @@ import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.IntegerType$;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
+@SuppressWarnings("deprecation") // Spark plans micro-batches with WriteToDataSourceV2.
 public final class LanceShardDistribution {
 
   private LanceShardDistribution() {}
@@ -68,7 +70,7 @@ public final class LanceShardDistribution {
       return new Literal(Integer.valueOf(0), DataTypes.IntegerType);
     }
     Expression column = (Expression) query.output().apply(((Number) route.get(Protocol.COLUMN)).intValue());
-    List<Object> values = (List<Object>) route.get(Protocol.VALUES);
+    List<Object> values = Json.list(route.get(Protocol.VALUES));
     if (values.isEmpty()) {
       return column;
     }

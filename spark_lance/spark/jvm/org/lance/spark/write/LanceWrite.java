@@ -41,6 +41,7 @@ import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.scan.LanceScan;
 import org.lance.spark.shim.Callers;
@@ -216,7 +217,7 @@ public final class LanceWrite {
       Map<String, Object> question = question(Protocol.PLAN_WRITE);
       question.put(Protocol.STREAMS, streams);
       question.put(Protocol.BATCHES, batches);
-      return (Map<String, Object>) Bridge.ask(question, null);
+      return Json.object(Bridge.ask(question, null));
     }
 
     // Spark's own factory of the tasks' writers, for the plan; `schema` is that of the rows that they get.
@@ -318,8 +319,8 @@ public final class LanceWrite {
       Map<String, Object> question = write.question(Protocol.PLAN_UPSERTS);
       question.put(Protocol.EPOCH, epoch);
       question.put(Protocol.PARTITIONS, ((SQLConf) SQLConf$.MODULE$.get()).numShufflePartitions());
-      plan = (Map<String, Object>) Bridge.ask(question, null);
-      return plan == null ? null : (Map<String, Object>) plan.get(Protocol.ROUTE);
+      plan = Json.object(Bridge.ask(question, null));
+      return plan == null ? null : Json.object(plan.get(Protocol.ROUTE));
     }
 
     // Forgets the plan, so that the write is planned again, for rows that are sent anyhow.

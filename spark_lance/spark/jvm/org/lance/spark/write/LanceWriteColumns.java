@@ -64,6 +64,7 @@ public final class LanceWriteColumns {
 
   /** Hands on what its child has: as batches of columns, if the write takes them. */
   public static final class Node extends SparkPlan {
+    private static final long serialVersionUID = 1L;
     private final Object write;
     private final SparkPlan child;
 
@@ -72,6 +73,7 @@ public final class LanceWriteColumns {
       this.child = child;
     }
 
+    @SuppressWarnings("unchecked") // Batches are in the places of rows.
     public RDD<InternalRow> doExecute() {
       SparkPlan below = child instanceof WholeStageCodegenExec ? ((WholeStageCodegenExec) child).child() : child;
       Seq<? extends NamedExpression> columns = below.output();

@@ -64,6 +64,7 @@ import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.lance.spark.load.Bridge;
+import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 import org.lance.spark.rowlevel.LanceLocalRows;
@@ -163,6 +164,7 @@ public final class LanceWriteRows {
   }
 
   // Whether the rows are objects that Python has pickled for the driver, as for a DataFrame that is made of a list.
+  @SuppressWarnings("unchecked") // Spark does not declare the types of dependencies and partitions.
   private static boolean isPickled(RDD<InternalRow> rdd, long bytes) {
     while (rdd instanceof MapPartitionsRDD && rdd.dependencies().size() == 1) {
       rdd = ((Dependency<InternalRow>) rdd.dependencies().apply(0)).rdd();
@@ -209,6 +211,7 @@ public final class LanceWriteRows {
 
   /** Writes rows in the driver, and leaves to tasks what turns out to be more. */
   public static final class Command extends V2CommandExec {
+    private static final long serialVersionUID = 1L;
     // Spark's own node for the write.
     private final SparkPlan sparkWrite;
     private final SparkPlan rows;
@@ -230,11 +233,11 @@ public final class LanceWriteRows {
     public Seq<InternalRow> run() {
       LanceWrite.Planned write = (LanceWrite.Planned) ((V2ExistingTableWriteExec) sparkWrite).write();
       String stream = stream(write.info().schema());
-      Map<String, Number> answer = null;
+      Map<String, Object> answer = null;
       if (stream != null) {
         Map<String, Object> question = write.question(Protocol.WRITE_ROWS);
         question.put(Protocol.ARROW, stream);
-        answer = (Map<String, Number>) Bridge.ask(question, null);
+        answer = Json.object(Bridge.ask(question, null));
       }
       if (answer == null) {
         return ((V2CommandExec) sparkWrite.withNewChildren(Seqs.of(clustered == null ? rows : clustered))).run();
@@ -282,7 +285,7 @@ public final class LanceWriteRows {
 
     public Seq<SparkPlan> children() {
       Seq<SparkPlan> children = Seqs.of(rows);
-      return clustered == null ? children : (Seq<SparkPlan>) children.appended(clustered);
+      return clustered == null ? children : Seqs.append(children, clustered);
     }
 
     public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {

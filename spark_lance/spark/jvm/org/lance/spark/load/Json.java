@@ -1,0 +1,41 @@
+// Parts of JSON documents by their types.
+//
+// Compiled in the driver by Janino.
+
+package org.lance.spark.load;
+
+import java.util.List;
+import java.util.Map;
+
+/** Parts of requests and answers (spark/sql/protocol.py), which Jackson reads as Object. The protocol tells their types. */
+@SuppressWarnings("unchecked") // Types of members exist for the compiler only; Protocol has them.
+public final class Json {
+  private Json() {}
+
+  public static Map<String, Object> object(Object value) {
+    return (Map<String, Object>) value;
+  }
+
+  /** An object whose values are texts, such as options and properties. */
+  public static Map<String, String> texts(Object value) {
+    return (Map<String, String>) value;
+  }
+
+  public static List<Object> list(Object value) {
+    return (List<Object>) value;
+  }
+
+  public static List<Map<String, Object>> objects(Object value) {
+    return (List<Map<String, Object>>) value;
+  }
+
+  /** A list of lists, such as rows. */
+  public static List<List<Object>> lists(Object value) {
+    return (List<List<Object>>) value;
+  }
+
+  /** A list of texts. */
+  public static List<String> names(Object value) {
+    return (List<String>) value;
+  }
+}
