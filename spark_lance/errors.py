@@ -10,6 +10,8 @@ about it; secrets that a message quotes are hidden (`redaction.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import ClassVar
 
 from spark_lance.redaction import redacted
@@ -396,3 +398,10 @@ class JavaNotFoundError(LanceError, RuntimeError):
 
 class WorkerPythonError(LanceError, RuntimeError):
     """The Python of Spark's workers cannot run this package: set PYSPARK_PYTHON to the driver's."""
+
+
+def suggestion(name: object, names: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the name that is most like a misspelt one, or nothing."""
+    by_lower = {each.lower(): each for each in names}
+    near = get_close_matches(str(name).lower(), by_lower, 1)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.operations import Index
-from spark_lance.errors import IndexNotFoundError, OptionError, OptionTypeError, UnsupportedFormatError
+from spark_lance.errors import (
+    IndexNotFoundError,
+    OptionError,
+    OptionTypeError,
+    UnsupportedFormatError,
+    suggestion,
+)
 from spark_lance.index.base.columns import leaf_field
 from spark_lance.index.base.entries import check_name, segments_of
 from spark_lance.index.scalar.create import (
@@ -60,7 +66,9 @@ def drop_index(snapshot: Snapshot, name: str) -> Manifest:
     removed = [entry for entry in snapshot.manifest.indices if entry.name == name]
     if not removed:
         names = sorted({e.name for e in snapshot.manifest.indices if not e.name.startswith(_SYSTEM_PREFIX)})
-        raise IndexNotFoundError(f"index not found: {name!r}; there is {', '.join(names) or 'none'}")
+        raise IndexNotFoundError(
+            f"index not found: {name!r}; there is {', '.join(names) or 'none'}{suggestion(name, names)}"
+        )
     operation = create_index_message(removed=removed)
     return commit_operation(snapshot.table, operation, read_version=snapshot.version)
 

@@ -18,7 +18,7 @@ from typing import Union
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.errors import ExpressionError
+from spark_lance.errors import ExpressionError, suggestion
 from spark_lance.expressions.functions import FUNCTIONS
 from spark_lance.expressions.geo_functions import extension_of
 from spark_lance.expressions.values import Value, as_column, cast, is_typed, plain, try_cast
@@ -137,6 +137,12 @@ def _with_extension(node: Expression, schema: pa.Schema) -> Expression:
     return Call("geometry", (node, Literal(extension))) if extension else node
 
 
+# Columns of every table that error messages leave out of lists.
+_SYSTEM_COLUMNS = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_fragid", "_row_created_at_version", "_row_last_updated_at_version"}
+)
+
+
 def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
     names = list(schema.names)
     kind: pa.DataType | None = None
@@ -147,8 +153,11 @@ def _find(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
             alike = [other for other in names if other.lower() == step.lower()]
             if len(alike) != 1:
                 where = f" in {'.'.join(columns)}" if columns else ""
-                problem = f"the names {', '.join(alike)} fit" if alike else f"there are {', '.join(names)}"
-                raise ExpressionError(f"there is no column {step!r}{where}: {problem}")
+                choices = [other for other in names if other not in _SYSTEM_COLUMNS]
+                problem = f"the names {', '.join(alike)} fit" if alike else f"there are {', '.join(choices)}"
+                raise ExpressionError(
+                    f"there is no column {step!r}{where}: {problem}{suggestion(step, names)}"
+                )
             name = alike[0]
         kind = schema.field(name).type if kind is None else kind.field(name).type
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []

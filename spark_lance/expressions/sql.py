@@ -27,7 +27,7 @@ from sqlglot import exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError
 
-from spark_lance.errors import ExpressionError
+from spark_lance.errors import ExpressionError, suggestion
 from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal
 from spark_lance.expressions.functions import FUNCTIONS
 from spark_lance.expressions.values import parse_moment
@@ -303,7 +303,9 @@ def _function(node: Any) -> Expression:
     if name == "arrow_cast":
         return _arrow_cast(node.expressions)
     if name not in FUNCTIONS or name in _INTERNAL:
-        raise ExpressionError(f"the function {name} is not supported")
+        raise ExpressionError(
+            f"the function {name} is not supported{suggestion(name, FUNCTIONS.keys() - _INTERNAL)}"
+        )
     children = node.expressions if isinstance(node, exp.Anonymous) else _children(node)
     return _call(name, [_convert(child) for child in children])
 

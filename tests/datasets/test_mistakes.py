@@ -13,6 +13,7 @@ import pytest
 
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import LanceError, OptionTypeError, TableNotFoundError
+from spark_lance.table.metadata import metadata_table
 
 ROWS = pa.table({"id": range(10), "s": list("abcdefghij")})
 
@@ -57,7 +58,7 @@ def test_mistakes_of_arguments(tmp_path: Path) -> None:
     any_table: Any = table
     assert told(lambda: table.checkout_version("nope")).endswith("does not exist; the table has none")
     table.tags.create("checked", 1)
-    assert told(lambda: table.tags.delete("check")).endswith("there are: checked")
+    assert told(lambda: table.tags.delete("check")).endswith("there are: checked; did you mean 'checked'?")
     assert told(lambda: any_table.delete(None)).startswith("delete needs a condition, not None")
     assert told(lambda: any_table.get_fragments()[0].delete(None)).startswith("delete needs a condition")
     assert table.checkout_version(table.latest_version).count_rows() == 10
@@ -125,3 +126,87 @@ def test_lists_that_are_none(tmp_path: Path) -> None:
 def test_queries_without_rows(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     assert "gives no rows" in told(lambda: write_dataset(ROWS, tmp_path / "t").sql(""))
+
+
+# Each line is a mistake, as a user makes it, and the essential part of the message.
+MISTAKES = [
+    ("ds.to_table(columns=['ordr_id'])", "has order_id, customer, address, v; did you mean 'order_id'?"),
+    ("ds.to_table(columns=['address.cty'])", "'address' has city, zip; did you mean 'city'?"),
+    ("ds.to_table(filter='ordr_id = 1')", "customer, address, v; did you mean 'order_id'?"),
+    ("ds.to_table(filter='address.cty = 1')", "'cty' in address: there are city, zip; did you mean 'city'?"),
+    ("ds.to_table(filter='order_id = ')", "something is missing at '=', line 1, column 10"),
+    ("ds.to_table(filter='lowr(customer) = 1')", "the function lowr is not supported; did you mean 'lower'?"),
+    ("ds.to_table(order_by=['ordr_id'])", "did you mean 'order_id'?"),
+    ("ds.to_table(column=['order_id'])", "did you mean columns?"),
+    ("ds.to_table(limit=-1)", "Limit must be non-negative, not -1"),
+    ("ds.to_table(offset=-2)", "Offset must be non-negative, not -2"),
+    ("ds.head(-1)", "Limit must be non-negative, not -1"),
+    ("ds.count_rows('ordr_id > 1')", "did you mean 'order_id'?"),
+    ("ds.delete('ordr_id = 1')", "did you mean 'order_id'?"),
+    ("ds.update({'custmer': '1'})", "did you mean 'customer'?"),
+    ("ds.update({'customer': 'ordr_id'})", "Values are SQL: write a text in quotes"),
+    ("ds.to_table(nearest={'column': 'vv', 'q': [0.0] * 4, 'k': 1})", "no column 'vv'"),
+    ("ds.to_table(nearest={'column': 'v', 'q': [0.0] * 3, 'k': 1})", "the query has 3 values"),
+    ("ds.to_table(nearest={'column': 'v', 'q': [0.0] * 4, 'nprobe': 1})", "did you mean 'nprobes'?"),
+    ("ds.to_table(nearest={'column': 'v', 'q': [0.0] * 4, 'metric': 'cosin'})", "did you mean 'cosine'?"),
+    ("ds.to_table(full_text_query='x')", "create_scalar_index(column, 'INVERTED')"),
+    ("dataset(path, version=99)", "version 99 of PATH does not exist"),
+    ("dataset(path, version='cheked')", "there are: checked; did you mean 'checked'?"),
+    ("dataset(path, asof='yesterday')", "write it as 2026-01-31 12:00:00"),
+    ("dataset(path + 's')", "did you mean PATH?"),
+    ("ds.checkout_version('cheked')", "did you mean 'checked'?"),
+    ("ds.tags.delete('cheked')", "did you mean 'checked'?"),
+    ("ds.tags.create('checked')", "tag 'checked' exists already: update or delete it"),
+    ("ds.create_branch('audit')", "branch 'audit' of PATH exists already"),
+    ("ds.branches.delete('audt')", "there are: main, audit; did you mean 'audit'?"),
+    ("ds.create_scalar_index('ordr_id', 'BTREE')", "did you mean 'order_id'?"),
+    ("ds.create_scalar_index('order_id', 'BTRE')", "use one of BTREE, BITMAP, LABEL_LIST, NGRAM"),
+    ("ds.create_scalar_index('order_id', 'btre')", "did you mean 'BTREE'?"),
+    ("ds.create_scalar_index('customer', 'INVERTED', language='Englsh')", "did you mean 'English'?"),
+    ("ds.create_index('v', 'IVF_PG')", "use one of IVF_FLAT, IVF_PQ"),
+    ("ds.create_index('v', 'IVF_FLAT', metric='cosin')", "did you mean 'cosine'?"),
+    ("ds.create_index('customer', 'IVF_FLAT')", "a column of type string cannot have a vector index"),
+    ("ds.drop_index('order_idx')", "there is order_id_idx; did you mean 'order_id_idx'?"),
+    ("ds.drop_columns(['custmer'])", "did you mean 'customer'?"),
+    ("ds.alter_columns({'path': 'custmer', 'name': 'c'})", "did you mean 'customer'?"),
+    ("ds.add_columns({'x': 'ordr_id + 1'})", "did you mean 'order_id'?"),
+    ("ds.optimize.compact_files(target_rows=5)", "there are target_rows_per_fragment"),
+    ("ds.optimize.compact_files(batchsize=5)", "did you mean 'batch_size'?"),
+    ("ds.cleanup_old_versions(older_than=3)", "as in timedelta(days=14), not 3"),
+    ("ds.take([99])", "row positions must be within 0 and 19"),
+    ("ds.take_blobs('v', [0])", "is not a blob column"),
+    ("write_dataset(rows, path)", "use mode append or overwrite"),
+    ("write_dataset(rows, path, mode='apend')", "use one of create, append, overwrite"),
+    ("write_dataset(pa.table({'ordr_id': [1]}), path, mode='append')", "leave it out, or add it first"),
+    ("write_dataset(pa.table({'order_id': ['x']}), path, mode='append')", "cast it to int64"),
+    ("write_dataset(rows, path + '2', data_storage_version='9.9')", "use one of 2.0, 2.1, 2.2"),
+    ("write_dataset(rows, path + '3', max_rows_per_file=0)", "must be at least 1"),
+    ("metadata_table('histry')", "use one of versions, history"),
+    ("metadata_table('snapshot')", "did you mean 'snapshots'?"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def names_of_mistakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = str(tmp_path_factory.mktemp("mistakes") / "orders")
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([0.0] * 80, pa.float32()), 4)
+    address = [{"city": "x", "zip": 1}] * 20
+    rows = pa.table({"order_id": range(20), "customer": ["a"] * 20, "address": address, "v": vectors})
+    ds = write_dataset(rows, path)
+    ds.tags.create("checked")
+    ds.create_branch("audit")
+    ds = dataset(path).create_scalar_index("order_id", "BTREE")
+    return {
+        "ds": ds, "rows": rows, "path": path, "pa": pa, "dataset": dataset, "write_dataset": write_dataset,
+        "metadata_table": metadata_table,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("mistake", "part"), MISTAKES, ids=[line[0] for line in MISTAKES])
+def test_messages_of_mistakes(mistake: str, part: str, names_of_mistakes: dict[str, Any]) -> None:
+    with pytest.raises(LanceError) as error:
+        eval(mistake, names_of_mistakes)
+    message = str(error.value).replace(names_of_mistakes["path"], "PATH")
+    assert part in message
+    assert "_rowid" not in message
+    assert "\n" not in message

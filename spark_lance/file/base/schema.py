@@ -18,7 +18,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError
+from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError, suggestion
 from spark_lance.file.base.extensions import EXTENSION_METADATA, EXTENSION_NAME, extension_metadata
 from spark_lance.file.base.logical import (
     LIST_TYPES,
@@ -372,8 +372,10 @@ class Schema:
         for candidate in self.fields:
             if candidate.name == name:
                 return candidate
-        names = ", ".join(field.name for field in self.fields)
-        raise ColumnNotFoundError(f"no column {name!r}; the table has {names}")
+        names = [field.name for field in self.fields]
+        raise ColumnNotFoundError(
+            f"no column {name!r}; the table has {', '.join(names)}{suggestion(name, names)}"
+        )
 
     def find(self, path: str, *, only_structs: bool = False) -> tuple[Field, ...]:
         """Return the field that a path with dots names, after the fields that it is in.
@@ -397,6 +399,7 @@ class Schema:
             if step not in children:
                 raise ColumnNotFoundError(
                     f"there is no field {path!r}: {here.name!r} has {', '.join(children) or 'no fields'}"
+                    f"{suggestion(step, children)}"
                 )
             result.append(children[step])
         return tuple(result)

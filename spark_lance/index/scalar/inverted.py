@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.numpy_types import Ints
-from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.errors import OptionError, UnsupportedFormatError, suggestion
 from spark_lance.file.base.schema import Field
 from spark_lance.index.base.building import Rows, SegmentTarget
 from spark_lance.index.base.entries import Segment
@@ -297,7 +297,10 @@ def _tokenizer(options: Mapping[str, Any]) -> Tokenizer:
         renamed["own_stops"] = tuple(renamed["own_stops"] or ())
     assert set(renamed) <= {field.name for field in fields(Tokenizer)}
     if renamed.get("language", "English") not in LANGUAGES:
-        raise OptionError(f"there is no language {renamed['language']!r}; there are {', '.join(LANGUAGES)}")
+        raise OptionError(
+            f"there is no language {renamed['language']!r}; there are {', '.join(LANGUAGES)}"
+            f"{suggestion(renamed['language'], LANGUAGES)}"
+        )
     try:
         return Tokenizer(**renamed)
     except UnsupportedFormatError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_lance.errors import IndexKindError
+from spark_lance.errors import IndexKindError, suggestion
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.bitmap import Bitmap
 from spark_lance.index.scalar.bloom import BloomFilter
@@ -34,5 +34,8 @@ def scalar_kind(name: str) -> type[ScalarIndex]:
     plain = _ALIASES.get(name.upper().replace("_", ""), name.upper())
     kind = SCALAR_INDICES.get(plain)
     if kind is None:
-        raise IndexKindError(f"there is no scalar index {name!r}: use one of {', '.join(SCALAR_INDICES)}")
+        raise IndexKindError(
+            f"there is no scalar index {name!r}: use one of {', '.join(SCALAR_INDICES)}"
+            f"{suggestion(name, SCALAR_INDICES)}"
+        )
     return kind

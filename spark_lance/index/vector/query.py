@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_lance.errors import OptionError, OptionTypeError
+from spark_lance.errors import OptionError, OptionTypeError, suggestion
 from spark_lance.index.vector.base.metrics import Metric, Vectors, metric_named
 from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind
 
@@ -80,6 +80,7 @@ class VectorQuery:
         if unknown:
             raise OptionError(
                 f"unknown keys of nearest: {', '.join(unknown)}; there are {', '.join(sorted(_KEYS))}"
+                f"{suggestion(unknown[0], _KEYS)}"
             )
         missing = [key for key in ("column", "q") if nearest.get(key) is None]
         if missing:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, suggestion
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bitmaps import covered_fragments
@@ -87,7 +87,10 @@ def read_options(config: Mapping[str, str], overrides: Mapping[str, Any]) -> Com
     """
     kinds = {option.name: str(option.type) for option in fields(CompactionOptions)}
     if unknown := sorted(overrides.keys() - kinds.keys()):
-        raise OptionError(f"compaction has no option {unknown[0]!r}; there are {', '.join(kinds)}")
+        raise OptionError(
+            f"compaction has no option {unknown[0]!r}; there are {', '.join(kinds)}"
+            f"{suggestion(unknown[0], kinds)}"
+        )
     values: dict[str, Any] = {}
     for name, kind in kinds.items():
         text = config.get(CONFIG_PREFIX + name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, suggestion
 from spark_lance.table.metadata.columns import MetadataTable
 from spark_lance.table.metadata.contents import CONFIG, FILES, FRAGMENTS, SCHEMA
 from spark_lance.table.metadata.iceberg import ICEBERG_TABLES
@@ -36,5 +36,8 @@ def metadata_table(name: str) -> MetadataTable:
     """
     table = METADATA_TABLES.get(name.strip().lower())
     if table is None:
-        raise OptionError(f"metadata table {name!r} does not exist; use one of {', '.join(METADATA_TABLES)}")
+        raise OptionError(
+            f"metadata table {name!r} does not exist; use one of {', '.join(METADATA_TABLES)}"
+            f"{suggestion(name, METADATA_TABLES)}"
+        )
     return table

@@ -27,6 +27,7 @@ from spark_lance.errors import (
     BranchNotFoundError,
     FormatError,
     OptionError,
+    suggestion,
 )
 from spark_lance.io.store import Store, join
 from spark_lance.table.format.paths import (
@@ -254,6 +255,7 @@ class Branches:
         more = f" and {len(there) - _TOLD} more" if len(there) > _TOLD else ""
         return BranchNotFoundError(
             f"branch {branch!r} of {self.main} does not exist; there are: {names}{more}"
+            f"{suggestion(branch, ('main', *there))}"
         )
 
 

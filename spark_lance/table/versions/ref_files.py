@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from spark_lance.errors import FormatError, OptionError, TagNotFoundError
+from spark_lance.errors import FormatError, OptionError, TagNotFoundError, suggestion
 from spark_lance.io.store import Store, join
 from spark_lance.io.stored_names import check_path
 
@@ -147,7 +147,7 @@ def no_tag(store: Store, main: str, tag: str) -> TagNotFoundError:
     names = sorted(name.removesuffix(".json") for name in store.list(join(main, TAGS_DIR)))
     more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
     choices = f"there are: {', '.join(names[:_TOLD])}{more}" if names else "the table has none"
-    return TagNotFoundError(f"tag {tag!r} of {main} does not exist; {choices}")
+    return TagNotFoundError(f"tag {tag!r} of {main} does not exist; {choices}{suggestion(tag, names)}")
 
 
 def list_tags(store: Store, main: str) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from spark_lance.errors import OptionError
+from spark_lance.errors import OptionError, suggestion
 
 Metric = Literal["l2", "cosine", "dot", "hamming"]
 METRICS: tuple[str, ...] = get_args(Metric)
@@ -35,7 +35,9 @@ def metric_named(name: str) -> Metric:
     """
     folded = _ALIASES.get(name.lower(), name.lower())
     if folded not in METRICS:
-        raise OptionError(f"there is no metric {name!r}: use one of {', '.join(METRICS)}")
+        raise OptionError(
+            f"there is no metric {name!r}: use one of {', '.join(METRICS)}{suggestion(name, METRICS)}"
+        )
     return cast("Metric", folded)
 
 
