@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
@@ -38,7 +39,7 @@ from spark_lance.file.base.metadata import (
 )
 from spark_lance.file.base.pages import PAGE_FORMATS, FieldReader, RowReader
 from spark_lance.file.base.schema import Field, Schema, owned_columns
-from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.source import PageSource, Plan
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.v0_1.file_reader import LegacyFileReader
 from spark_lance.io.cache import CACHE, CacheSection
@@ -100,6 +101,7 @@ class FileReader:
         columns: field id -> column number, as the manifest's DataFile says. Without it the file's own
             schema decides.
         source: the file's bytes, if they are at hand.
+        immutable: whether no other content ever has this path, see `PageSource`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -115,9 +117,10 @@ class FileReader:
         size: int | None = None,
         columns: Mapping[int, int] | None = None,
         source: PageSource | None = None,
+        immutable: bool = False,
     ) -> None:
         self.path = path
-        self.source = source or PageSource(store, path, size or store.size(path))
+        self.source = source or PageSource(store, path, size or store.size(path), immutable)
         self._columns = columns
         self._parsed: dict[int, ColumnMetadata] = {}
         try:
@@ -128,7 +131,7 @@ class FileReader:
     def _open(self) -> None:
         size = self.source.size
         tail_start = max(0, size - _TAIL)
-        tail = self.source.get(tail_start, size - tail_start)
+        tail = self.source.tail(size - tail_start)
         self._footer = footer = Footer.parse(tail.slice(max(0, tail.size - FOOTER_SIZE)).to_pybytes())
         self.version = FileVersion.from_footer(footer.major, footer.minor)
         if self.version is FileVersion.V0_1:
@@ -157,8 +160,7 @@ class FileReader:
         """Read what lies between the beginning of the metadata and the tail, unless that is much."""
         missing = self._tail_start - start
         if 0 < missing <= _MAX_METADATA and not self.source.is_mapped:
-            front = self.source.get(start, missing)
-            self._tail, self._tail_start = pa.py_buffer(b"".join([front, self._tail])), start
+            self._tail, self._tail_start = self.source.tail(self.source.size - start), start
 
     def _bytes(self, offset: int, size: int) -> bytes:
         """Return metadata bytes, from the tail that was read when opening if they are in it."""
@@ -264,8 +266,21 @@ class FileReader:
 
     def prefetch(self, readers: Iterable[FieldReader], start: int, stop: int) -> None:
         """Fetch in few requests what the readers will need for rows [start, stop)."""
+        if self.source.is_mapped:
+            return
         self.source.release()
-        self.source.prefetch([r for reader in readers for r in reader.ranges(start, stop)])
+        with suppress(FormatError, UnsupportedFormatError):  # decoding raises it, and says where it is
+            self.source.prefetch_in_steps([_read_plan(reader, start, stop) for reader in readers])
+
+    def prefetch_rows(self, readers: Iterable[FieldReader], rows: npt.NDArray[np.int64]) -> None:
+        """Fetch in few requests what the readers will need for some rows, by ascending number."""
+        if self.source.is_mapped:
+            return
+        self.source.release()
+        with suppress(FormatError, UnsupportedFormatError):
+            self.source.prefetch_in_steps(
+                [reader.plan_take(rows) for reader in readers if isinstance(reader, RowReader)]
+            )
 
     def stored_bytes(self, field: Field) -> int:
         """Return how many bytes the pages of a field and of the fields below it take in the file."""
@@ -291,6 +306,12 @@ class FileReader:
         ]
         self.source.release()
         return pa.Table.from_arrays(arrays, schema=pa.schema([field.arrow_field() for field in chosen]))
+
+
+def _read_plan(reader: FieldReader, start: int, stop: int) -> Plan:
+    if isinstance(reader, RowReader):
+        return reader.plan_read(start, stop)
+    return iter([reader.ranges(start, stop)])
 
 
 def read_field(reader: FieldReader, field: Field, path: str, start: int, stop: int) -> pa.ChunkedArray:
@@ -356,6 +377,9 @@ class DataFileReader(Protocol):
     def prefetch(self, readers: Iterable[FieldReader], start: int, stop: int) -> None:
         """Fetch in few requests what the readers will need for rows [start, stop)."""
 
+    def prefetch_rows(self, readers: Iterable[FieldReader], rows: npt.NDArray[np.int64]) -> None:
+        """Fetch in few requests what the readers will need for some rows, by ascending number."""
+
     def stored_bytes(self, field: Field) -> int:
         """Return how many bytes a field takes in the file, exactly or about."""
 
@@ -367,6 +391,7 @@ def open_file(
     version: FileVersion | None = None,
     size: int | None = None,
     columns: Mapping[int, int] | None = None,
+    immutable: bool = False,
 ) -> DataFileReader:
     """Open a data file.
 
@@ -375,6 +400,7 @@ def open_file(
         version: the file's version if the manifest tells; otherwise it is read from the file.
         size: its length in bytes if known.
         columns: field id -> column number, as the manifest's DataFile says; of legacy files the ids count.
+        immutable: whether no other content ever has this path; then the process caches the end of the file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -386,7 +412,7 @@ def open_file(
         version = _read_version(store, path, length)
     if version is FileVersion.V0_1:
         return LegacyFileReader(store, path, size=length, field_ids=columns or ())
-    return FileReader(store, path, size=length, columns=columns)
+    return FileReader(store, path, size=length, columns=columns, immutable=immutable)
 
 
 def _read_version(store: Store, path: str, size: int) -> FileVersion:

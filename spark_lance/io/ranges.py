@@ -11,8 +11,12 @@ import pyarrow as pa
 from spark_lance.errors import StoreError
 from spark_lance.io.counters import count_read
 
-# On an object store a request costs about as much as moving this many bytes.
-_MAX_GAP = 1 << 18
+# On an object store a request costs about as much as moving this many bytes: its latency times the bandwidth
+# of a connection.
+REQUEST_BYTES = 1 << 20
+# If joining ranges reads more than this many unwanted bytes, only nearer ranges are joined.
+_MAX_WASTE = 32 << 20
+_SMALL_GAP = 1 << 16
 _MAX_REQUEST = 8 << 20
 _PARALLEL_REQUESTS = 16
 
@@ -52,6 +56,19 @@ def coalesce(ranges: Sequence[tuple[int, int]], max_gap: int, max_size: int) -> 
     return requests
 
 
+def plan_requests(ranges: Sequence[tuple[int, int]]) -> list[Request]:
+    """Return the requests that read (offset, size) ranges of an object, in the order of the object.
+
+    A gap is read with its neighbours if this costs less than a request.
+    """
+    requests = coalesce(ranges, REQUEST_BYTES, _MAX_REQUEST)
+    wanted = sum(size for _, size in ranges)
+    waste = sum(request.size for request in requests) - wanted
+    if waste > max(_MAX_WASTE, wanted):
+        requests = coalesce(ranges, _SMALL_GAP, _MAX_REQUEST)
+    return requests
+
+
 def fetch_joined(
     path: str, ranges: Sequence[tuple[int, int]], fetch: Callable[[int, int], bytes]
 ) -> list[pa.Buffer]:
@@ -67,7 +84,7 @@ def fetch_joined(
     Raises:
         StoreError: the object ends before a range does.
     """
-    requests = coalesce(ranges, _MAX_GAP, _MAX_REQUEST)
+    requests = plan_requests(ranges)
     count_read(sum(size for _, size in ranges), len(ranges), len(requests))
 
     def block(request: Request) -> pa.Buffer:

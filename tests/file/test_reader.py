@@ -91,6 +91,7 @@ def test_two_columns_of_two_thousand_take_three_requests(tmp_path: Path) -> None
 
 def test_metadata_that_is_too_long_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_lance.file.reader._MAX_METADATA", 1000)
+    monkeypatch.setattr("spark_lance.io.ranges.REQUEST_BYTES", 1000)
     table = pa.table({f"column {i}": pa.array([i, i + 1]) for i in range(2000)})
     path = write(tmp_path / "f.lance", table)
     store = CountingStore.around(MemoryStore())

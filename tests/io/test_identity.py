@@ -18,6 +18,7 @@ from fsspec.registry import _registry
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.io import cloud as cloud_stores
 from spark_lance.io import store as store_module
+from spark_lance.io.cache import CACHE
 from spark_lance.io.identity import identity_of
 from spark_lance.io.store import STORES, open_store
 from spark_lance.table.reading import scan_task
@@ -99,6 +100,7 @@ def test_an_index_that_one_user_has_read_is_read_again_for_another(kind: str) ->
         made.create_index(column, name, **settings)
     else:
         made.create_scalar_index(column, name, **settings)
+    CACHE.clear()
     CountedStore.reads.clear()
     answers = [ask(dataset(uri, storage_options=owner)) for owner in (A, B)]
     assert answers[0] == answers[1] > 0

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_lance.file.base.metadata import ARRAY_ENCODING_URL, PAGE_LAYOUT_URL, ColumnMetadata, EncodedPage
 from spark_lance.file.base.schema import Field
-from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.source import PageSource, Plan
 from spark_lance.file.base.version import FileVersion
 
 
@@ -42,6 +42,14 @@ class RowReader(Protocol):
 
     def take(self, rows: npt.NDArray[np.int64]) -> pa.ChunkedArray:
         """Return rows by ascending number, without repeats; raises as `FieldReader.read`."""
+
+    def plan_read(self, start: int, stop: int) -> Plan:
+        """Return the byte ranges that `read` needs, step by step; raises as `FieldReader.read`."""
+        ...
+
+    def plan_take(self, rows: npt.NDArray[np.int64]) -> Plan:
+        """Return the byte ranges that `take` needs, step by step; raises as `FieldReader.read`."""
+        ...
 
     def lies_flat(self) -> bool:
         """Tell whether reads are slices of the file, without a copy."""

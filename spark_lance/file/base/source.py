@@ -1,15 +1,17 @@
 """The bytes of one open data file, by (offset, size).
 
-A window of rows is read in two steps: all byte ranges that the columns say they need are fetched in one
-coalesced request (`prefetch`), then decoded from memory (`get`). Local files are memory mapped, so there
-`get` is a slice and `prefetch` does nothing.
+Rows are read in two steps: all byte ranges that the columns say they need are fetched in few requests
+(`prefetch`, `prefetch_in_steps`), then decoded from memory (`get`). Local files are memory mapped, so there
+`get` is a slice and nothing is fetched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,23 +19,40 @@ import pyarrow as pa
 
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.counters import count_read
+from spark_lance.io.ranges import plan_requests
 from spark_lance.io.store import Store
 
 Bytes = npt.NDArray[np.uint8]
+# The (offset, size) byte ranges that a read needs, step by step: the ranges of one step are in memory before
+# the next step is computed.
+Plan: TypeAlias = Iterator[Sequence[tuple[int, int]]]
 
 _EMPTY = pa.py_buffer(b"")
+# The ends of immutable files that were opened before.
+_TAILS: CacheSection[pa.Buffer] = CacheSection("file tails", CACHE, share=1 / 16, counted=False)
 
 
 class PageSource:
-    """Reads byte ranges of the object at `path`, which is `size` bytes long."""
+    """Reads byte ranges of the object at `path`, which is `size` bytes long.
 
-    def __init__(self, store: Store, path: str, size: int) -> None:
+    Args:
+        store, path, size: the object.
+        immutable: whether no other content ever has this path, as files of tables have unique names. Then the
+            process caches the end of the file.
+    """
+
+    def __init__(self, store: Store, path: str, size: int, immutable: bool = False) -> None:
         self.path = path
         self.size = size
+        self._immutable = immutable
         self._store = store
         self._mapped = store.map(path)
-        self._fetched: dict[tuple[int, int], pa.Buffer] = {}
+        # What was fetched: the first byte of each block, ascending, and the blocks. They do not overlap.
+        self._starts: list[int] = []
+        self._blocks: list[pa.Buffer] = []
+        self._tail: tuple[int, pa.Buffer] | None = None
         if self._mapped is not None and self._mapped.size < size:
             raise FormatError(f"the file has {self._mapped.size} bytes where {size} were expected", path=path)
 
@@ -71,10 +90,31 @@ class PageSource:
         if self._mapped is not None:
             count_read(size)
             return self._mapped.slice(offset, size)
-        cached = self._fetched.get((offset, size))
-        if cached is None:
-            cached = self._store.read_ranges(self.path, [(offset, size)])[0]
-        return cached
+        block = self._block(offset, size)
+        if block is None:
+            return self._store.read_ranges(self.path, [(offset, size)])[0]
+        return block[1].slice(offset - block[0], size)
+
+    def tail(self, size: int) -> pa.Buffer:
+        """Return the last `size` bytes of the file; those of an object on a store stay in memory.
+
+        Raises:
+            FormatError: the file is shorter.
+        """
+        start = self.size - size
+        if self._mapped is not None or start < 0 or size == 0:
+            return self.get(start, size)
+        key = self._store.cache_key(self.path), self.size
+        cached = None if self._tail is None else self._tail[1]
+        if cached is None and self._immutable:
+            cached = _TAILS.find(key)
+        if cached is None or cached.size < size:
+            front = self._store.read_ranges(self.path, [(start, size - (cached.size if cached else 0))])[0]
+            cached = front if cached is None else pa.py_buffer(b"".join([front, cached]))
+            if self._immutable:
+                _TAILS.put(key, cached, cached.size)
+        self._tail = self.size - cached.size, cached
+        return cached.slice(cached.size - size)
 
     def gather(self, offsets: Ints, sizes: Ints) -> tuple[Bytes, Ints]:
         """Return bytes that have these ranges of the file in them, and where each range starts there.
@@ -90,23 +130,56 @@ class PageSource:
         if self._mapped is not None:
             count_read(int(sizes.sum()), len(sizes), len(sizes))
             return self._bytes, offsets
-        ranges = list(zip(offsets.tolist(), sizes.tolist(), strict=True))
-        data = b"".join(self._store.read_ranges(self.path, ranges))
-        return np.frombuffer(data, dtype=np.uint8), np.cumsum(sizes) - sizes
+        if not len(offsets):
+            return np.empty(0, np.uint8), offsets
+        first, stop = int(offsets[0]), int(offsets[-1] + sizes[-1])
+        block = self._block(first, stop - first)
+        if block is not None:
+            return np.frombuffer(block[1], dtype=np.uint8), offsets - block[0]
+        pieces = [self.get(*each) for each in zip(offsets.tolist(), sizes.tolist(), strict=True)]
+        return np.frombuffer(b"".join(pieces), dtype=np.uint8), np.cumsum(sizes) - sizes
 
     def prefetch(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Fetch all the ranges that are not in memory yet, in few requests."""
         if self._mapped is not None:
             return
-        missing = [r for r in dict.fromkeys(ranges) if r[1] > 0 and r not in self._fetched]
+        missing = [r for r in dict.fromkeys(ranges) if r[1] > 0 and self._block(*r) is None]
         if not missing:
             return
-        for key, data in zip(missing, self._store.read_ranges(self.path, missing), strict=True):
-            self._fetched[key] = data
+        planned = [(request.offset, request.size) for request in plan_requests(missing)]
+        fetched = zip(planned, self._store.read_ranges(self.path, planned), strict=True)
+        blocks = {start: data for (start, _), data in fetched}
+        for start, data in zip(self._starts, self._blocks, strict=True):
+            blocks[start] = max(data, blocks.get(start, data), key=lambda block: block.size)
+        self._starts = sorted(blocks)
+        self._blocks = [blocks[start] for start in self._starts]
+
+    def prefetch_in_steps(self, plans: Iterable[Plan]) -> None:
+        """Fetch what plans need: of each step, all ranges of all plans together."""
+        for ranges in () if self._mapped is not None else united(plans):
+            self.prefetch(ranges)
 
     def release(self) -> None:
         """Forget what `prefetch` fetched."""
-        self._fetched.clear()
+        self._starts, self._blocks = [], []
+
+    def _block(self, offset: int, size: int) -> tuple[int, pa.Buffer] | None:
+        """Return a block in memory that has a range, and where it begins in the file."""
+        if self._tail is not None and offset >= self._tail[0]:
+            return self._tail
+        at = bisect_right(self._starts, offset) - 1
+        if at < 0 or offset + size > self._starts[at] + self._blocks[at].size:
+            return None
+        return self._starts[at], self._blocks[at]
+
+
+def united(plans: Iterable[Plan]) -> Plan:
+    """Return one plan for several: each step has the ranges of a step of each of them."""
+    under_way = list(plans)
+    while under_way:
+        steps = [(plan, next(plan, None)) for plan in under_way]
+        under_way = [plan for plan, ranges in steps if ranges is not None]
+        yield [byte_range for _, ranges in steps for byte_range in ranges or ()]
 
 
 def _state(path: str) -> Hashable | None:

@@ -684,6 +684,9 @@ class LegacyFileReader:
         self.source.release()
         self.source.prefetch([r for reader in readers for r in reader.ranges(start, stop)])
 
+    def prefetch_rows(self, readers: Iterable[FieldReader], rows: npt.NDArray[np.int64]) -> None:
+        """Do nothing: rows of legacy files are read in runs."""
+
     def stored_bytes(self, field: Field) -> int:
         """Estimate the stored bytes of a field: the share of its pages in the file."""
         pages = max(1, len(self.columns))

@@ -88,7 +88,7 @@ class IndexFile:
     @cached_property
     def _reader(self) -> FileReader | LegacyFileReader:
         try:
-            return FileReader(self.store, self.path, size=self.size)
+            return FileReader(self.store, self.path, size=self.size, immutable=True)
         except FileNotFoundError:
             raise FormatError("a file of an index is missing", self.path) from None
         except UnsupportedFormatError:

@@ -40,7 +40,14 @@ def open_data_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:
     version = FileVersion.from_manifest(file.file_major_version, file.file_minor_version)
     store, path = bases.data_file(file)
     try:
-        return open_file(store, path, version=version, size=known_size(file), columns=column_numbers(file))
+        return open_file(
+            store,
+            path,
+            version=version,
+            size=known_size(file),
+            columns=column_numbers(file),
+            immutable=True,
+        )
     except FileNotFoundError as error:
         raise FormatError("the manifest names a data file that does not exist", path) from error
 

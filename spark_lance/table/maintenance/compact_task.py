@@ -69,7 +69,7 @@ class _Memory(PageSource):
         self.path = path
         self.size = data.size
         self._mapped = data
-        self._fetched = {}
+        self._starts, self._blocks, self._tail = [], [], None
 
 
 def can_join(version: FileVersion, fields: Sequence[Field]) -> bool:

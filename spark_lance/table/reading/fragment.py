@@ -38,7 +38,6 @@ __all__ = ["FragmentReader", "fixed_width", "physical_rows"]
 
 # Rows looked up together are read in one go when they are no further apart than this.
 _TAKE_GAP = 1024
-_PARALLEL_COLUMNS = 16
 # Fewer values of a column are decoded sooner than a thread takes them up.
 _WORTH_THREADS = 1 << 15
 
@@ -180,10 +179,14 @@ class FragmentReader:
             return self._take_runs(rows, [field for field, _ in chosen])
         if self._is_mapped:
             return self._columns_of(chosen, len(rows), lambda part: part.take(rows), rows)
-        # Every column asks for its bytes in two or three turns: the columns wait for theirs at the same time.
-        with ThreadPoolExecutor(_PARALLEL_COLUMNS) as pool:
-            waiting = {id(part): pool.submit(part.take, rows) for part in parts}
-            return self._columns_of(chosen, len(rows), lambda part: waiting[id(part)].result(), rows)
+        for file in self._files:
+            readers = [part.reader for part in parts if part.file is file]
+            if readers:
+                file.prefetch_rows(readers, rows)
+        columns = self._columns_of(chosen, len(rows), lambda part: part.take(rows), rows)
+        for file in self._files:
+            file.source.release()
+        return columns
 
     def read_runs(
         self, runs: Sequence[tuple[int, int]], fields: Sequence[Field] | None = None

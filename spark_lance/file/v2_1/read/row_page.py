@@ -34,7 +34,7 @@ from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError
 from spark_lance.file.base.metadata import Page
 from spark_lance.file.base.schema import Field
-from spark_lance.file.base.source import PageSource
+from spark_lance.file.base.source import PageSource, Plan
 from spark_lance.file.v2_1.base.blocks import Block, nbytes
 from spark_lance.file.v2_1.base.chunks import (
     Bytes,
@@ -54,6 +54,7 @@ from spark_lance.file.v2_1.levels.unravel import number_layers
 from spark_lance.file.v2_1.read.page import RESOLVER, build, decode_page, page_layout, page_rows
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.counters import count_read
+from spark_lance.io.ranges import REQUEST_BYTES
 from spark_lance.proto import encodings21_pb2 as pb
 
 # Pages of more bytes are not kept.
@@ -141,6 +142,8 @@ _LARGE_DICTIONARY = 1 << 15
 _KEPT_DICTIONARY = 1 << 16
 # Headers of more chunks are not kept.
 _MOST_CHUNKS = 1 << 14
+# A read of the first rows of a page fetches this many bytes of its chunks before it knows where each is.
+_FIRST_BYTES = 1 << 16
 # Tables of chunks that were read before, by the bytes that they are read from.
 _CHUNKS: CacheSection[ChunkTable] = CacheSection("chunk tables", CACHE, share=1 / 16, counted=False)
 # The memory of one chunk there: its word, and four numbers.
@@ -153,6 +156,15 @@ class _RowIndex:
 
     started: Ints
     ended: Ints
+
+    def chunks_of(self, rows: Ints) -> Ints:
+        """Return the chunks that rows, by ascending number, touch."""
+        heads = np.searchsorted(self.started[1:], rows, side="right")
+        tails = np.searchsorted(self.ended[1:], rows, side="right")
+        edges = np.zeros(len(self.started), dtype=np.int64)
+        np.add.at(edges, heads, 1)
+        np.subtract.at(edges, tails + 1, 1)
+        return np.flatnonzero(np.cumsum(edges[:-1]))
 
 
 class RowPage:
@@ -177,6 +189,53 @@ class RowPage:
         if self._layout.WhichOneof("layout") != "mini_block_layout":
             return []
         return [each for number, each in enumerate(self._page.buffers) if number != 1]
+
+    def plan_take(self, rows: Ints) -> Plan:
+        """Return the byte ranges that `take` needs, step by step.
+
+        A small page is read whole: this costs less than a second round trip.
+
+        Raises:
+            FormatError, UnsupportedFormatError: as `take`.
+        """
+        buffers = self._page.buffers
+        kind = self._layout.WhichOneof("layout")
+        is_split = kind in ("mini_block_layout", "full_zip_layout") and not any(
+            field.kind == "fsl_struct" for field in self._path
+        )
+        if not is_split or sum(size for _, size in buffers) <= REQUEST_BYTES:
+            yield list(buffers)
+        elif kind == "full_zip_layout":
+            offset, size = self._buffer(0)
+            width = full_zip.row_width(self._layout.full_zip_layout)
+            if width is None:
+                index, entry = self._zip_index()
+                yield _joined(index + rows * entry, np.full(len(rows), 2 * entry, np.int64))
+                starts, sizes = self._zip_bounds(rows, size)
+            else:
+                starts, sizes = rows * width, np.full(len(rows), width, np.int64)
+            yield _joined(offset + starts, sizes)
+        else:
+            layout = self._layout.mini_block_layout
+            # The first chunks come with the words that say where they are, if all rows are likely in them.
+            offset, size = self._buffer(1)
+            near = int(rows[-1]) * size < _FIRST_BYTES * self._page.length // 2
+            yield [*self.ranges(), *([(offset, min(size, _FIRST_BYTES))] if near else ())]
+            table = self._chunk_table(layout)
+            chosen = self._chunks_of(layout, table, rows)
+            yield (
+                [self._buffer(1)]
+                if chosen is None
+                else _joined(self._buffer(1)[0] + table.bounds[chosen], table.sizes[chosen])
+            )
+
+    def _chunks_of(self, layout: pb.MiniBlockLayout, table: ChunkTable, rows: Ints) -> Ints | None:
+        """Return the chunks that have some of the rows, ascending; None for all."""
+        if not self._has_lists:
+            self._ends(table)
+            return np.unique(table.places_of(rows)[0])
+        index = self._row_index(layout, len(table.counts))
+        return None if index is None else index.chunks_of(rows)
 
     def take(self, rows: Ints) -> pa.Array:
         """Return rows of the page as an array of the path's type.
@@ -375,11 +434,7 @@ class RowPage:
             whole, first = decode_page(self._page, self._path, self._source, 0, self._page.length)
             return make_filterable(whole).take(pa.array(rows - first))
         heads = np.searchsorted(index.started[1:], rows, side="right")
-        tails = np.searchsorted(index.ended[1:], rows, side="right")
-        edges = np.zeros(len(table.counts) + 1, dtype=np.int64)
-        np.add.at(edges, heads, 1)
-        np.subtract.at(edges, tails + 1, 1)
-        chosen = np.flatnonzero(np.cumsum(edges[:-1]))
+        chosen = index.chunks_of(rows)
         # Chunks that follow each other in the page make a run.
         firsts = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
         starting = (index.started[1:] - index.started[:-1])[chosen]
@@ -418,12 +473,17 @@ class RowPage:
         content = PageBytes(buffers, len(rows), leaf, partial=True)
         return build(self._path, lambda: full_zip.decode(layout, content, RESOLVER))
 
-    def _zip_bounds(self, rows: Ints, limit: int) -> tuple[Ints, Ints]:
-        """Return position and size of rows in buffer 0, from the repetition index."""
+    def _zip_index(self) -> tuple[int, int]:
+        """Return where the repetition index begins in the file, and the bytes of an entry."""
         offset, size = self._buffer(1)
         width, rest = divmod(size, self._page.length + 1)
         if rest or width not in (1, 2, 4, 8):
             raise FormatError(f"a repetition index of {size} bytes for {self._page.length} rows")
+        return offset, width
+
+    def _zip_bounds(self, rows: Ints, limit: int) -> tuple[Ints, Ints]:
+        """Return position and size of rows in buffer 0, from the repetition index."""
+        offset, width = self._zip_index()
         data, at = self._source.gather(offset + rows * width, np.full(len(rows), 2 * width, dtype=np.int64))
         # Positions of 2**63 or more turn negative and fail the comparison.
         starts = gather_integers(data, at, width).astype(np.int64)
@@ -432,6 +492,16 @@ class RowPage:
         if len(rows) and (ascending[0] < 0 or ascending[-1] > limit or bool((np.diff(ascending) < 0).any())):
             raise FormatError("the repetition index does not ascend within the page")
         return starts, ends - starts
+
+
+def _joined(starts: Ints, sizes: Ints) -> list[tuple[int, int]]:
+    """Return ascending ranges of a file as (offset, size), those that touch or overlap as one."""
+    if not len(starts):
+        return []
+    ends = np.maximum.accumulate(starts + sizes)
+    firsts = np.flatnonzero(np.append(True, starts[1:] > ends[:-1]))
+    lasts = np.append(firsts[1:], len(starts)) - 1
+    return list(zip(starts[firsts].tolist(), (ends[lasts] - starts[firsts]).tolist(), strict=True))
 
 
 def _separate(chunks: mini_block.DecodedChunks, firsts: Ints) -> tuple[DecodedPage, Ints]:

@@ -176,6 +176,10 @@ class _CountingStore(WrappedStore):
 
 @pytest.mark.parametrize("name", WIDE)
 def test_few_rows_need_few_bytes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if the pages were larger: small ones are read whole.
+    for module in ("io.ranges", "file.v2_1.read.row_page"):
+        monkeypatch.setattr(f"spark_lance.{module}.REQUEST_BYTES", 1 << 12)
+    monkeypatch.setattr("spark_lance.file.v2_1.read.row_page._FIRST_BYTES", 1 << 12)
     hints = {"compression": "zstd"} if name == "zstd" else {}
     file = pylance_file(one_column(WIDE[name], **hints), "2.2", tmp_path)
     expected = open_file(file).read()
