@@ -1,6 +1,4 @@
-"""The budget of each operation on an object store: requests, and round trips in sequence.
-
-"""
+"""The budget of each operation on an object store: requests, and round trips in sequence."""
 
 from __future__ import annotations
 
