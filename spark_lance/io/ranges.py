@@ -62,9 +62,9 @@ def plan_requests(ranges: Sequence[tuple[int, int]]) -> list[Request]:
     A gap is read with its neighbours if this costs less than a request.
     """
     requests = coalesce(ranges, REQUEST_BYTES, _MAX_REQUEST)
-    wanted = sum(size for _, size in ranges)
-    waste = sum(request.size for request in requests) - wanted
-    if waste > max(_MAX_WASTE, wanted):
+    needed_bytes = sum(size for _, size in ranges)
+    waste = sum(request.size for request in requests) - needed_bytes
+    if waste > max(_MAX_WASTE, needed_bytes):
         requests = coalesce(ranges, _SMALL_GAP, _MAX_REQUEST)
     return requests
 

@@ -49,7 +49,7 @@ class PageSource:
         self._immutable = immutable
         self._store = store
         self._mapped = store.map(path)
-        # What was fetched: the first byte of each block, ascending, and the blocks. They do not overlap.
+        # The first byte of each fetched block, ascending, and the blocks. They do not overlap.
         self._starts: list[int] = []
         self._blocks: list[pa.Buffer] = []
         self._tail: tuple[int, pa.Buffer] | None = None
@@ -155,7 +155,7 @@ class PageSource:
         self._blocks = [blocks[start] for start in self._starts]
 
     def prefetch_in_steps(self, plans: Iterable[Plan]) -> None:
-        """Fetch what plans need: of each step, all ranges of all plans together."""
+        """Fetch the ranges of plans: of each step, all ranges of all plans together."""
         for ranges in () if self._mapped is not None else united(plans):
             self.prefetch(ranges)
 
