@@ -77,7 +77,7 @@ def nearest(table: LanceDataset) -> int:
     return int(table.to_table(nearest=query).num_rows)
 
 
-# What is read, the rows that come back; and requests and round trips of a process that has read before.
+# The read, the number of its rows, and its requests and round trips in a process that has read before.
 READS: dict[str, tuple[Callable[[LanceDataset], int], int, int, int]] = {
     "open": (lambda table: int(table.version), 1, 1, 1),
     "count": (lambda table: table.count_rows(), _ROWS, 1, 1),
