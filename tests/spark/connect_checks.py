@@ -202,14 +202,16 @@ def check_streams(spark: SparkSession, folder: Path) -> None:
 
 def check_partitions(spark: SparkSession, folder: Path) -> None:
     frame = spark.range(30).selectExpr("id", "id % 3 AS p")
-    for mode in ("append", "append", "overwrite"):
-        frame.write.format("lance").mode(mode).partitionBy("p").save(str(folder / "t"))
+
+    def write(mode: str, fields: str) -> None:
+        frame.write.format("lance").mode(mode).option("partitionBy", fields).save(str(folder / "t"))
+
+    for mode in ("append", "overwrite"):
+        write(mode, "p, bucket(4, id)")
     declared = spark_lance.dataset(str(folder / "t")).config()["partition-fields"]
-    assert [field["source"] for field in json.loads(declared)] == ["p"]
+    assert [field["source"] for field in json.loads(declared)] == ["p", "id"]
     assert stored(str(folder / "t")) == list(range(30))
-    assert "is partitioned by p" in refusal(
-        lambda: frame.write.format("lance").mode("append").partitionBy("id").save(str(folder / "t"))
-    )
+    assert "is partitioned by p, bucket(4, id)" in refusal(lambda: write("append", "id"))
 
 
 def check_upserts(spark: SparkSession, folder: Path) -> None:
