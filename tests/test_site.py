@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
 import re
 import shutil
@@ -113,6 +114,34 @@ def test_navigation_leads_through_the_site(address: str, opened: Opened) -> None
         assert opened.page.locator("nav.md-tabs .md-tabs__item--active").inner_text().strip() == name
         assert opened.page.locator("article h1").inner_text()
     assert opened.wrong == []
+
+
+# What people search for, and the pages of which one should be the first result.
+HEADINGS = {
+    "time travel": ("reading.html",),
+    "schema evolution": ("writing.html",),
+    "exactly once": ("writing.html", "streaming.html"),
+    "upsert": ("upserts.html", "runbooks/nightly-upsert.html"),
+    "partitions": ("sql.html",),
+    "clustering": ("tables.html",),
+    "OPTIMIZE": ("tables.html", "runbooks/upkeep.html"),
+    "VACUUM": ("tables.html", "runbooks/upkeep.html"),
+    "Databricks": ("deployment.html",),
+    "EMR": ("deployment.html",),
+    "Kubernetes": ("deployment.html",),
+    "getting started": ("start.html",),
+}
+
+
+def test_guides_are_the_first_results_of_searches(site: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("needs node, which runs the search of the site")
+    command = ["node", str(ROOT / "tests" / "site_search.js"), str(site), *HEADINGS]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    first = {
+        words: (pages or ["none"])[0].partition("#")[0] for words, pages in json.loads(run.stdout).items()
+    }
+    assert {words: page for words, page in first.items() if page not in HEADINGS[words]} == {}
 
 
 @pytest.mark.parametrize(
