@@ -222,8 +222,8 @@ PRIVATE = re.compile(
 )
 # Public packages of Spark, with the packages in them.
 PUBLIC = ("api", "ml.linalg", "sql.connector", "sql.types", "sql.util", "sql.vectorized")
-# Other packages that sources outside of the shim import, as no public class serves. Add one only if its classes
-# are the same in all releases; differences belong into the shim.
+# Other packages that sources outside of the shim import, as no public class serves. Add one if its classes
+# are the same in all releases. Differences belong into the shim.
 PACKAGES = frozenset(
     (
         "network.util",
