@@ -297,7 +297,7 @@ class Site:
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace(name)}")
             self._drop(name)
         for pattern, tables in PRESUPPOSED:
-            if re.search(pattern, text):
+            if re.search(pattern, text, re.DOTALL):
                 for name, shape in tables.items():
                     self._presuppose(name, shape)
         for pattern, tail, shape in PRESUPPOSED_PATHS:
@@ -377,7 +377,7 @@ class Site:
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace('.'.join(parts))}")
         if not self._exists(plain):
             shape = _SHAPES.get(parts[-1].lower(), _OTHER)
-            self.spark.sql(f"CREATE TABLE {plain} ({shape})")
+            self.spark.sql(f"CREATE TABLE {plain} ({shape}) USING lance")
             self._insert(plain)
             self._references(plain)
         self._columns(plain, text)

@@ -82,6 +82,7 @@ PRESUPPOSED: tuple[tuple[str, dict[str, str]], ...] = (
         {"logs": "uniqueId INT, date DATE", "newDedupedLogs": "uniqueId INT, date DATE"},
     ),
     (r"SHOW PARTITIONS eventsTable", {"eventsTable": "eventId BIGINT, date DATE; date"}),
+    (r"CLUSTER BY \(col0\).*FROM table1", {"table1": "col0 INT, col1 STRING"}),
     (r"toTable\('events'\)", {"events": "id BIGINT, data STRING"}),
     (r"toTable\('database\.table_name'\)", {"database.table_name": "id BIGINT, data STRING"}),
     (
@@ -96,7 +97,7 @@ PRESUPPOSED: tuple[tuple[str, dict[str, str]], ...] = (
 # The same for tables by path: statement -> the end of the path and the columns.
 PRESUPPOSED_PATHS: tuple[tuple[str, str, str], ...] = (
     (r"\b(?:df|dataFrame)\.write\b.*people10m", "tmp/delta/people10m", PEOPLE),
-    (r"userId = 111|timestampAsOf', yesterday", "tmp/delta/events", EVENTS),
+    (r"timestampAsOf', yesterday", "tmp/delta/events", EVENTS),
     (r"events\.writeStream", "tmp/delta/events", "id BIGINT, data STRING"),
     (r"year = '2019'", "data/placed", "id BIGINT, year STRING"),
     (r"SHOW PARTITIONS lance\.", "data/events", "eventId BIGINT, date DATE; date"),

@@ -40,7 +40,9 @@ _HINT = re.compile(
 _SPELLING = re.compile(
     r"CALL |option '|ALTER TABLE|CREATE |SELECT |\.\w+\(|\w+\(\)|procedure |VERSION AS OF|INSERT |DESCRIBE |SHOW "
 )
-_OURS = re.compile(r"spark_lance|\blance\b|Lance|option '|procedure|TABLE_OR_VIEW|LANCE", re.IGNORECASE)
+_OURS = re.compile(
+    r"spark_lance|\blance\b|Lance|option '|procedure|TABLE_OR_VIEW|LANCE|leave out LOCATION", re.IGNORECASE
+)
 
 
 _STREAM_SECONDS = 20
