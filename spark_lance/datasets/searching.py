@@ -87,11 +87,8 @@ class DatasetSearcher(Searcher):
         with_row_id: bool,
         with_row_address: bool,
     ) -> pa.Table:
-        condition = self.condition(filter)
-        results = self.vector_search(query.column).run(
-            query, allowed_rows(self.snapshot, condition if prefilter else None)
-        )
-        later = None if prefilter else condition
+        results = self.vector_search(query.column).run(query, self._allowed(filter, prefilter))
+        later = None if prefilter else self.condition(filter)
         addresses = np.concatenate([result.addresses for result in results])
         scores = np.concatenate([result.distances for result in results])
         if len(results) == 1:
@@ -113,23 +110,27 @@ class DatasetSearcher(Searcher):
     ) -> pa.Table:
         """Return the rows that answer a text query."""
         column, query = parse_text_query(self.snapshot.manifest, request, k)
-        condition = self.condition(filter)
-        search = self.text_search(column)
-        result = search.run(query, allowed_rows(self.snapshot, condition if prefilter else None))
-        later = None if prefilter else condition
+        result = self.text_search(column).run(query, self._allowed(filter, prefilter))
+        later = None if prefilter else self.condition(filter)
         return self.rows_of(
             result.addresses, {SCORE: result.scores}, columns, later, with_row_id, with_row_address
         )
 
     def _answering_query(self, request: ScanRequest, k: int | None, columns: Sequence[str]) -> pa.Table:
         """Return the rows that answer a query that is an object."""
-        condition = self.condition(request.filter)
         search = CompoundSearch(self.snapshot, request.fast_search, self._text_searches)
-        allowed = allowed_rows(self.snapshot, condition if request.prefilter else None)
+        allowed = self._allowed(request.filter, request.prefilter)
         result = search.run(request.full_text_query, k, allowed)
-        later = None if request.prefilter else condition
+        later = None if request.prefilter else self.condition(request.filter)
         flags = request.with_row_id, request.with_row_address
         return self.rows_of(result.addresses, {SCORE: result.scores}, columns, later, *flags)
+
+    def _allowed(self, filter: Predicate | None, prefilter: bool) -> npt.NDArray[np.uint64] | None:
+        """Return the rows that a search may find, None if a filter does not say so before it."""
+        if not prefilter:
+            return None
+        text = filter if isinstance(filter, str) else None
+        return allowed_rows(self.snapshot, self.condition(filter) if text is None else text)
 
     def condition(self, filter: Predicate | None) -> Condition | None:
         """Return a filter, compiled for the columns of the version."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,3 +59,34 @@ def test_many_tables_share_one_budget(tmp_path: Path) -> None:
     assert ask_all() <= BUDGET
     CACHE.resize(0)
     assert ask_all() == 0
+
+
+@pytest.mark.usefixtures("resized")
+def test_the_rows_of_a_filter_are_those_of_the_version(tmp_path: Path) -> None:
+    def rows(shift: int) -> pa.Table:
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(100.0, dtype=np.float32)), 1)
+        keys = (np.arange(100) + shift) % 10
+        words = [f"word{key}" for key in range(100)]
+        return pa.table({"id": np.arange(100), "key": keys, "v": vectors, "t": words})
+
+    def ask(ds: Any, **more: Any) -> list[int]:
+        nearest = {"column": "v", "q": [4.0], "k": 3}
+        return list(ds.to_table(["id"], "key = 3", nearest=nearest, prefilter=True, **more)["id"].to_pylist())
+
+    path = str(tmp_path / "t.lance")
+    first = write_dataset(rows(0), path)
+    assert [ask(first) for _ in range(2)] == [[3, 13, 23]] * 2
+    assert CACHE.sizes()["rows of filters"] > 0
+    first.delete("id = 13")
+    assert ask(dataset(path)) == [3, 23, 33]
+    assert ask(dataset(path, version=1)) == [3, 13, 23]
+    query: dict[str, Any] = {"full_text_query": "word23 word24", "prefilter": True}
+    dataset(path).create_scalar_index("t", "INVERTED")
+    assert dataset(path).to_table(["id"], "key = 3", **query)["id"].to_pylist() == [23]
+    shutil.rmtree(path)
+    # The same versions of another table in the same place.
+    again = write_dataset(rows(1), path)
+    assert again.version == 1
+    assert ask(again) == ask(dataset(path)) == [2, 12, 22]
+    CACHE.resize(0)
+    assert ask(dataset(path)) == [2, 12, 22]
