@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.buffers import expand_ranges, pack_bits
 from spark_lance.arrow.numpy_types import Bools
-from spark_lance.errors import SchemaError
+from spark_lance.errors import NullValueError, SchemaError
 from spark_lance.file.base.metadata import BytesLike, EncodedPage
 from spark_lance.file.base.schema import Field, owned_columns
 from spark_lance.file.base.version import FileVersion
@@ -74,7 +74,7 @@ class FieldWriter:
     def _encode(self, field: Field, array: pa.Array, row_start: int, pages: list[EncodedPage]) -> None:
         """Append the pages of a field and of the fields below it."""
         if not field.nullable and _has_nulls(array):
-            raise SchemaError(f"column {self._name(field)} is not nullable but has nulls")
+            raise NullValueError(f"column {self._name(field)} is not nullable but has nulls", field.name)
 
         def add(encoding: pb.ArrayEncoding, buffers: Sequence[BytesLike]) -> None:
             pages.append(EncodedPage(self._columns[field.id], buffers, encoding, len(array), row_start))

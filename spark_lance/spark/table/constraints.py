@@ -145,6 +145,8 @@ def _violating(
     """Return one of the rows for which an expression is false, or none; None if the session has ended."""
     if is_stopped(spark):
         return None
+    if not rows.num_rows:
+        return rows  # of a table without a batch Spark makes no frame
     schema = _spark_schema(fields)
     target = arrow_schema(schema)
     convert = BatchConverter.plan(rows.schema, target)

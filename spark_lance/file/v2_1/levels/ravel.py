@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from spark_lance.arrow.arrays import flags_of, make_filterable, numbers_of, of_numbers
 from spark_lance.arrow.buffers import expand_ranges
 from spark_lance.arrow.numpy_types import Bools, Ints
-from spark_lance.errors import SchemaError
+from spark_lance.errors import NullValueError
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import encodings21_pb2 as pb
 
@@ -254,7 +254,7 @@ def _nulls(array: pa.Array, levels: _Levels) -> Bools | None:
 def _refuse_nulls(field: Field, nulls: Bools | None, path: str) -> None:
     if nulls is not None and not field.nullable:
         count = int(np.count_nonzero(nulls))
-        raise SchemaError(f"column {path!r} is not nullable but the data has {count} null(s) in it")
+        raise NullValueError(f"column {path!r} is not nullable but the data has {count} null(s) in it", path)
 
 
 def _item_step(field: Field, array: pa.Array, levels: _Levels, path: str) -> _Levels:
