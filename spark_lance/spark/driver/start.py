@@ -96,10 +96,11 @@ def _started(process: int) -> str:
 
 # The format as threads find it.
 FORMAT = "lance.DefaultSource"
+_JSON = "org.lance.spark.load.Json"
 _STARTS = "org.lance.spark.load.LanceStart"
 # All that is published at once, whatever the first session of a driver asks for.
 PUBLISHED = (
-    "org.lance.spark.load.Json",
+    _JSON,
     "org.lance.spark.load.Seqs",
     "org.lance.spark.shim.Callers",
     "org.lance.spark.shim.Shim",
@@ -161,7 +162,7 @@ def start(
     missing: dict[str, str] = {}
     try:
         published = java_classes.can_publish(jvm)
-        names = PUBLISHED if published else (_STARTS,)
+        names = PUBLISHED if published else (_JSON, _STARTS)
         loader, lost = java_classes.load_all(jvm, names)
         missing.update(lost)
         if not published:

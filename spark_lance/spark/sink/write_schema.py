@@ -48,8 +48,8 @@ from spark_lance.spark.schema.types import (
     field_type,
     spark_field,
     spark_type,
-    without_variants,
 )
+from spark_lance.spark.schema.variants import without_variants
 from spark_lance.spark.sink.table_columns import (
     check_columns,
     check_known,

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.spark.schema.string_types import DeclaredTypeChecks
-from spark_lance.spark.schema.types import with_variant_texts
+from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready, pickled_function
 from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec

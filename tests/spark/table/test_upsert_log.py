@@ -8,14 +8,13 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, datasource
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
 import spark_lance
 from spark_lance import LanceTable
-from spark_lance.errors import OptionError, SchemaError
+from spark_lance.errors import NullValueError, OptionError, SchemaError
 from spark_lance.memwal.names import list_shards
 from spark_lance.memwal.sharding import buckets
 from spark_lance.memwal.staged import append_staged
@@ -103,7 +102,7 @@ def test_rows_that_do_not_fit(spark: SparkSession, path: Path, tmp_path: Path) -
     log = LanceTable.forPath(spark, str(path)).upsertLog()
     with pytest.raises(SchemaError, match="'y' is not in the table"):
         log.upsert(frame(spark, (1, "a")).withColumnRenamed("x", "y"))
-    with pytest.raises(PySparkException, match="must not be null"):
+    with pytest.raises(NullValueError, match="must not be null"):
         log.upsert(frame(spark, (1, "a")).withColumn("id", f.lit(None).cast("long")))
     assert seen(path) == dict.fromkeys(range(10), "base")
     spark_lance.write_dataset(rows((1, "a")), tmp_path / "plain")
