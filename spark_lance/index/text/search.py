@@ -227,8 +227,8 @@ class _Terms:
         for word in group:
             documents, often = texts.postings[word]
             if rows is not None:
-                places, there = _among(rows, documents)
-                documents, often = rows[there], often[places[there]]
+                places, are_present = _among(rows, documents)
+                documents, often = rows[are_present], often[places[are_present]]
             lengths = texts.lengths[documents]
             scores = weights(often, lengths, self.average, self.count, self.having[word])
             parts.append((documents, scores))
@@ -400,17 +400,17 @@ class TextSearch:
             lengths = np.bincount(cut.text, minlength=table.num_rows)
             numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
             # As in an index, texts without words do not count.
-            there = np.flatnonzero(lengths)
-            moved = np.searchsorted(there, np.arange(len(lengths)))
+            with_words = np.flatnonzero(lengths)
+            moved = np.searchsorted(with_words, np.arange(len(lengths)))
             postings, positions = [], []
             for word in words:
                 mine = np.flatnonzero(cut.word == numbers.get(word, -1))
                 documents, often = np.unique(cut.text[mine], return_counts=True)
                 postings.append((moved[documents], often))
                 positions.append(Positions(np.concatenate([[0], np.cumsum(often)]), cut.position[mine]))
-            addresses = table.column(ROW_ADDRESS).to_numpy()[there]
+            addresses = table.column(ROW_ADDRESS).to_numpy()[with_words]
             total = int(lengths.sum())
-            results.append(_Texts(lengths[there], total, postings, None, addresses, positions))
+            results.append(_Texts(lengths[with_words], total, postings, None, addresses, positions))
         return results
 
     def _tables_of(self, fragments: Sequence[table_pb2.DataFragment]) -> Iterator[pa.Table]:
@@ -554,10 +554,10 @@ def _phrases(spots: Sequence[tuple[Ints, Ints]], places: Ints, slop: int) -> Int
     slop = min(slop, longest)
     # One number for a place in any of the texts, with room behind the longest.
     width = longest + int(places[-1]) + slop * len(spots) + 1
-    there = [text * width + position for text, position in spots]
+    keys = [text * width + position for text, position in spots]
     # Where the last word so far stands of phrases that begin well.
-    ends = there[0]
-    for here, step in zip(there[1:], np.diff(places).tolist(), strict=True):
+    ends = keys[0]
+    for here, step in zip(keys[1:], np.diff(places).tolist(), strict=True):
         further = [ends + step + more for more in range(slop + 1)]
         ends = np.concatenate([places[_among(places, here)[1]] for places in further])
         ends = np.unique(ends) if slop else ends
