@@ -146,8 +146,8 @@ class PageSource:
         missing = [r for r in dict.fromkeys(ranges) if r[1] > 0 and self._block(*r) is None]
         if not missing:
             return
-        planned = [(request.offset, request.size) for request in plan_requests(missing)]
-        fetched = zip(planned, self._store.read_ranges(self.path, planned), strict=True)
+        requests = [(request.offset, request.size) for request in plan_requests(missing)]
+        fetched = zip(requests, self._store.read_ranges(self.path, requests), strict=True)
         blocks = {start: data for (start, _), data in fetched}
         for start, data in zip(self._starts, self._blocks, strict=True):
             blocks[start] = max(data, blocks.get(start, data), key=lambda block: block.size)

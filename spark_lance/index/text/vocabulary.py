@@ -85,8 +85,8 @@ class Vocabulary:
         mine = np.bitwise_or.reduce(np.uint32(1) << (own % _SIGNATURE_BITS).astype(np.uint32), initial=0)
         if word.isascii():
             # A change takes at most one letter away, and brings at most one.
-            taken, added = mine & ~self._signatures, self._signatures & ~np.uint32(mine)
-            near &= ~self._is_ascii | ((_bits(taken) <= letters) & (_bits(added) <= letters))
+            missing, extra = mine & ~self._signatures, self._signatures & ~np.uint32(mine)
+            near &= ~self._is_ascii | ((_bits(missing) <= letters) & (_bits(extra) <= letters))
         words = self._texts.take(pa.array(np.flatnonzero(near))).cast(pa.large_string())
         if prefix:
             words = words.filter(pc.starts_with(words, word[:prefix]))
@@ -94,8 +94,8 @@ class Vocabulary:
             return []
         distances = _distances(word, words)
         order = np.argsort(distances, kind="stable")
-        chosen = order[distances[order] <= letters][:most]
-        return list(zip(distances[chosen].tolist(), words.take(pa.array(chosen)).to_pylist(), strict=True))
+        nearest = order[distances[order] <= letters][:most]
+        return list(zip(distances[nearest].tolist(), words.take(pa.array(nearest)).to_pylist(), strict=True))
 
 
 def similar_words(
@@ -112,12 +112,12 @@ def _signatures(
     """Return of each word a bit for every letter that it has, and whether all of them are ASCII."""
     result = np.zeros(len(bounds) - 1, np.uint32)
     highest = np.zeros(len(bounds) - 1, np.uint8)
-    filled = np.flatnonzero(np.diff(bounds))
-    if len(filled):
-        starts = bounds[filled]
+    nonempty = np.flatnonzero(np.diff(bounds))
+    if len(nonempty):
+        starts = bounds[nonempty]
         bits = np.uint32(1) << (values % _SIGNATURE_BITS).astype(np.uint32)
-        result[filled] = np.bitwise_or.reduceat(bits, starts)
-        highest[filled] = np.maximum.reduceat(values, starts)
+        result[nonempty] = np.bitwise_or.reduceat(bits, starts)
+        highest[nonempty] = np.maximum.reduceat(values, starts)
     return result, highest < 0x80
 
 

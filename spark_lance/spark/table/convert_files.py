@@ -1,7 +1,8 @@
 """CONVERT TO LANCE: the rows of a folder of Parquet files become a Lance table in the same folder.
 
 The rows are copied. The Parquet files stay: Lance neither reads nor deletes them. A conversion that fails
-leaves an empty table; the next one goes on from there, and adds the rows once.
+leaves an empty table; the next one goes on from there, and adds the rows once. If the driver has died, its
+files are in the folder, and Spark refuses to read partition folders next to them until they are deleted.
 """
 
 from __future__ import annotations
@@ -68,33 +69,35 @@ def _rows(
     spark: SparkSession, path: str, partitions: st.StructType | str | None
 ) -> tuple[DataFrame, list[str]]:
     """Return the rows of the files, and the columns that their folders have."""
-    inferred = spark.read.parquet(path)
-    folders = list(dict.fromkeys(n for file in inferred.inputFiles() for n in _FOLDER.findall(file)))
+    frame = spark.read.parquet(path)
+    folders = list(dict.fromkeys(n for file in frame.inputFiles() for n in _FOLDER.findall(file)))
     # Folders above the table are no partitions.
-    folders = [name for name in folders if name.lower() in {column.lower() for column in inferred.columns}]
+    folders = [name for name in folders if name.lower() in {column.lower() for column in frame.columns}]
     if partitions is None:
-        declared = st.StructType()
+        partition_schema = st.StructType()
     elif isinstance(partitions, st.StructType):
-        declared = partitions
+        partition_schema = partitions
     else:
-        declared = spark.createDataFrame([], partitions).schema
-    if [name.lower() for name in declared.names] != [name.lower() for name in folders]:
+        partition_schema = spark.createDataFrame([], partitions).schema
+    if [name.lower() for name in partition_schema.names] != [name.lower() for name in folders]:
         schema = ", ".join(
             f"{column.name} {column.dataType.simpleString()}"
             for name in folders
-            for column in inferred.schema
+            for column in frame.schema
             if column.name.lower() == name.lower()
         )
         remedy = f"write PARTITIONED BY ({schema})" if folders else "leave out PARTITIONED BY"
         raise OptionError(
             f"the folders of parquet.`{path}` have the partition columns {', '.join(folders) or 'none'}, not "
-            f"{', '.join(declared.names) or 'none'}: {remedy}"
+            f"{', '.join(partition_schema.names) or 'none'}: {remedy}"
         )
     if not folders:
-        return inferred, []
+        return frame, []
     names = {name.lower() for name in folders}
-    data = [column for column in inferred.schema if column.name.lower() not in names]
-    return spark.read.schema(st.StructType([*data, *declared.fields])).parquet(path), declared.names
+    data = [column for column in frame.schema if column.name.lower() not in names]
+    return spark.read.schema(st.StructType([*data, *partition_schema.fields])).parquet(
+        path
+    ), partition_schema.names
 
 
 def _quoted(name: str) -> str:

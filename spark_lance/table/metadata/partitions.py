@@ -36,8 +36,8 @@ def partition_counts(at: Snapshot, spec: PartitionSpec) -> pa.Table:
     with_files = [
         part.append_column("file_count", pa.array(np.ones(part.num_rows, np.int64))) for part in parts
     ]
-    counted = _summed(pa.concat_tables(with_files, promote_options="permissive"), empty.column_names)
-    return counted.filter(pc.greater(counted["record_count"], 0))
+    counts = _summed(pa.concat_tables(with_files, promote_options="permissive"), empty.column_names)
+    return counts.filter(pc.greater(counts["record_count"], 0))
 
 
 def _fragment_counts(

@@ -222,11 +222,11 @@ class RowPage:
             near = int(rows[-1]) * size < _FIRST_BYTES * self._page.length // 2
             yield [*self.ranges(), *([(offset, min(size, _FIRST_BYTES))] if near else ())]
             table = self._chunk_table(layout)
-            chosen = self._chunks_of(layout, table, rows)
+            chunks = self._chunks_of(layout, table, rows)
             yield (
                 [self._buffer(1)]
-                if chosen is None
-                else _joined(self._buffer(1)[0] + table.bounds[chosen], table.sizes[chosen])
+                if chunks is None
+                else _joined(self._buffer(1)[0] + table.bounds[chunks], table.sizes[chunks])
             )
 
     def _chunks_of(self, layout: pb.MiniBlockLayout, table: ChunkTable, rows: Ints) -> Ints | None:
