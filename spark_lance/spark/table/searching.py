@@ -284,6 +284,148 @@ class TableSearches:
 
 
 @dataclass(frozen=True)
+class SearchableTable(TableBase):
+    """A table with its searches, as a part and as methods."""
+
+    @property
+    def searches(self) -> TableSearches:
+        """Searches by vector and by words."""
+        return TableSearches(self)
+
+    def search(
+        self,
+        vector: Sequence[float] | Sequence[Sequence[float]],
+        column: str,
+        k: int = 10,
+        metric: str | None = None,
+        *,
+        nprobes: int | None = None,
+        refineFactor: int | None = None,
+        ef: int | None = None,
+        filter: str | None = None,
+        prefilter: bool = True,
+        columns: Sequence[str] | None = None,
+        fastSearch: bool = False,
+        useIndex: bool = True,
+    ) -> DataFrame:
+        """See `searches.nearest`."""
+        return self.searches.nearest(
+            vector,
+            column,
+            k,
+            metric,
+            nprobes=nprobes,
+            refineFactor=refineFactor,
+            ef=ef,
+            filter=filter,
+            prefilter=prefilter,
+            columns=columns,
+            fastSearch=fastSearch,
+            useIndex=useIndex,
+        )
+
+    def searchBatch(
+        self,
+        queries: DataFrame,
+        column: str,
+        k: int = 10,
+        metric: str | None = None,
+        *,
+        queryVector: str = "vector",
+        queryId: str = "id",
+        nprobes: int | None = None,
+        refineFactor: int | None = None,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        fastSearch: bool = False,
+        useIndex: bool = True,
+    ) -> DataFrame:
+        """Return the k rows nearest to each of many vectors; see `searches.batch`."""
+        return self.searches.batch(
+            queries,
+            column,
+            k,
+            metric,
+            queryVector=queryVector,
+            queryId=queryId,
+            nprobes=nprobes,
+            refineFactor=refineFactor,
+            filter=filter,
+            columns=columns,
+            fastSearch=fastSearch,
+            useIndex=useIndex,
+        )
+
+    def textSearch(
+        self,
+        query: str,
+        column: str,
+        k: int = 10,
+        *,
+        operator: str = "or",
+        phrase: bool = False,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        fastSearch: bool = False,
+    ) -> DataFrame:
+        """See `searches.text`."""
+        return self.searches.text(
+            query,
+            column,
+            k,
+            operator=operator,
+            phrase=phrase,
+            filter=filter,
+            columns=columns,
+            fastSearch=fastSearch,
+        )
+
+    def hybridSearch(
+        self,
+        vector: Sequence[float],
+        query: str,
+        vectorColumn: str,
+        textColumn: str,
+        k: int = 10,
+        *,
+        vectorWeight: float = 1.0,
+        textWeight: float = 1.0,
+        rankConstant: float = RANK_CONSTANT,
+        candidates: int | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refineFactor: int | None = None,
+        operator: str = "or",
+        phrase: bool = False,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        fastSearch: bool = False,
+        useIndex: bool = True,
+    ) -> DataFrame:
+        """See `searches.hybrid`."""
+        return self.searches.hybrid(
+            vector,
+            query,
+            vectorColumn,
+            textColumn,
+            k,
+            vectorWeight=vectorWeight,
+            textWeight=textWeight,
+            rankConstant=rankConstant,
+            candidates=candidates,
+            metric=metric,
+            nprobes=nprobes,
+            refineFactor=refineFactor,
+            operator=operator,
+            phrase=phrase,
+            filter=filter,
+            columns=columns,
+            fastSearch=fastSearch,
+            useIndex=useIndex,
+        )
+
+
+@dataclass(frozen=True)
 class TextPlan:
     """A search for words in one version of a table."""
 

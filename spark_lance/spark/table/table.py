@@ -18,12 +18,10 @@ from pyspark.sql import SparkSession
 
 from spark_lance.datasets.spelling import snake_options
 from spark_lance.errors import OptionError, OptionTypeError, TableNotFoundError
-from spark_lance.index.fusion import RANK_CONSTANT
 from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal
 from spark_lance.memwal.names import GRACE
 from spark_lance.spark.driver.arguments import check_session
 from spark_lance.spark.options.options import SESSION_ZONE, in_zone
-from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.builder import TableBuilder, column_builder, option_texts, place_of
 from spark_lance.spark.table.changing import delete_rows, update_rows
 from spark_lance.spark.table.constraints import add_check
@@ -46,7 +44,7 @@ from spark_lance.spark.table.maintaining import (
 )
 from spark_lance.spark.table.merging import MergeBuilder, UpsertLog, compact_logs
 from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, policy
-from spark_lance.spark.table.searching import TableSearches
+from spark_lance.spark.table.searching import SearchableTable
 from spark_lance.table.versions.ages import age_of_hours
 from spark_lance.table.versions.resolve import MAIN, Reference, version_at
 
@@ -57,7 +55,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LanceTable(TableBase):
+class LanceTable(SearchableTable):
     """A Lance table in a Spark session. Its methods change, evolve and maintain the table in Spark jobs.
 
     Create it with `forPath`. DataFrames do all work on rows, so a session of Spark Connect works as well.
@@ -559,143 +557,6 @@ class LanceTable(TableBase):
     def indices(self) -> DataFrame:
         """Return one row per index; see `indexes.list`."""
         return self.indexes.list()
-
-    @property
-    def searches(self) -> TableSearches:
-        """Searches by vector and by words."""
-        return TableSearches(self)
-
-    def search(
-        self,
-        vector: Sequence[float] | Sequence[Sequence[float]],
-        column: str,
-        k: int = 10,
-        metric: str | None = None,
-        *,
-        nprobes: int | None = None,
-        refineFactor: int | None = None,
-        ef: int | None = None,
-        filter: str | None = None,
-        prefilter: bool = True,
-        columns: Sequence[str] | None = None,
-        fastSearch: bool = False,
-        useIndex: bool = True,
-    ) -> DataFrame:
-        """See `searches.nearest`."""
-        return self.searches.nearest(
-            vector,
-            column,
-            k,
-            metric,
-            nprobes=nprobes,
-            refineFactor=refineFactor,
-            ef=ef,
-            filter=filter,
-            prefilter=prefilter,
-            columns=columns,
-            fastSearch=fastSearch,
-            useIndex=useIndex,
-        )
-
-    def searchBatch(
-        self,
-        queries: DataFrame,
-        column: str,
-        k: int = 10,
-        metric: str | None = None,
-        *,
-        queryVector: str = "vector",
-        queryId: str = "id",
-        nprobes: int | None = None,
-        refineFactor: int | None = None,
-        filter: str | None = None,
-        columns: Sequence[str] | None = None,
-        fastSearch: bool = False,
-        useIndex: bool = True,
-    ) -> DataFrame:
-        """Return the k rows nearest to each of many vectors; see `searches.batch`."""
-        return self.searches.batch(
-            queries,
-            column,
-            k,
-            metric,
-            queryVector=queryVector,
-            queryId=queryId,
-            nprobes=nprobes,
-            refineFactor=refineFactor,
-            filter=filter,
-            columns=columns,
-            fastSearch=fastSearch,
-            useIndex=useIndex,
-        )
-
-    def textSearch(
-        self,
-        query: str,
-        column: str,
-        k: int = 10,
-        *,
-        operator: str = "or",
-        phrase: bool = False,
-        filter: str | None = None,
-        columns: Sequence[str] | None = None,
-        fastSearch: bool = False,
-    ) -> DataFrame:
-        """See `searches.text`."""
-        return self.searches.text(
-            query,
-            column,
-            k,
-            operator=operator,
-            phrase=phrase,
-            filter=filter,
-            columns=columns,
-            fastSearch=fastSearch,
-        )
-
-    def hybridSearch(
-        self,
-        vector: Sequence[float],
-        query: str,
-        vectorColumn: str,
-        textColumn: str,
-        k: int = 10,
-        *,
-        vectorWeight: float = 1.0,
-        textWeight: float = 1.0,
-        rankConstant: float = RANK_CONSTANT,
-        candidates: int | None = None,
-        metric: str | None = None,
-        nprobes: int | None = None,
-        refineFactor: int | None = None,
-        operator: str = "or",
-        phrase: bool = False,
-        filter: str | None = None,
-        columns: Sequence[str] | None = None,
-        fastSearch: bool = False,
-        useIndex: bool = True,
-    ) -> DataFrame:
-        """See `searches.hybrid`."""
-        return self.searches.hybrid(
-            vector,
-            query,
-            vectorColumn,
-            textColumn,
-            k,
-            vectorWeight=vectorWeight,
-            textWeight=textWeight,
-            rankConstant=rankConstant,
-            candidates=candidates,
-            metric=metric,
-            nprobes=nprobes,
-            refineFactor=refineFactor,
-            operator=operator,
-            phrase=phrase,
-            filter=filter,
-            columns=columns,
-            fastSearch=fastSearch,
-            useIndex=useIndex,
-        )
 
     def optimize(self, **options: Any) -> Optimizing:
         """Begin to rewrite data files; a method of the result chooses how.
