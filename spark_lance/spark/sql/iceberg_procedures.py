@@ -335,10 +335,11 @@ def _migrate(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame
             f"migrate would leave no table if it failed half-way: write CALL {request.catalog.name}.system."
             f"snapshot('{old}', '{new}'), then DROP TABLE {old}, then ALTER TABLE {new} RENAME TO {old}"
         )
+    name = a["table"].removeprefix("spark_catalog.")
     raise UnsupportedFormatError(
         f"migrate would replace a table of Spark's own catalog, where no Lance table can be: write CALL "
-        f"{request.catalog.name}.system.snapshot('spark_catalog.{a['table']}', '{a['table']}'), and then "
-        f"DROP TABLE spark_catalog.{a['table']}"
+        f"{request.catalog.name}.system.snapshot('spark_catalog.{name}', '{name}'), and then "
+        f"DROP TABLE spark_catalog.{name}"
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyspark.sql.types as st
 
+from spark_lance.datasets.spelling import camel_case
 from spark_lance.errors import OptionError
 from spark_lance.spark.base.compat import session_of, type_of_ddl
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
@@ -21,7 +22,14 @@ from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
 from spark_lance.spark.sql.partitions import PARTITION_PROCEDURES
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.row_level import last_change
-from spark_lance.spark.sql.statement_procedures import STATEMENT_PROCEDURES, full_order
+from spark_lance.spark.sql.statement_procedures import (
+    IF_EXISTS,
+    IF_NOT_EXISTS,
+    REPLACE,
+    STATEMENT_PROCEDURES,
+    full_order,
+    properties_of,
+)
 from spark_lance.spark.sql.tables import table_at
 from spark_lance.spark.table.maintaining import VacuumRequest, VacuumWords, vacuum
 from spark_lance.spark.table.table import LanceTable
@@ -80,6 +88,38 @@ def _create_index(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> 
             a["column"], kind, a["name"], a["metric"], numPartitions=a["partitions"], replace=a["replace"]
         )
     return table.createScalarIndex(a["column"], kind, a["name"], replace=a["replace"])
+
+
+def _add_index(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
+    if a["if_not_exists"] and a["name"] in _index_names(table):
+        return None
+    if "," in a["column"]:
+        raise OptionError(f"an index is over one column, not over ({a['column']}): create one for each")
+    kind = str(a["type"]).upper()
+    options = {
+        camel_case(name): _option_value(text) for name, text in properties_of(a["options"], "OPTIONS").items()
+    }
+    create = table.createIndex if kind.startswith("IVF_") else table.createScalarIndex
+    return create(a["column"].replace("`", ""), kind, a["name"], replace=a["replace"], **options)
+
+
+def _option_value(text: str) -> Any:
+    """Return an option of an index: a number, true or false, or else a text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        return text
+
+
+def _index_names(table: LanceTable) -> set[str]:
+    return {entry.name for entry in table.dataset().manifest.indices}
+
+
+def _drop_index(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
+    if a["name"] in _index_names(table) or not a["if_exists"]:
+        table.dropIndex(a["name"])
 
 
 def _clone(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> None:
@@ -212,9 +252,24 @@ PROCEDURES: dict[str, Procedure] = {
         "Build an index over a column.",
     ),
     "drop_index": Procedure(
-        lambda _, table, a: table.dropIndex(a["name"]),
-        (Parameter("name", "string", "of the index"),),
+        _drop_index,
+        (Parameter("name", "string", "of the index"), IF_EXISTS),
         "Drop an index.",
+    ),
+    "add_index": Procedure(
+        _add_index,
+        (
+            Parameter("name", "string", "of the index"),
+            Parameter("column", "string", "the column"),
+            Parameter("type", "string", "BTREE, BITMAP, INVERTED, IVF_PQ and others", "'BTREE'"),
+            Parameter("options", "string", "of the type, as OPTIONS has them in SQL", "NULL"),
+            REPLACE,
+            IF_NOT_EXISTS,
+        ),
+        "Build a new index over a column, as CREATE INDEX does.",
+    ),
+    "show_indexes": Procedure(
+        lambda _, table, a: table.indices(), (), "Return one row per index: its columns, and rows it covers."
     ),
     "optimize_indices": Procedure(
         lambda _, table, a: table.optimizeIndices(a["name"]),

@@ -32,7 +32,7 @@ from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.versions.resolve import version_at
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS, set_retention
 
-__all__ = ["STATEMENT_PROCEDURES", "full_order"]
+__all__ = ["IF_EXISTS", "IF_NOT_EXISTS", "REPLACE", "STATEMENT_PROCEDURES", "full_order", "properties_of"]
 
 _UNITS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _FILES = re.compile(r"(parquet|orc|csv|json|avro|text)\.`(.*)`", re.IGNORECASE)
@@ -169,15 +169,19 @@ def _drop_branch(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> N
             raise
 
 
-def _properties(text: str | None) -> dict[str, str]:
-    """Return TBLPROPERTIES as they stand in a statement."""
+def properties_of(text: str | None, clause: str = "TBLPROPERTIES") -> dict[str, str]:
+    """Return the properties of a clause as it stands in a statement: names and values in parentheses.
+
+    Raises:
+        OptionError: the text is something else.
+    """
     inner = (text or "()").strip()[1:-1]
     values: dict[str, str] = {}
     at = 0
     while at < len(inner):
         match = _PROPERTY.match(inner, at)
         if match is None:
-            raise OptionError(f"TBLPROPERTIES ({inner}) is not understood: write ('name' = 'value', ...)")
+            raise OptionError(f"{clause} ({inner}) is not understood: write ('name' = 'value', ...)")
         values[match[1]] = match[2][1:-1] if match[2][0] in "'\"" else match[2]
         at = match.end()
     return values
@@ -193,7 +197,7 @@ def _clone_table(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
             f"tables of catalog {catalog.name} live where the catalog puts them: leave out LOCATION, or name "
             f"the path itself, CREATE TABLE {catalog.name}.`{a['location']}` SHALLOW CLONE {a['source']}"
         )
-    properties = _properties(a["properties"])
+    properties = properties_of(a["properties"])
     exists = request.spark.catalog.tableExists(quoted)
     if exists and a["if_not_exists"]:
         return
@@ -269,10 +273,10 @@ def _convert(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
 _VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
 _TAG = Parameter("tag", "string", "its name")
 _BRANCH = Parameter("branch", "string", "its name")
-_REPLACE = Parameter("replace", "boolean", "move it if it exists", "false")
-_IF_NOT_EXISTS = Parameter("if_not_exists", "boolean", "do nothing if it exists", "false")
+REPLACE = Parameter("replace", "boolean", "move it if it exists", "false")
+IF_NOT_EXISTS = Parameter("if_not_exists", "boolean", "do nothing if it exists", "false")
 _CONSTRAINT = Parameter("name", "string", "the name of the constraint")
-_IF_EXISTS = Parameter("if_exists", "boolean", "do nothing if it does not exist", "false")
+IF_EXISTS = Parameter("if_exists", "boolean", "do nothing if it does not exist", "false")
 _RETAIN = Parameter("retain", "string", "how long it stays, such as '30 DAYS'", "NULL")
 _RETAIN_VERSIONS = Parameter(
     "retain_versions", "string", "which of its versions stay, such as '3 SNAPSHOTS 2 DAYS'", "NULL"
@@ -287,17 +291,17 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
     ),
     "drop_constraint": Procedure(
         lambda _, table, a: table.dropConstraint(a["name"], ifExists=a["if_exists"]),
-        (_CONSTRAINT, _IF_EXISTS),
+        (_CONSTRAINT, IF_EXISTS),
         "Drop a constraint.",
     ),
     "create_tag": Procedure(
-        _create_tag, (_TAG, _VERSION, _REPLACE, _IF_NOT_EXISTS, _RETAIN), "Give a version a name."
+        _create_tag, (_TAG, _VERSION, REPLACE, IF_NOT_EXISTS, _RETAIN), "Give a version a name."
     ),
     "update_tag": Procedure(_update_tag, (_TAG, _VERSION, _RETAIN), "Move a tag to another version."),
-    "drop_tag": Procedure(_drop_tag, (_TAG, _IF_EXISTS), "Delete a tag; its version stays."),
+    "drop_tag": Procedure(_drop_tag, (_TAG, IF_EXISTS), "Delete a tag; its version stays."),
     "create_branch": Procedure(
         _create_branch,
-        (_BRANCH, _VERSION, _REPLACE, _IF_NOT_EXISTS, _RETAIN, _RETAIN_VERSIONS),
+        (_BRANCH, _VERSION, REPLACE, IF_NOT_EXISTS, _RETAIN, _RETAIN_VERSIONS),
         "Make a line of versions next to the main one.",
     ),
     "replace_branch": Procedure(
@@ -305,7 +309,7 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
         (_BRANCH, _VERSION, _RETAIN, _RETAIN_VERSIONS),
         "Let a branch begin at another version; its own versions go.",
     ),
-    "drop_branch": Procedure(_drop_branch, (_BRANCH, _IF_EXISTS), "Delete a branch."),
+    "drop_branch": Procedure(_drop_branch, (_BRANCH, IF_EXISTS), "Delete a branch."),
     "purge": Procedure(
         _purge,
         (Parameter("where", "string", "only files with a row for which this is true", "NULL"),),
@@ -343,7 +347,7 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
             _VERSION,
             Parameter("timestamp", "string", "in place of a version: a time", "NULL"),
             Parameter("replace", "boolean", "replace a table that exists by copies of the rows", "false"),
-            _IF_NOT_EXISTS,
+            IF_NOT_EXISTS,
             Parameter("properties", "string", "TBLPROPERTIES, as they stand in SQL", "NULL"),
             Parameter("location", "string", "not supported", "NULL"),
         ),

@@ -205,8 +205,8 @@ def _assign(targets: dict[str, _Tree], path: list[str], number: int, name: str) 
     for key in keys[:-1]:
         inner = level.setdefault(key, {})
         if isinstance(inner, int):
-            raise SchemaError(f"{name!r} and the column that it is in are both set")
+            raise SchemaError(f"{name} and the column that it is in are both set: leave one of them out")
         level = inner
     if keys[-1] in level:
-        raise SchemaError(f"{name!r} is set twice, wholly or in part")
+        raise SchemaError(f"{name} is set twice, as a whole or in part")
     level[keys[-1]] = number

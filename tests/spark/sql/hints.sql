@@ -110,6 +110,37 @@ SELECT count(*) FROM h VERSION AS OF 'nope';
 ! nope
 VACUUM h NOW;
 ! VACUUM h [RETAIN number HOURS] [DRY RUN]
+CREATE INDEX i ON h (id);
+CREATE INDEX i ON TABLE lance.db.h USING btree (id);
+! there is an index 'i' already
+CREATE INDEX IF NOT EXISTS i ON h (id);
+CREATE OR REPLACE INDEX i ON h USING zonemap (`id`) OPTIONS (rows_per_zone = 20);
+ALTER TABLE h CREATE INDEX words USING fts (s) WITH ('with_position' = 'true');
+SHOW INDEXES FROM h;
+~ ZoneMap
+SELECT count(*) FROM text_search('lance.db.h', 's', "it's", 3);
+> 3
+SHOW INDEXES IN lance.db.h;
+~ Inverted
+CREATE INDEX j ON h (id, m);
+! an index is over one column, not over (id, m): create one for each
+CREATE INDEX j ON h (id) OPTIONS (nope = 3);
+! has no option nope
+CREATE INDEX j ON h;
+! CREATE [OR REPLACE] INDEX [IF NOT EXISTS] name ON h [USING type] (column)
+CREATE UNIQUE INDEX j ON h (id);
+! ALTER TABLE h SET TBLPROPERTIES ('primary_key' = 'column')
+DROP INDEX i ON h;
+DROP INDEX i ON h;
+! index not found: 'i'
+DROP INDEX IF EXISTS i ON h;
+ALTER TABLE h DROP INDEX words;
+CREATE TEMPORARY VIEW values_of AS SELECT id, id + 1 AS next FROM h;
+ALTER TABLE h ADD COLUMNS next FROM values_of;
+! CALL <catalog>.system.add_columns_from('h', source => 'values_of', keys => '<key columns>', columns => 'next')
+CALL lance.system.add_columns_from('h', source => 'values_of', keys => 'id', columns => 'next');
+SELECT count(*) FROM h WHERE next = id + 1;
+> 31
 USE spark_catalog.default;
 OPTIMIZE h;
 ! CALL `lance`.system.compact(table => 'h')

@@ -91,6 +91,8 @@ INSERT INTO lance.db.`ice@audit` VALUES (50, 'fifty');
 CALL lance.system.fast_forward('db.ice', 'main', 'audit');
 SELECT max(id) FROM lance.db.ice;
 > 50
+CALL lance.system.migrate('spark_catalog.db.ice');
+! snapshot('spark_catalog.db.ice', 'db.ice'), and then DROP TABLE spark_catalog.db.ice
 CALL lance.system.migrate('db.ice');
 ! CALL lance.system.snapshot('spark_catalog.db.ice', 'db.ice')
 CALL lance.system.compute_table_stats('db.ice');

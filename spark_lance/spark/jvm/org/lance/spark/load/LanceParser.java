@@ -4,7 +4,7 @@
 // The parser of a session stays what it is, and a format that brings a grammar of its own is asked before. Only where it
 // refuses such a statement, the CALL is parsed in its place; where the table is of no catalog of ours, the error says the
 // CALL. DESCRIBE HISTORY t is in Spark's grammar, as column t of a table HISTORY: it is taken if t is in a catalog of ours.
-// So is ANALYZE TABLE, which Spark refuses for tables of catalogs.
+// So is ANALYZE TABLE, which Spark refuses for tables of catalogs, and CREATE and DROP INDEX, which it has for JDBC.
 // And the empty name is the current namespace for spark.catalog, whose listTables() fails otherwise at the root of a catalog.
 //
 // Compiled in the driver by Janino.
@@ -43,6 +43,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   private static final String AT = "(?:\\s+AS\\s+OF\\s+VERSION\\s+(\\d+))?";
   private static final String RETAIN = "(?:\\s+RETAIN\\s+(\\d+\\s+(?:DAYS?|HOURS?|MINUTES?)))?";
   private static final String SNAPSHOT_RETENTION = "(?:\\s+WITH\\s+SNAPSHOT\\s+RETENTION\\s+(\\d+\\s+\\w+(?:\\s+\\d+\\s+\\w+)?))?";
+  private static final String INDEX = "(?:\\s+USING\\s+(" + NAME + "))?\\s*\\(([^()]+)\\)(?:\\s+(?:OPTIONS|WITH)\\s*(\\(.*\\)))?";
   private static final String REF = "(IF\\s+NOT\\s+EXISTS\\s+)?(" + NAME + ")" + AT + RETAIN;
   // A statement, whose first group is the table; its procedure, with the parameter for the table behind a colon if that is
   // not "table"; and the other arguments: the name, what the group is (a text, SQL as it stands, or a flag), by the number
@@ -69,6 +70,15 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       "timestamp sql", "properties text", "location sql"},
     {"CONVERT\\s+TO\\s+LANCE\\s+" + NAMES + ")(?:\\s+NO\\s+STATISTICS)?(?:\\s+PARTITIONED\\s+BY\\s*\\((.+)\\))?",
       "convert:source", "partitions text"},
+    {"CREATE\\s+(OR\\s+REPLACE\\s+)?INDEX\\s+(IF\\s+NOT\\s+EXISTS\\s+)?(" + NAME + ")\\s+ON\\s+(?:TABLE\\s+)?" + NAMES + ")" + INDEX,
+      "add_index:table:4", "replace flag", "if_not_exists flag", "name name", "table skip", "type name", "column text",
+      "options text"},
+    {ALTER + "CREATE\\s+(OR\\s+REPLACE\\s+)?INDEX\\s+(IF\\s+NOT\\s+EXISTS\\s+)?(" + NAME + ")" + INDEX, "add_index",
+      "replace flag", "if_not_exists flag", "name name", "type name", "column text", "options text"},
+    {"DROP\\s+INDEX\\s+(IF\\s+EXISTS\\s+)?(" + NAME + ")\\s+ON\\s+(?:TABLE\\s+)?" + NAMES + ")", "drop_index:table:3",
+      "if_exists flag", "name name"},
+    {ALTER + "DROP\\s+INDEX\\s+(IF\\s+EXISTS\\s+)?(" + NAME + ")", "drop_index", "if_exists flag", "name name"},
+    {"SHOW\\s+(?:INDEX|INDEXES|INDICES)\\s+(?:FROM|IN|ON)\\s+" + NAMES + ")", "show_indexes"},
     {ALTER + "CREATE\\s+(OR\\s+REPLACE\\s+)?TAG\\s+" + REF, "create_tag",
       "replace flag", "if_not_exists flag", "tag name", "version text", "retain text"},
     {ALTER + "REPLACE\\s+TAG\\s+(" + NAME + ")" + AT + RETAIN, "update_tag", "tag name", "version text", "retain text"},
@@ -106,6 +116,14 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
         + "REPLACE PARTITION FIELD transform WITH transform [AS name]"},
     {".*\\bFROM\\s+" + NAMES + ")\\s+CHANGES\\s+FROM\\s+(?:VERSION|TIMESTAMP)\\b",
       "SELECT * FROM table_changes('%s', start[, end]), where both are versions or times"},
+    {"CREATE\\s+UNIQUE\\s+INDEX\\b.*?\\s+ON\\s+(?:TABLE\\s+)?" + NAMES + ")",
+      "ALTER TABLE %s SET TBLPROPERTIES ('primary_key' = 'column'), as its indexes allow equal values"},
+    {ALTER + "ADD\\s+COLUMNS?\\s+([^()]+?)\\s+FROM\\s+" + NAMES + ")",
+      "CALL <catalog>.system.add_columns_from('%1$s', source => '%3$s', keys => '<key columns>', columns => '%2$s')"},
+    {"CREATE\\s+(?:OR\\s+REPLACE\\s+)?INDEX\\b.*?\\s+ON\\s+(?:TABLE\\s+)?" + NAMES + ")",
+      "CREATE [OR REPLACE] INDEX [IF NOT EXISTS] name ON %s [USING type] (column) [OPTIONS (name = value, ...)]"},
+    {ALTER + "CREATE\\s+(?:OR\\s+REPLACE\\s+)?INDEX\\b",
+      "ALTER TABLE %s CREATE [OR REPLACE] INDEX [IF NOT EXISTS] name [USING type] (column) [WITH (name = value, ...)]"},
     {ALTER + "ADD\\s+CONSTRAINT\\b", "ALTER TABLE %s ADD CONSTRAINT name CHECK (condition)"},
     {ALTER + "ALTER\\s+(?:COLUMN\\s+)?(\\S+)\\s+TYPE\\s+(\\S+)\\s+COMMENT\\b",
       "ALTER TABLE %1$s ALTER COLUMN %2$s TYPE %3$s, and then ALTER TABLE %1$s ALTER COLUMN %2$s COMMENT 'text'"},
@@ -190,7 +208,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     if (isStatement) {
       refuseDirectory((String) arguments[0]);
     }
-    if (isStatement && isOfSpark(((String) arguments[0]).trim().toUpperCase())) {
+    if (isStatement && isOfSpark((String) arguments[0])) {
       String call = call((String) arguments[0]);
       if (call != null) {
         return parsed(method, arguments, call);
@@ -216,7 +234,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
 
   // Whether Spark's grammar has a statement that begins so.
   private static boolean isOfSpark(String text) {
-    return text.startsWith("DESC") || text.startsWith("ANALYZE");
+    return matcher("(?:DESC|ANALYZE|(?:CREATE|DROP)\\s+INDEX)", text, ".*").matches();
   }
 
   private Object parsed(Method method, Object[] arguments, String call) throws Throwable {
@@ -270,7 +288,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       if (match.matches()) {
         String table = match.group(group(statement));
         String owner = catalogOf(table);
-        boolean isOther = isOfSpark(statement[0]) && "spark_catalog".equals(owner) && !isRegistered(table);
+        boolean isOther = isOfSpark(text) && "spark_catalog".equals(owner) && !isRegistered(table);
         return owner == null || isOther ? null : call(owner, statement, match);
       }
     }
