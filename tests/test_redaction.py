@@ -146,7 +146,8 @@ def test_options_for_people() -> None:
 def test_errors_hide_secrets() -> None:
     assert str(OptionError(f"what: password={SECRET}")) == "what: password=***"
     error = FormatError("bad bytes", f"https://h/t?sig={SECRET}", "page 1")
-    assert str(error) == str(pickle.loads(pickle.dumps(error))) == "bad bytes (page 1 in https://h/t?sig=***)"
+    shown = "bad bytes (page 1 in https://h/t?sig=***) [troubleshooting T9]"
+    assert str(error) == str(pickle.loads(pickle.dumps(error))) == shown
     assert SECRET not in repr(error) + repr(error.at(place="x").args)
     assert SECRET not in repr(TableNotFoundError(f"https://me:{SECRET}@h/t: no table"))
     assert str(LanceError()) == ""

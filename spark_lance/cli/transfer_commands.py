@@ -165,8 +165,8 @@ def format_of(path: str, name: str | None) -> Format:
     for each in FORMATS.values():
         if path.lower().rstrip("/").endswith(each.endings):
             return each
-    what = f"the ending of {path} tells no format" if path else "standard output has no ending"
-    raise OptionError(f"{what}: say --format, one of {', '.join(FORMATS)}")
+    what = f"the ending of {path} has no known format" if path else "standard output has no ending"
+    raise OptionError(f"{what}: add --format, one of {', '.join(FORMATS)}")
 
 
 def export_rows(arguments: Arguments) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import OptionTypeError
@@ -24,9 +25,17 @@ class OneSpelling:
                 return object.__getattribute__(self, name)  # a property that raised: its own error
             message = f"{kind.__name__!r} object has no attribute {name!r}"
             other = next((o for o in (snake_case(name), camel_case(name)) if hasattr(kind, o)), None)
-            if other is not None and not name.startswith("_"):
-                message += f": write {other!r}"
+            if not name.startswith("_"):
+                message += f": write {other!r}" if other is not None else _similar_names(kind, name)
             raise AttributeError(message, name=name, obj=self)
+
+
+def _similar_names(kind: type, name: str) -> str:
+    """Return "; did you mean x, y?" for public names of a class that begin with a name or look like it."""
+    names = [each for each in dir(kind) if not each.startswith("_")]
+    longer = [each for each in names if each.startswith(name)]
+    near = longer or get_close_matches(name, names, 3)
+    return f"; did you mean {', '.join(map(repr, near))}?" if near else ""
 
 
 def snake_options(options: Mapping[str, Any]) -> dict[str, Any]:

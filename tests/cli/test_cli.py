@@ -256,7 +256,7 @@ def test_a_manifest_that_cannot_be_read(path: Path, capsys: Captured) -> None:
         (["tags", "create", "{}/t", "checked"], "exists already"),
         (["restore", "{}/t", "99"], "99"),
         (["diff", "{}/t", "99"], "99"),
-        (["export", "{}/t", "{}/out"], "say --format"),
+        (["export", "{}/t", "{}/out"], "add --format"),
         (["export", "{}/t", "{}/none/out.csv"], "none/out.csv: its folder does not exist"),
         (["export", "{}/t", "{}/t/data/out.csv/x.csv"], "out.csv/x.csv: its folder does not exist"),
         (["inspect", "{}/t", "--html", "{}/t"], "t: it is a folder: add the name of a file"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_lance import dataset, write_dataset
-from spark_lance.errors import LanceError, OptionTypeError, TableNotFoundError
+from spark_lance import dataset, errors, write_dataset
+from spark_lance.cli.main import main
+from spark_lance.errors import CommitOutcomeUnknownError, LanceError, OptionTypeError, TableNotFoundError
 from spark_lance.table.metadata import metadata_table
+from tests.conftest import ROOT
 
 ROWS = pa.table({"id": range(10), "s": list("abcdefghij")})
 
@@ -156,7 +159,7 @@ MISTAKES = [
     ("dataset(path + 's')", "did you mean PATH?"),
     ("ds.checkout_version('cheked')", "did you mean 'checked'?"),
     ("ds.tags.delete('cheked')", "did you mean 'checked'?"),
-    ("ds.tags.create('checked')", "tag 'checked' exists already: update or delete it"),
+    ("ds.tags.create('checked')", "tag 'checked' exists already: update it, or delete it first"),
     ("ds.create_branch('audit')", "branch 'audit' of PATH exists already"),
     ("ds.branches.delete('audt')", "there are: main, audit; did you mean 'audit'?"),
     ("ds.create_scalar_index('ordr_id', 'BTREE')", "did you mean 'order_id'?"),
@@ -186,6 +189,30 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+# As above, on the command line; PATH is the table. Errors of usage have click's lines about it, too.
+COMMANDS = [
+    ("inspct PATH", "Did you mean 'inspect'?"),
+    ("history PATH --limt 3", "No such option '--limt'. Did you mean '--limit'?"),
+    ("compact PATH --target-rows x", "Invalid value for '--target-rows': 'x' is not a valid integer"),
+    ("inspect PATHs", "error: no Lance table at PATHs: did you mean PATH?"),
+    ("inspect PATH --version 99", "error: version 99 of PATH does not exist (available: 1, 2)"),
+    ("head PATH --columns custmer", "did you mean 'customer'?"),
+    ("head PATH --filter custmer=1", "did you mean 'customer'?"),
+    ("restore PATH 99", "error: version 99 of PATH does not exist (available: 1, 2)"),
+    ("export PATH out.txt", "error: the ending of out.txt has no known format: add --format, one of parquet"),
+]
+
+# The mistakes whose messages are graded B: they need more than one line, or do not name what to write. All
+# others are graded A: one line that names what is wrong, where, and what to write.
+GRADED_B = {
+    "ds.to_table(filter='order_id = ')",
+    "ds.take_blobs('v', [0])",
+    "inspct PATH",
+    "history PATH --limt 3",
+    "compact PATH --target-rows x",
+}
+
+
 @pytest.fixture(scope="module")
 def names_of_mistakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = str(tmp_path_factory.mktemp("mistakes") / "orders")
@@ -210,3 +237,23 @@ def test_messages_of_mistakes(mistake: str, part: str, names_of_mistakes: dict[s
     assert part in message
     assert "_rowid" not in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(("command", "part"), COMMANDS, ids=[line[0] for line in COMMANDS])
+def test_messages_of_commands(
+    command: str, part: str, names_of_mistakes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = names_of_mistakes["path"]
+    assert main(command.replace("PATH", path).split()) == 2
+    message = capsys.readouterr().err.strip().replace(path, "PATH")
+    assert part in message
+    assert command in GRADED_B or "\n" not in message
+
+
+def test_codes_of_errors_have_entries() -> None:
+    titles = re.findall(r"^## (T\d+): ", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+    codes = {getattr(errors, name).code for name in errors.__all__} - {None}
+    assert {"T1", "T8"} <= codes <= set(titles)
+    lost = CommitOutcomeUnknownError("the answer was lost")
+    assert str(lost) == "the answer was lost [troubleshooting T8]"
+    assert str(CommitOutcomeUnknownError(str(lost))) == str(lost)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_lance.arrow.arrays import numpy_type, one_array
-from spark_lance.errors import ColumnTypeError, IndexKindError, OptionError
+from spark_lance.errors import ColumnTypeError, IndexKindError, OptionError, suggestion
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.vector.base.ivf import Ivf, prepared
 from spark_lance.index.vector.base.metrics import Metric, Vectors, metric_named
@@ -76,9 +76,13 @@ class IndexParams:
     def __post_init__(self) -> None:
         if self.kind not in INDEX_TYPES:
             names = ", ".join(INDEX_TYPES)
+            scalar = (
+                f"; for values and text write create_scalar_index(column, {self.kind!r}) (in Spark "
+                "createScalarIndex)"
+            )
             raise IndexKindError(
-                f"there is no vector index {self.kind!r}: use one of {names}; those of values and text are "
-                "made by create_scalar_index (in Spark createScalarIndex)"
+                f"there is no vector index {self.kind!r}: use one of {names}"
+                f"{suggestion(self.kind, INDEX_TYPES) or scalar}"
             )
         metric_named(self.metric)
         if self.metric == "hamming" and not _keeps_bits(self.kind):

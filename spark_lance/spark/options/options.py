@@ -220,7 +220,9 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
                 f"option {name!r} is a part of the table, but an overwrite replaces all of it: leave it out"
             )
     if (values["txnAppId"] is None) != (values["txnVersion"] is None) or values["txnAppId"] == "":
-        raise OptionError("options 'txnAppId' and 'txnVersion' come together, and the first is not empty")
+        raise OptionError(
+            "options 'txnAppId' and 'txnVersion' must be set together, and 'txnAppId' must not be empty"
+        )
     return WriteOptions(**_used_values(values, "write"), column_settings=column_settings, storage=storage)
 
 

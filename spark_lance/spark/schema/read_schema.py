@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyspark.sql.types as st
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import SchemaError, suggestion
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.blob_writer import has_blobs
 from spark_lance.spark.options.option_values import BlobHandling, Projection
@@ -101,8 +101,9 @@ def find_column(schema: Schema, name: str) -> Field:
     exact = [field for field in folded if field.name == name]
     if len(exact) == 1 or len(folded) == 1:
         return (exact or folded)[0]
-    there = ", ".join(field.name for field in schema.fields)
-    raise SchemaError(f"no column {name!r} in the table, which has {there}")
+    table_names = [field.name for field in schema.fields]
+    there = ", ".join(table_names)
+    raise SchemaError(f"no column {name!r} in the table, which has {there}{suggestion(name, table_names)}")
 
 
 def resolve_projection(table: Schema, projection: st.StructType) -> tuple[tuple[str, ...], tuple[Field, ...]]:

@@ -324,9 +324,9 @@ def load_procedure(request: BridgeRequest) -> dict[str, Any]:
     if request.name[:-1] != ("system",) or name not in PROCEDURES:
         place = f"{request.catalog.name}.system"
         close = get_close_matches(name, PROCEDURES, 1)
-        guess = f": did you mean {place}.{close[0]}?" if close else ":"
         names = ", ".join(sorted(PROCEDURES))
-        problem = f"procedure {'.'.join(request.name)} does not exist{guess} {place} has {names}"
+        remedy = f"did you mean {place}.{close[0]}?" if close else f"{place} has {names}"
+        problem = f"procedure {'.'.join(request.name)} does not exist: {remedy}"
         return {"name": name, "description": problem, "parameters": [], "problem": problem}
     procedure = PROCEDURES[name]
     arguments = ", ".join(f"{one.name} {one.type}" for one in procedure.all_parameters)

@@ -273,7 +273,8 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._walk.require(first, first)
         elif first > newest + 1:
             raise VersionNotFoundError(
-                f"{self._walk.root} has no version {first} yet; its newest is {newest}"
+                f"{self._walk.root} has no version {first} yet; its newest is {newest}: use one up to "
+                f"{newest + 1}, or `latest`"
             )
         return first
 

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyspark.sql.types as st
 from pyspark.errors import AnalysisException
 
-from spark_lance.errors import ExpressionError, SchemaError
+from spark_lance.errors import ExpressionError, SchemaError, suggestion
 from spark_lance.spark.schema.string_types import is_widening
+from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -149,13 +150,30 @@ def analysed(what: str, columns: Iterable[str] = ()) -> Iterator[None]:
         yield
     except AnalysisException as error:
         reason = str(error).strip().splitlines()[0]
-        available = ", ".join(columns)
-        hint = (
-            f" (the table has the columns {available}). {QUOTING}"
-            if available and "UNRESOLVED" in reason
-            else ""
-        )
-        raise ExpressionError(f"{what}: {reason}{hint}") from error
+        raise ExpressionError(f"{what}: {_reason(reason, list(columns))}") from error
+
+
+# The message of Spark about an unknown name: the name, and the names that it proposes.
+_UNRESOLVED = re.compile(r"with name (\S+) cannot be resolved\.(?: Did you mean .*?\[(.*?)\])?")
+
+
+def _reason(text: str, columns: list[str]) -> str:
+    """Return Spark's first line about an expression; an unknown name in our words, without our columns."""
+    match = _UNRESOLVED.search(text)
+    if match is None:
+        return text
+    name = match[1].replace("`", "")
+    proposed = (match[2] or "").replace("`", "").split(", ")
+    names = columns or [each for each in proposed if each and not _is_internal(each)]
+    similar = suggestion(name, names)
+    hint = f". {QUOTING}" if columns and not similar else ""
+    return (
+        f"no column {name!r}; there are {', '.join(names)}{similar}{hint}" if names else f"no column {name!r}"
+    )
+
+
+def _is_internal(name: str) -> bool:
+    return name.startswith("__lance_") or name in SYSTEM_COLUMNS
 
 
 def as_column(functions: Any, expression: Expression) -> Column:

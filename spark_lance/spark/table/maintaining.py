@@ -575,7 +575,7 @@ class Optimizing:
         """Return the ids of the fragments of a version that hold a row of the condition."""
         columns = [*needed_columns(dataset.schema.names, self.conditions), ROW_ADDRESS]
         rows = self.table.read(version=dataset.version, columns=columns_option(columns))
-        with analysed("the condition of optimize().where"):
+        with analysed("the condition of optimize().where", dataset.schema.names):
             for condition in self.conditions:
                 rows = rows.where(as_column(functions_of(self.table.spark), condition))
         numbers = rows.selectExpr(f"shiftright(`{ROW_ADDRESS}`, 32) AS fragment").distinct()

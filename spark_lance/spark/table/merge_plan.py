@@ -99,6 +99,11 @@ class Clause:
         return f"the clause when {self.rows} then {self.kind}"
 
     @property
+    def method(self) -> str:
+        """The method of `MergeBuilder` that adds the clause with all columns."""
+        return "whenNotMatchedInsertAll()" if self.kind == "insert" else "whenMatchedUpdateAll()"
+
+    @property
     def is_all(self) -> bool:
         """Whether it takes all columns from the source."""
         return self.kind != "delete" and self.values is None
@@ -248,10 +253,10 @@ def _assigned(
         if not alike and evolving:
             continue
         if len(exact or alike) != 1:
-            reason = "lacks" if not alike else "has several times"
+            reason = f"no {top.name!r}" if not alike else f"several columns {top.name!r}"
             raise SchemaError(
-                f"{clause.name} takes all columns, but the source {reason} {top.name!r}; name the "
-                "columns, leave some out, or use withSchemaEvolution()"
+                f"{clause.method} needs every table column, but the source has {reason}: name the columns, "
+                f"write {clause.method[:-1]}exceptCols=[{top.name!r}]), or use withSchemaEvolution()"
             )
         values[quoted(top.name)] = copies.take((exact or alike)[0])
     if not values:

@@ -127,7 +127,7 @@ def _append(task: tuple[Snapshot, UUID, list[StagedPiece], Once | None]) -> int:
 
 def _once(name: str | None, number: int | None) -> Once | None:
     if (name is None) != (number is None):
-        raise OptionError("txnAppId and txnVersion come together")
+        raise OptionError("txnAppId and txnVersion must be set together")
     return None if name is None or number is None else Once(name, number)
 
 
@@ -415,7 +415,10 @@ def _values_of(values: Mapping[str, Expression] | None, name: str) -> Mapping[st
 def _check_order(clauses: Sequence[Clause]) -> None:
     """Refuse clauses that can never count."""
     if not clauses:
-        raise OptionError("a merge needs a clause: say what is done with rows that match or do not")
+        raise OptionError(
+            "a merge needs a clause: write .whenMatchedUpdateAll() or .whenNotMatchedInsertAll() before "
+            ".execute()"
+        )
     for rows in (MATCHED, NEW, MISSING):
         kind = [clause for clause in clauses if clause.rows == rows]
         if any(clause.condition is None for clause in kind[:-1]):

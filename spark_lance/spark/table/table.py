@@ -20,7 +20,7 @@ from spark_lance.datasets.spelling import snake_options
 from spark_lance.errors import OptionError, OptionTypeError, TableNotFoundError
 from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal
 from spark_lance.memwal.names import GRACE
-from spark_lance.spark.driver.arguments import check_session
+from spark_lance.spark.driver.arguments import check_number, check_session
 from spark_lance.spark.options.options import SESSION_ZONE, in_zone
 from spark_lance.spark.table.builder import TableBuilder, column_builder, option_texts, place_of
 from spark_lance.spark.table.changing import delete_rows, update_rows
@@ -206,6 +206,7 @@ class LanceTable(SearchableTable):
         Args:
             limit: how many of the newest versions; all by default.
         """
+        check_number("limit", limit, "10 for the newest ten versions", whole=True)
         frame = self.read(table="history")
         return frame if limit is None else frame.limit(limit)
 

@@ -131,7 +131,9 @@ class Branches:
             OptionError: the name cannot be used, or is another branch's on a disk that ignores case.
         """
         if self.exists(branch):
-            raise BranchExistsError(f"branch {branch!r} of {self.main} exists already")
+            raise BranchExistsError(
+                f"branch {branch!r} of {self.main} exists already: use it, or delete it first"
+            )
         self._check_alone(branch, self._names())
 
     def record(self, branch: str, parent: str | None, version: int, manifest_size: int) -> None:
@@ -155,7 +157,9 @@ class Branches:
         try:
             self.store.put_if_absent(self._path(branch), pack_ref(content))
         except FileExistsError:
-            raise BranchExistsError(f"branch {branch!r} of {self.main} exists already") from None
+            raise BranchExistsError(
+                f"branch {branch!r} of {self.main} exists already: use it, or delete it first"
+            ) from None
         # Whoever deletes the parent and has not seen the new branch has taken the parent's name before this.
         if parent is not None and not self.exists(parent):
             self.store.delete(self._path(branch), self.main)

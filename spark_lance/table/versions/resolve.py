@@ -122,12 +122,12 @@ def version_at(table: TableRef, moment: datetime | str) -> int:
         manifest = read_whole(table.store, file.path, file.naming)
         if manifest is None:
             continue
-        oldest = manifest.timestamp
-        if oldest <= limit:
+        if manifest.timestamp <= limit:
             return file.version
+        oldest = f"version {file.version}, was committed at {manifest.timestamp}"
     if oldest is None:
         latest_version(table)
-    raise VersionNotFoundError(f"{table.root} has no version as old as {limit}; its oldest is of {oldest}")
+    raise VersionNotFoundError(f"{table.root} has no version at or before {limit}; the first, {oldest}")
 
 
 def parse_moment(moment: datetime | str, zone: tzinfo | None = timezone.utc) -> datetime:

@@ -85,7 +85,7 @@ class Tags:
         try:
             self.store.put_if_absent(path, pack_ref(content))
         except FileExistsError:
-            raise TagExistsError(f"tag {tag!r} exists already: update or delete it") from None
+            raise TagExistsError(f"tag {tag!r} exists already: update it, or delete it first") from None
         try:
             self._manifest_size(ref)
         except VersionNotFoundError:

@@ -406,7 +406,7 @@ def find_version(table: TableRef, version: int) -> VersionFile:
     if not numbers:
         raise _no_table(table)
     raise VersionNotFoundError(
-        f"version {version} of {table.root} does not exist; there is {_summary(numbers)}"
+        f"version {version} of {table.root} does not exist (available: {_summary(numbers)})"
     )
 
 

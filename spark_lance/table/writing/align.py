@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import make_filterable, normalise_offsets
-from spark_lance.errors import NullValueError, SchemaError
+from spark_lance.errors import NullValueError, SchemaError, suggestion
 from spark_lance.file.base.extensions import known_schema
 from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.file.blob_references import (
@@ -493,7 +493,7 @@ class Aligner:
                 differences.append(f"column {name!r} occurs twice in the data")
             elif name not in by_name:
                 origin = f": {_MADE[name]} adds it; leave it out" if name in _MADE else None
-                hint = origin or ADD_IT
+                hint = origin or f"{ADD_IT}{suggestion(name, set(by_name) - set(source.names))}"
                 differences.append(f"column {name!r} is not in the table{hint}")
         casts: list[tuple[str, Cast | None]] = []
         fields: list[Field] = []
@@ -548,10 +548,19 @@ class Aligner:
                         f"column {name!r} has a value that {field.type} cannot hold: {error}"
                     ) from error
             if not field.nullable and array.null_count:
-                raise NullValueError(
-                    f"column {name!r} must not be null, but {array.null_count} values of a batch are", name
-                )
+                raise NullValueError(_null_message(name, array), name)
             arrays.append(array)
         if not arrays:
             return batch.select([])
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+
+def _null_message(name: str, array: pa.Array) -> str:
+    """Return the message about nulls in a column that takes none."""
+    count = array.null_count
+    values, them = ("value is", "it") if count == 1 else ("values are", "them")
+    first = pc.index(pc.is_null(array), True).as_py()
+    return (
+        f"column {name!r} must not be null, but {count:,} incoming {values} null, first in row {first:,} of "
+        f"a batch: filter or fill {them}"
+    )

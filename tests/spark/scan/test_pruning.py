@@ -261,7 +261,7 @@ def test_tags_branches_and_times(spark: SparkSession, path: str) -> None:
     assert load(spark, path, branch="dev", version=1).count() == 25
     assert load(spark, path, branch="main").count() == ROWS
     assert load(spark, path, asof="2100-01-01T00:00:00Z").count() == ROWS
-    with pytest.raises(Exception, match="no version as old"):
+    with pytest.raises(Exception, match="no version at or before"):
         load(spark, path, timestampAsOf="2001-01-01T00:00:00Z")
     with pytest.raises(Exception, match="branch 'none'"):
         load(spark, path, branch="none")

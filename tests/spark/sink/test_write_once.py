@@ -67,7 +67,7 @@ def test_a_job_whose_fate_was_unknown_is_repeated(tmp_path: Path, monkeypatch: p
     "given", [{"txnappid": "a"}, {"txnversion": "1"}, {"txnappid": "", "txnversion": "1"}]
 )
 def test_the_two_options_come_together(given: dict[str, str]) -> None:
-    with pytest.raises(OptionError, match="come together"):
+    with pytest.raises(OptionError, match="must be set together"):
         write_options({"path": "/t", **given})
     with pytest.raises(OptionError, match="0 or more"):
         write_options({"path": "/t", "txnappid": "a", "txnversion": "-1"})

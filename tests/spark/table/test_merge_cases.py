@@ -247,7 +247,7 @@ CASES = [
     Case(
         "the source lacks a column of all",
         lambda m: m.whenMatchedUpdateAll(),
-        (SchemaError, "the source lacks 'w'"),
+        (SchemaError, "the source has no 'w'"),
         names=("id", "v", "x"),
     ),
     Case(

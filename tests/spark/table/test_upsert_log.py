@@ -94,7 +94,7 @@ def test_a_repeated_write_is_done_once(spark: SparkSession, path: Path) -> None:
     assert log.upsert(frame(spark, (1, "second")), txnAppId="job", txnVersion=2) == 1
     assert log.upsert(frame(spark, (1, "first"), (2, "first")), txnAppId="job", txnVersion=1) == 0
     assert seen(path)[1] == "second"
-    with pytest.raises(OptionError, match="come together"):
+    with pytest.raises(OptionError, match="must be set together"):
         log.upsert(frame(spark, (1, "x")), txnAppId="job")
 
 

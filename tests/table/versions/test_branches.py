@@ -301,7 +301,7 @@ def test_versions_by_time(tmp_path: Path) -> None:
     assert spark_lance.dataset(path, asof="2100-01-01").version == 4
     exact = spark_lance.dataset(path, 2).manifest.timestamp
     assert spark_lance.dataset(path, asof=exact).version == 2
-    with pytest.raises(VersionNotFoundError, match="oldest"):
+    with pytest.raises(VersionNotFoundError, match="at or before"):
         spark_lance.dataset(path, asof="2020-01-01T00:00:00Z")
     with pytest.raises(OptionError):
         spark_lance.dataset(path, asof="last week")

@@ -1,0 +1,145 @@
+"""What people get wrong in Spark: the essential part of each message, and its grade.
+
+The mistakes of `tests/datasets/test_mistakes.py` and these are graded. A: one line that names what is wrong,
+where, and what to write. B: a message of Spark's own, or one of several lines. Nothing is worse than B.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+import spark_lance
+from spark_lance import LanceTable
+from spark_lance.errors import LanceError
+from tests.datasets.test_mistakes import COMMANDS, GRADED_B
+from tests.datasets.test_mistakes import MISTAKES as WITHOUT_SPARK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Lines that begin with a SQL verb are statements, the others Python.
+MISTAKES = [
+    ("SELECT custmer FROM lance.orders", "B", "Did you mean one of the following? [`customer`"),
+    ("SELECT address.cty FROM lance.orders", "B", "No such struct field `cty` in `city`, `zip`"),
+    ("SELECT * FROM lance.order", "B", "The table or view `lance`.`order` cannot be found"),
+    ("SELECT * FROM lance.orders.histry", "B", "`lance`.`orders`.`histry` cannot be found"),
+    ("SELECT * FROM lance.orders VERSION AS OF 99", "A", "does not exist (available: 1, 2, 3)"),
+    ("SELECT * FROM lance.orders VERSION AS OF 'cheked'", "A", "did you mean 'checked'?"),
+    ("SELECT * FROM lance.orders TIMESTAMP AS OF '1999-01-01'", "A", "the first, version 1, was committed"),
+    ("SELECT * FROM vector_search(table => 'lance.orders')", "A", "vector_search('db.t', ...)"),
+    ("INSERT INTO lance.orders VALUES (1, 'a')", "B", "not enough data columns"),
+    ("INSERT INTO lance.orders (order_id) VALUES (NULL)", "B", "order_id"),
+    ("UPDATE lance.orders SET custmer = 'x'", "B", "Did you mean one of the following? [`customer`"),
+    ("UPDATE lance.orders SET order_id = 'x'", "B", 'Cannot safely cast `order_id` "STRING" to "BIGINT"'),
+    ("ALTER TABLE lance.orders CREATE TAG checked", "A", "update it, or delete it first"),
+    ("ALTER TABLE lance.orders DROP BRANCH audt", "A", "did you mean 'audit'?"),
+    (
+        "ALTER TABLE lance.orders SET TBLPROPERTIES ('data_storage_versoin' = '2.1')",
+        "A",
+        "did you mean 'data_storage_version'?",
+    ),
+    ("CALL lance.system.compat('orders')", "A", "did you mean lance.system.compact?"),
+    ("CALL lance.system.create_index('orders', 'ordr_id', 'BTREE')", "A", "did you mean 'order_id'?"),
+    ("OPTIMIZE lance.orders ZORDER BY (custmer)", "A", "did you mean 'customer'?"),
+    ("VACUUM lance.orders RETAIN 0 HOURS", "A", "pass allow_short_retention => true"),
+    ("VACUUM lance.orders RETAIN x HOURS", "A", "write VACUUM lance.orders [RETAIN number HOURS]"),
+    ("RESTORE TABLE lance.orders TO VERSION AS OF 99", "A", "does not exist (available: 1, 2, 3)"),
+    ("read(version=99)", "A", "does not exist (available: 1, 2, 3)"),
+    ("read(versoin=1)", "A", "unknown option 'versoin': did you mean 'version'?"),
+    ("read(tag='cheked')", "A", "did you mean 'checked'?"),
+    ("read(columns='custmer')", "A", "did you mean 'customer'?"),
+    ("read(filter='custmer = 1')", "A", "did you mean 'customer'?"),
+    ("read(table='histry')", "A", "did you mean 'history'?"),
+    ("read(batch_size='x')", "A", "option 'batch_size' must be a number of rows, 1 or more, not 'x'"),
+    ("read(timestampAsOf='yesterday')", "A", "write it as 2026-01-31 12:00:00"),
+    ("session.read.format('lance').load()", "A", "option 'path' is missing: use load(path)"),
+    ("session.read.format('lance').load(path + 's')", "A", "did you mean PATH?"),
+    ("stream(startingVersion='x')", "A", "must be a version number, or `latest`, not 'x'"),
+    ("append(rows, mergeSchem=True)", "A", "did you mean 'mergeSchema'?"),
+    ("append(rows, txnAppId='job')", "A", "'txnAppId' and 'txnVersion' must be set together"),
+    ("append(rows.withColumnRenamed('customer', 'custmer'))", "A", "did you mean 'customer'?"),
+    ("append(rows.withColumn('order_id', rows.customer))", "A", "write cast(order_id AS bigint)"),
+    ("append(rows.selectExpr('if(order_id > 9, 1L, NULL) AS order_id'))", "B", "1 incoming value is null"),
+    ("table.delete('custmer = 1')", "A", "did you mean 'customer'?"),
+    ("table.update('order_id = 1', {'custmer': '1'})", "A", "did you mean 'customer'?"),
+    ("table.update('order_id = 1', {'customer': 'ship'})", "A", "write a text in quotes"),
+    ("table.merge(rows, 'order_id').execute()", "A", "write .whenMatchedUpdateAll() or"),
+    (
+        "table.merge(rows, 'order_id').whenMatchedUpdateAll().execute()",
+        "A",
+        "whenMatchedUpdateAll() needs every table column, but the source has no 'address': name the columns, "
+        "write whenMatchedUpdateAll(exceptCols=['address'])",
+    ),
+    ("table.merge(rows, 'order_id').whenMatched()", "A", "did you mean 'whenMatchedDelete'"),
+    (
+        "table.alias('t').merge(rows.alias('s'), 't.order_id = s.ordr_id').whenMatchedDelete().execute()",
+        "A",
+        "did you mean 's.order_id'?",
+    ),
+    ("table.create_index('v')", "A", "write 'createIndex'"),
+    ("table.createIndex('order_id', 'BTREE')", "A", "write create_scalar_index(column, 'BTREE')"),
+    ("table.addColumns({'x': 'custmer'})", "A", "did you mean 'customer'?"),
+    ("table.history('10')", "A", "limit is a whole number, such as 10 for the newest ten versions, not '10'"),
+    ("table.vacuum('7 days')", "A", "such as 168 for 7 days, not '7 days'"),
+    ("LanceTable.forPath(path, session)", "A", "write LanceTable.forPath(spark, path)"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def names(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = str(tmp_path_factory.mktemp("mistakes"))
+    session = spark_lance.enable(spark.newSession(), root=root)
+    session.sql(
+        "CREATE TABLE lance.orders (order_id BIGINT NOT NULL, customer STRING, "
+        "address STRUCT<city: STRING, zip: INT>, v ARRAY<FLOAT>)"
+    )
+    path = f"{root}/orders.lance"
+    session.sql("INSERT INTO lance.orders VALUES (1, 'a', named_struct('city', 'x', 'zip', 1), array(1f))")
+    table = LanceTable.forPath(session, path)
+    table.tags.create("checked")
+    table.branches.create("audit")
+    table.createScalarIndex("order_id", "BTREE")
+
+    def append(frame: Any, **options: Any) -> None:
+        frame.write.format("lance").mode("append").options(**options).save(path)
+
+    def stream(**options: Any) -> None:
+        session.readStream.format("lance").options(**options).load(path)
+
+    return {
+        "session": session,
+        "path": path,
+        "table": table,
+        "LanceTable": LanceTable,
+        "rows": session.createDataFrame([(3, "c")], "order_id bigint, customer string"),
+        "read": lambda **options: session.read.format("lance").options(**options).load(path).collect(),
+        "append": append,
+        "stream": stream,
+    }
+
+
+@pytest.mark.slow  # Spark starts a Python process for most of them
+@pytest.mark.parametrize(("mistake", "grade", "part"), MISTAKES, ids=[line[0] for line in MISTAKES])
+def test_messages(mistake: str, grade: str, part: str, names: dict[str, Any]) -> None:
+    is_sql = mistake.split()[0].isupper()
+    call = f"session.sql({mistake!r}).collect()" if is_sql else mistake
+    with pytest.raises((LanceError, PySparkException, AttributeError)) as error:
+        eval(call, names)
+    message = str(error.value).split("JVM stacktrace")[0].replace(names["path"], "PATH")
+    lines = [
+        line for line in message.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")
+    ]
+    assert part in message
+    assert "_rowaddr" not in message
+    assert "__lance" not in message
+    assert grade == "B" or len(lines) == 1
+
+
+def test_grades() -> None:
+    mistakes = {line[0] for line in (*WITHOUT_SPARK, *COMMANDS, *MISTAKES)}
+    graded_b = GRADED_B | {line[0] for line in MISTAKES if line[1] == "B"}
+    assert len(mistakes) >= 100
+    assert len(mistakes - graded_b) >= 0.8 * len(mistakes)
