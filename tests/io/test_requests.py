@@ -65,4 +65,4 @@ def test_requests_of_each_operation(server: Server) -> None:
         lines.append(f"| {name} | {get + head - lists} | {lists} | {put + post} | {delete} |")
     table = re.search(r"<!-- requests -->\n(?:\|.*\n){2}((?:\|.*\n)*)", PAGE)
     assert table is not None
-    assert table[1].splitlines() == lines
+    assert table[1].splitlines() == lines, "\n".join(lines)
