@@ -56,6 +56,7 @@ class Call:
 
 
 _NO_ROWS = pa.table({})
+_INFIX = frozenset({"=", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "and", "or", "like", "||"})
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">=", "is_same"})
 
 Expression = Union[Column, Literal, Cast, Call]  # noqa: UP007 (evaluated at run time on Python 3.10)
@@ -90,17 +91,52 @@ def columns(node: Expression) -> tuple[str, ...]:
     return tuple(sorted({part.path[0] for part in walk(node) if isinstance(part, Column)}))
 
 
-def describe(node: Expression) -> str:
-    """Return an expression as text, for messages."""
+def expression_text(node: Expression, as_sql: bool = False) -> str:
+    """Return an expression as text.
+
+    Args:
+        node: the expression.
+        as_sql: write constants as SQL does. Without it strings have no quotes, as in plans of Lance.
+    """
     if isinstance(node, Column):
         return ".".join(node.path)
     if isinstance(node, Literal):
-        return repr(node.value)
+        return _sql_literal(node.value) if as_sql else str(node.value)
     if isinstance(node, Cast):
-        return f"{'try_' if node.or_null else ''}cast({describe(node.argument)} as {node.type})"
+        return (
+            f"{'try_' if node.or_null else ''}cast({expression_text(node.argument, as_sql)} as {node.type})"
+        )
     if node.function == "geometry":
-        return describe(node.arguments[0])
-    return f"{node.function}({', '.join(map(describe, node.arguments))})"
+        return expression_text(node.arguments[0], as_sql)
+    parts = [
+        f"({expression_text(part, as_sql)})"
+        if isinstance(part, Call) and part.function in ("and", "or") and len(part.arguments) > 1
+        else expression_text(part, as_sql)
+        for part in node.arguments
+    ]
+    if node.function in _INFIX and len(parts) > 1:
+        return f" {node.function.upper()} ".join(parts)
+    if node.function in ("and", "or") and parts:
+        return parts[0]
+    if node.function == "is_null":
+        return f"{parts[0]} IS NULL"
+    if node.function == "in":
+        values = ", ".join(parts[1:])
+        return f"{parts[0]} IN ({values})" if as_sql else f"{parts[0]} IN [{values}]"
+    return f"{node.function}({', '.join(parts)})"
+
+
+def _sql_literal(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return "NULL" if value is None else str(value).lower()
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, bytes):
+        return f"X'{value.hex().upper()}'"
+    if isinstance(value, datetime.date):
+        kind = "TIMESTAMP" if isinstance(value, datetime.datetime) else "DATE"
+        return f"{kind} '{value}'"
+    return str(value)
 
 
 def bind(node: Expression, schema: pa.Schema) -> Expression:

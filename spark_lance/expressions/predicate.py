@@ -27,7 +27,7 @@ from spark_lance.expressions.expressions import (
     columns,
     compute,
     constant_value,
-    describe,
+    expression_text,
     is_constant,
     type_of,
 )
@@ -184,7 +184,7 @@ def compile_tree(tree: Expression, schema: pa.Schema) -> Condition:
         ExpressionError: it is not a condition on these columns.
     """
     tree = bind(tree, schema)
-    condition = Condition(describe(tree), columns(tree), _tree=tree)
+    condition = Condition(expression_text(tree, as_sql=True), columns(tree), _tree=tree)
     return _checked(condition, _empty(schema))
 
 
@@ -301,35 +301,6 @@ def _native_columns(expression: pc.Expression, empty: pa.Table) -> tuple[str, ..
         return search(names[:half]) + search(names[half:])
 
     return tuple(sorted(search(list(empty.schema.names))))
-
-
-_INFIX = frozenset({"=", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "and", "or", "like", "||"})
-
-
-def expression_text(node: Expression) -> str:
-    """Return an expression as text; strings in it have no quotes."""
-    if isinstance(node, Column):
-        return ".".join(node.path)
-    if isinstance(node, Literal):
-        return str(node.value)
-    if isinstance(node, Cast):
-        return f"cast({expression_text(node.argument)} as {node.type})"
-    assert isinstance(node, Call)
-    if node.function == "geometry":
-        return expression_text(node.arguments[0])
-    parts = [
-        f"({expression_text(part)})"
-        if isinstance(part, Call) and part.function in ("and", "or")
-        else expression_text(part)
-        for part in node.arguments
-    ]
-    if node.function in _INFIX and len(parts) > 1:
-        return f" {node.function.upper()} ".join(parts)
-    if node.function == "is_null":
-        return f"{parts[0]} IS NULL"
-    if node.function == "in":
-        return f"{parts[0]} IN [{', '.join(parts[1:])}]"
-    return f"{node.function}({', '.join(parts)})"
 
 
 def condition_text(condition: Condition) -> str:

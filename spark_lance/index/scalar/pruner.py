@@ -21,8 +21,8 @@ from functools import cached_property
 from pyroaring import BitMap
 
 from spark_lance.errors import ExpressionError
-from spark_lance.expressions.expressions import Call, Expression
-from spark_lance.expressions.predicate import Condition, expression_text
+from spark_lance.expressions.expressions import Call, Expression, expression_text
+from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field
 from spark_lance.index.base.entries import by_age, segments_of
 from spark_lance.index.base.resolve import RowResolver

@@ -93,10 +93,11 @@ class RowCheck:
             mask = self.condition.mask(pa.Table.from_batches([batch]))
         valid = pc.sum(pc.fill_null(mask, False)).as_py() or 0
         if valid < batch.num_rows:
-            bad = pc.index(pc.fill_null(mask, False), False).as_py()
+            bad = row_text(batch, pc.index(pc.fill_null(mask, False), False).as_py())
             raise SchemaError(
-                f"{batch.num_rows - valid} of {batch.num_rows} rows of a batch do not fulfil the condition "
-                f"{self.condition.text} of the rows that are replaced, such as {row_text(batch, bad)}"
+                f"{batch.num_rows - valid} of {batch.num_rows} rows of a batch do not match the condition of "
+                f"the rows that are replaced, {self.condition.text}, such as {bad}: leave them out, or "
+                f"delete the rows that match and append"
             )
 
 

@@ -94,7 +94,7 @@ def test_replace_where(spark: SparkSession, path: str) -> None:
     assert table.num_rows == 1000 - 167 + 5
     kept = table.filter(pa.compute.is_valid(table["s"]))
     assert all(row["part"] != 1 or row["id"] >= 500 for row in kept.to_pylist())
-    with pytest.raises(PySparkException, match=r"5 of 5 rows .* do not fulfil the condition part = 2"):
+    with pytest.raises(PySparkException, match=r"5 of 5 rows .* do not match the condition .* part = 2"):
         save(new.repartition(1), path, "overwrite", replaceWhere="part = 2")
     assert spark_lance.dataset(path).version == 2
     used = {

@@ -84,7 +84,7 @@ def test_stable_row_ids_and_an_index(tmp_path: Path) -> None:
 def test_new_rows_that_do_not_fulfil_the_condition(path: str, condition: str) -> None:
     check = RowCheck.of(condition, spark_lance.dataset(path).manifest.schema)
     check.check(pa.record_batch({"a": pa.array([1, 1]), "b": ["u", "v"]}))
-    with pytest.raises(SchemaError, match=r"1 of 2 rows .* do not fulfil"):
+    with pytest.raises(SchemaError, match=r"1 of 2 rows .* do not match"):
         check.check(pa.record_batch({"a": pa.array([1, 2]), "b": ["x", None]}))
 
 
@@ -92,7 +92,7 @@ def test_columns_that_new_rows_lack_count_as_null(path: str) -> None:
     check = RowCheck.of("b is null", spark_lance.dataset(path).manifest.schema)
     check.check(pa.record_batch({"a": pa.array([1])}))
     check = RowCheck.of("b = 'x'", spark_lance.dataset(path).manifest.schema)
-    with pytest.raises(SchemaError, match="do not fulfil"):
+    with pytest.raises(SchemaError, match="do not match"):
         check.check(pa.record_batch({"a": pa.array([1])}))
 
 
