@@ -96,7 +96,7 @@ class ZoneMapIndexDetails(_message.Message):
     def __init__(self, rows_per_zone: _Optional[int] = ..., use_seeds: bool = ..., has_null_bitmap: bool = ...) -> None: ...
 
 class InvertedIndexDetails(_message.Message):
-    __slots__ = ("base_tokenizer", "language", "with_position", "max_token_length", "lower_case", "stem", "remove_stop_words", "ascii_folding", "min_ngram_length", "max_ngram_length", "prefix_only", "block_size", "posting_format_version")
+    __slots__ = ("base_tokenizer", "language", "with_position", "max_token_length", "lower_case", "stem", "remove_stop_words", "ascii_folding", "min_ngram_length", "max_ngram_length", "prefix_only", "block_size", "document_granularity", "posting_format_version")
     BASE_TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     WITH_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class InvertedIndexDetails(_message.Message):
     MAX_NGRAM_LENGTH_FIELD_NUMBER: _ClassVar[int]
     PREFIX_ONLY_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_GRANULARITY_FIELD_NUMBER: _ClassVar[int]
     POSTING_FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     base_tokenizer: str
     language: str
@@ -122,8 +123,9 @@ class InvertedIndexDetails(_message.Message):
     max_ngram_length: int
     prefix_only: bool
     block_size: int
+    document_granularity: int
     posting_format_version: int
-    def __init__(self, base_tokenizer: _Optional[str] = ..., language: _Optional[str] = ..., with_position: bool = ..., max_token_length: _Optional[int] = ..., lower_case: bool = ..., stem: bool = ..., remove_stop_words: bool = ..., ascii_folding: bool = ..., min_ngram_length: _Optional[int] = ..., max_ngram_length: _Optional[int] = ..., prefix_only: bool = ..., block_size: _Optional[int] = ..., posting_format_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, base_tokenizer: _Optional[str] = ..., language: _Optional[str] = ..., with_position: bool = ..., max_token_length: _Optional[int] = ..., lower_case: bool = ..., stem: bool = ..., remove_stop_words: bool = ..., ascii_folding: bool = ..., min_ngram_length: _Optional[int] = ..., max_ngram_length: _Optional[int] = ..., prefix_only: bool = ..., block_size: _Optional[int] = ..., document_granularity: _Optional[int] = ..., posting_format_version: _Optional[int] = ...) -> None: ...
 
 class JsonIndexDetails(_message.Message):
     __slots__ = ("path", "target_details")

@@ -27,6 +27,7 @@ from spark_lance.index.base.files import IndexFileWriter, RowAddressMap, copy_fi
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.index.text.inverted import (
+    BLOCK_SIZE,
     FORMAT_VERSION,
     INVERTED_LABEL,
     INVERTED_NEWEST,
@@ -51,7 +52,6 @@ from spark_lance.table.format.row_set import RowSet
 
 _RUN_TOKENS = 1024
 _PART_FILES = ("docs", "tokens", "invert")
-_BLOCK_SIZE = "posting_block_size"
 _NEWER_POSITIONS = "_compressed_position"
 
 
@@ -124,8 +124,8 @@ def _without_lost(part: TextPart, target: SegmentTarget, remap: RowAddressMap) -
     notes = part.lists.metadata
     if _NEWER_POSITIONS in part.lists.arrow_schema.names:
         raise UnsupportedFormatError("an index of text with positions of format 2 from which rows are gone")
-    if notes.get(_BLOCK_SIZE, str(BLOCK)) != str(BLOCK):
-        raise UnsupportedFormatError(f"posting lists in blocks of {notes[_BLOCK_SIZE]}")
+    if notes.get(BLOCK_SIZE, str(BLOCK)) != str(BLOCK):
+        raise UnsupportedFormatError(f"posting lists in blocks of {notes[BLOCK_SIZE]}")
     row_ids, there = remap(part.row_ids)
     sizes, size = _write_lists(part, there, target)
     # A word that no document has any more is left out.

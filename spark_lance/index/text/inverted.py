@@ -55,11 +55,12 @@ from spark_lance.index.base.building import Numbers, Rows, SegmentTarget
 from spark_lance.index.base.entries import Segment
 from spark_lance.index.base.files import IndexFile, IndexFileWriter
 from spark_lance.index.text.positions import POSITIONS, pack_positions, unpack_positions
-from spark_lance.index.text.postings import FIXED_TAIL, pack_list, unpack_list
+from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, pack_list, unpack_list
 from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.index.text.vocabulary import Vocabulary
 from spark_lance.io.cache import CACHE, CacheSection
+from spark_lance.proto import index_pb2
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 
 # The byte of an arc by its short form; only the first 63 have one.
@@ -164,6 +165,7 @@ INVERTED_LABEL, INVERTED_NEWEST = "invertedindexdetails", 3
 INVERTED_URL = INDEX_KINDS[INVERTED_LABEL].type_url
 FORMAT_VERSION = 1
 METADATA = "metadata.lance"
+BLOCK_SIZE = "posting_block_size"
 _RUN_TOKENS = 1024
 LISTS = pa.schema(
     [
@@ -240,12 +242,14 @@ class TextPart:
         number: of the partition.
         tokenizer: how its text was cut.
         tail: form of the last block of a posting list.
+        block: documents of the other blocks.
     """
 
     segment: Segment
     number: int
     tokenizer: Tokenizer
     tail: str
+    block: int = BLOCK
 
     def _file(self, what: str) -> IndexFile:
         return self.segment.file(f"part_{self.number}_{what}.lance")
@@ -339,7 +343,7 @@ class TextPart:
             raise FormatError(
                 f"a posting list of {count} documents, and there are {self._num_documents}", self.lists.path
             )
-        documents, frequencies = unpack_list(blocks, count, self.tail)
+        documents, frequencies = unpack_list(blocks, count, self.tail, self.block)
         if len(documents) and int(documents.max()) >= self._num_documents:
             raise FormatError("a posting list names a document that does not exist", self.lists.path)
         return documents, frequencies
@@ -378,13 +382,21 @@ def text_parts(segment: Segment) -> list[TextPart]:
     """Return the partitions of a segment.
 
     Raises:
-        FormatError, UnsupportedFormatError: the segment is damaged, or cut in an unknown way.
+        FormatError: the segment is damaged.
+        UnsupportedFormatError: its text is cut in an unknown way, or each element of a list is a document.
     """
+    details = index_pb2.InvertedIndexDetails.FromString(segment.entry.index_details.value)
+    if details.document_granularity:
+        raise UnsupportedFormatError(
+            f"index {segment.name!r} has a document for each element of a list, which is not supported:"
+            " create it again with document_granularity ROW"
+        )
     file = segment.file(METADATA)
     tokenizer = Tokenizer.of(file.note("params"))
     tail = file.metadata.get("posting_tail_codec", FIXED_TAIL)
     numbers = file.parsed("partitions", json.loads)
-    return [TextPart(segment, int(number), tokenizer, tail) for number in numbers]
+    block = file.parsed(BLOCK_SIZE, int) if BLOCK_SIZE in file.metadata else BLOCK
+    return [TextPart(segment, int(number), tokenizer, tail, block) for number in numbers]
 
 
 def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> dict[str, int]:
@@ -438,7 +450,7 @@ _TOKENS = {"token_set_format": "arrow"}
 _FORMAT = {
     "format_version": str(FORMAT_VERSION),
     "posting_tail_codec": FIXED_TAIL,
-    "posting_block_size": "128",
+    BLOCK_SIZE: str(BLOCK),
 }
 
 

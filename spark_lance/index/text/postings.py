@@ -13,6 +13,12 @@ l, lowest bits first; word k of lane l stands at place 4 k + l. The documents le
     fixed32_v1         n u32 documents, n u32 frequencies
     varint_delta_v1    n differences to the document before (the first is the document), n frequencies, LEB128
 
+Lists with blocks of 256 documents (read only) have no scores, eight lanes, and exceptions to the frequencies:
+
+    u32 first document, u8 width w, 32 w bytes: differences
+    u8 width w, u8 exceptions e, 32 w bytes: the lowest w bits of each frequency
+    e exceptions: u8 place in the block, LEB128 of the bits above the lowest w
+
 (Lance index format, inverted.)
 """
 
@@ -28,25 +34,34 @@ import numpy.typing as npt
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, UnsupportedFormatError
 
-BLOCK = 128
+BLOCK, WIDE_BLOCK = 128, 256
 FIXED_TAIL, VARINT_TAIL = "fixed32_v1", "varint_delta_v1"
-_HEADER = struct.Struct("<fIB")
+_HEADER, _WIDE_HEADER = struct.Struct("<fIB"), struct.Struct("<IB")
 
 
-def unpack_list(blocks: Sequence[bytes], count: int, tail: str) -> tuple[Ints, Ints]:
+def unpack_list(blocks: Sequence[bytes], count: int, tail: str, block: int = BLOCK) -> tuple[Ints, Ints]:
     """Return documents and frequencies of a list of `count` documents.
+
+    Args:
+        blocks: the blocks of the list.
+        count: how many documents they have.
+        tail: form of the last block, "fixed32_v1" or "varint_delta_v1".
+        block: documents of a full block, 128 or 256.
 
     Raises:
         FormatError: the blocks are damaged.
-        UnsupportedFormatError: an unknown form of the last block.
+        UnsupportedFormatError: an unknown form of the last block, or an unknown size of blocks.
     """
-    full, rest = divmod(count, BLOCK)
+    if block not in (BLOCK, WIDE_BLOCK):
+        raise UnsupportedFormatError(f"posting lists in blocks of {block} documents, not 128 or 256")
+    is_wide = block == WIDE_BLOCK
+    full, rest = divmod(count, block)
     if len(blocks) != full + (rest > 0):
         raise FormatError(f"{len(blocks)} blocks for {count} documents")
     try:
-        documents, frequencies = _unpack_blocks(blocks[:full])
+        documents, frequencies = (_unpack_wide_blocks if is_wide else _unpack_blocks)(blocks[:full])
         if rest:
-            more, often = _unpack_tail(blocks[full], rest, tail)
+            more, often = _unpack_tail(blocks[full], rest, tail, 0 if is_wide else 4)
             documents, frequencies = np.concatenate([documents, more]), np.concatenate([frequencies, often])
     except (struct.error, ValueError, IndexError) as error:
         raise FormatError(f"undecodable posting list: {error}") from error
@@ -68,35 +83,74 @@ def _unpack_blocks(blocks: Sequence[bytes]) -> tuple[Ints, Ints]:
     return (firsts[:, None] + np.cumsum(deltas, axis=1)).reshape(-1), frequencies.reshape(-1)
 
 
-def unpack_numbers(groups: dict[int, list[tuple[int, bytes]]], blocks: int) -> Ints:
-    """Return (blocks, 128) numbers.
+def _unpack_wide_blocks(blocks: Sequence[bytes]) -> tuple[Ints, Ints]:
+    firsts = np.empty(len(blocks), np.int64)
+    parts: list[dict[int, list[tuple[int, bytes]]]] = [{}, {}]
+    exceptions: list[tuple[int, int, int]] = []
+    for number, data in enumerate(blocks):
+        firsts[number], width = _WIDE_HEADER.unpack_from(data)
+        if not width:
+            raise FormatError("a block of a posting list names one document 256 times")
+        middle = _WIDE_HEADER.size + 32 * width
+        parts[0].setdefault(width, []).append((number, data[_WIDE_HEADER.size : middle]))
+        often, count = data[middle], data[middle + 1]
+        end = middle + 2 + 32 * often
+        parts[1].setdefault(often, []).append((number, data[middle + 2 : end]))
+        for _ in range(count):
+            place = data[end]
+            upper, end = _leb128_number(data, end + 1)
+            exceptions.append((number, place, upper << often))
+        if end != len(data):
+            raise FormatError(f"a block of a posting list has {len(data)} bytes, not {end}")
+    deltas, frequencies = (unpack_numbers(part, len(blocks), WIDE_BLOCK) for part in parts)
+    for number, place, upper in exceptions:
+        frequencies[number, place] |= upper
+    return (firsts[:, None] + np.cumsum(deltas, axis=1)).reshape(-1), frequencies.reshape(-1)
+
+
+def _leb128_number(data: bytes, start: int) -> tuple[int, int]:
+    """Return a number of at most five bytes and the place behind it."""
+    value = 0
+    for place in range(5):
+        byte = data[start + place]
+        value |= (byte & 127) << (7 * place)
+        if byte < 128:
+            return value, start + place + 1
+    raise FormatError("a number of a posting list has more than 35 bits")
+
+
+def unpack_numbers(groups: dict[int, list[tuple[int, bytes]]], blocks: int, block: int = BLOCK) -> Ints:
+    """Return (blocks, block) numbers.
 
     Args:
         groups: width -> the blocks of it, each its place and the packed bytes.
         blocks: how many there are.
+        block: numbers of a block, 32 in each lane.
     """
-    values = np.zeros((blocks, BLOCK), np.int64)
+    values = np.zeros((blocks, block), np.int64)
+    lanes_of_block = block // 32
     for width, members in groups.items():
         if not width:
             continue
         if width > 32:
             raise FormatError(f"numbers of {width} bits in a posting list")
-        words = np.frombuffer(b"".join(data for _, data in members), "<u4").reshape(-1, width, 4)
+        words = np.frombuffer(b"".join(data for _, data in members), "<u4").reshape(-1, width, lanes_of_block)
         lanes = np.ascontiguousarray(words.transpose(0, 2, 1)).view(np.uint8)
-        bits = np.unpackbits(lanes, axis=2, bitorder="little").reshape(len(members), 4, 32, width)
+        bits = np.unpackbits(lanes, axis=2, bitorder="little")
+        bits = bits.reshape(len(members), lanes_of_block, 32, width)
         numbers = bits @ (np.int64(1) << np.arange(width, dtype=np.int64))
-        values[[number for number, _ in members]] = numbers.transpose(0, 2, 1).reshape(-1, BLOCK)
+        values[[number for number, _ in members]] = numbers.transpose(0, 2, 1).reshape(-1, block)
     return values
 
 
-def _unpack_tail(data: bytes, count: int, tail: str) -> tuple[Ints, Ints]:
+def _unpack_tail(data: bytes, count: int, tail: str, start: int) -> tuple[Ints, Ints]:
     if tail == FIXED_TAIL:
-        numbers = np.frombuffer(data, "<u4", 2 * count, 4).astype(np.int64)
+        numbers = np.frombuffer(data, "<u4", 2 * count, start).astype(np.int64)
         return numbers[:count], numbers[count:]
     if tail != VARINT_TAIL:
         raise UnsupportedFormatError(f"a posting list that ends in the form {tail!r}")
     values, value, shift = [], 0, 0
-    for byte in data[4:]:
+    for byte in data[start:]:
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:

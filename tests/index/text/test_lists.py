@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import spark_lance
 from spark_lance import dataset, write_dataset
-from spark_lance.errors import ColumnTypeError
+from spark_lance.errors import ColumnTypeError, UnsupportedFormatError
 from spark_lance.index.text.lists import joined_texts
 
 WORDS = ["lance", "data base", "the", "", "quick fox", " fox", "- ,", "lance quick"]
@@ -105,3 +105,37 @@ def test_lists_of_numbers_have_no_words(tmp_path: Path) -> None:
     table = write_dataset(pa.table({"t": [[1, 2], [3]]}), tmp_path / "t")
     with pytest.raises(ColumnTypeError, match="'t' is list<item: int64>"):
         table.create_scalar_index("t", "INVERTED")
+
+
+@pytest.mark.parametrize("kind", ["text", "lists"])
+def test_blocks_of_256_documents(kind: str, tmp_path: Path) -> None:
+    """pylance rounds the lengths of long texts in such an index."""
+    path = str(tmp_path / "t.lance")
+    texts = ["fox " * (1 + (i % 97 == 5) * i) + "lance " * (i % 3) for i in range(900)]
+    column = pa.array(texts if kind == "text" else [[text, None] for text in texts])
+    table = pa.table({"id": range(900), "text": column})
+    lance.write_dataset(table, path).create_scalar_index("text", "INVERTED", block_size=256)
+    for _ in range(2):
+        for query in ("fox", "lance", "fox lance"):
+            ours, theirs = (
+                one.to_table(columns=["id", "_score"], full_text_query=query, limit=2000, with_row_id=True)
+                for one in (dataset(path), lance.dataset(path))
+            )
+            scores = dict(zip(theirs["_rowid"].to_pylist(), theirs["_score"].to_pylist(), strict=True))
+            assert dict(zip(ours["_rowid"].to_pylist(), ours["_score"].to_pylist(), strict=True)) == {
+                row: pytest.approx(score, rel=0.08) for row, score in scores.items()
+            }
+        write_dataset(table.slice(0, 3), path, "append")
+        dataset(path).delete("id % 7 = 3")
+        dataset(path).optimize.compact_files()
+        dataset(path).optimize.optimize_indices()
+
+
+def test_documents_of_elements_are_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.lance")
+    rows = lance.write_dataset({"id": [1, 2], "text": [["quick fox", "lance"], ["quick", "fox"]]}, path)
+    granularity = lance.query.DocumentGranularity.LIST_ELEMENT
+    rows.create_scalar_index("text", "INVERTED", document_granularity=granularity)
+    with pytest.raises(UnsupportedFormatError, match="a document for each element"):
+        dataset(path).to_table(full_text_query=spark_lance.query.MatchQuery("quick fox", "text"))
+    assert write_dataset({"id": [3], "text": [["lance"]]}, path, "append").count_rows("id > 1") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from spark_lance import dataset, write_dataset
 from spark_lance.errors import FormatError, OptionError, SchemaError, UnsupportedFormatError
 from spark_lance.index.text.inverted import read_words
-from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, pack_list, unpack_list
+from spark_lance.index.text.postings import BLOCK, FIXED_TAIL, VARINT_TAIL, pack_list, unpack_list
 from spark_lance.index.text.tokenizer import Tokenizer
 
 WORDS = [
@@ -177,6 +178,27 @@ def test_damaged_posting_lists_are_refused() -> None:
         unpack_list([blocks[0][:40], blocks[1]], 200, FIXED_TAIL)
     with pytest.raises(UnsupportedFormatError):
         unpack_list(blocks, 200, "new_codec")
+
+
+def test_blocks_of_256() -> None:
+    """Differences of 1 and frequencies of one bit, with the exceptions 9 and 300."""
+    ones = b"\xff" * 32
+    deltas = struct.pack("<IB", 7, 1) + b"\xfe" + ones[1:]
+    often = bytes([1, 2]) + ones[:10] + b"\xfb" + ones[11:] + bytes([100, 4, 146, 150, 1])
+    tail = bytes([0x87, 0x04, 2, 6, 44])
+    documents, frequencies = unpack_list([deltas + often, tail], 258, VARINT_TAIL, 256)
+    assert documents.tolist() == [*range(7, 263), 519, 521]
+    assert {place: number for place, number in enumerate(frequencies.tolist()) if number != 1} == {
+        100: 9,
+        146: 300,
+        256: 6,
+        257: 44,
+    }
+    for damaged in (deltas + often[:-1], deltas + often + b"x", deltas):
+        with pytest.raises(FormatError):
+            unpack_list([damaged], 256, VARINT_TAIL, 256)
+    with pytest.raises(UnsupportedFormatError, match="blocks of 64"):
+        unpack_list([], 0, VARINT_TAIL, 64)
 
 
 @given(st.binary(max_size=200))
