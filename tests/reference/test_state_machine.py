@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 )
 
 import spark_lance
+from tests.row_model import Clause, Statement, Text, change
 
 VERSIONS = ["2.0", "2.1", "2.2"]
 SHORT = settings(
@@ -54,6 +55,16 @@ KINDS: dict[str, pa.DataType] = {
 WIDER = {"int": "long", "text": "large text"}
 SIDES = st.sampled_from(["ours", "theirs"])
 FEW = st.sets(st.integers(0, 9), min_size=1, max_size=4)
+
+UPDATE, INSERT = Clause("MATCHED", "UPDATE *"), Clause("NOT MATCHED", "INSERT *")
+THIRD = Text("id % 3 = 0", lambda x, y, all: x["id"] % 3 == 0)
+MERGES = {
+    "upsert": (UPDATE, INSERT),
+    "update": (UPDATE,),
+    "insert": (INSERT,),
+    "delete": (Clause("MATCHED", "DELETE"),),
+    "replace": (UPDATE, INSERT, Clause("NOT MATCHED BY SOURCE", "DELETE", THIRD)),
+}
 
 
 def make_value(kind: str, seed: int) -> Any:
@@ -268,7 +279,7 @@ class History(RuleBasedStateMachine):
         side=SIDES,
         few=FEW,
         seeds=st.lists(st.integers(0, 50), max_size=6),
-        what=st.sampled_from(["upsert", "update", "insert", "delete", "replace"]),
+        what=st.sampled_from(list(MERGES)),
         skipped=st.integers(0, 3),
         stale=st.booleans(),
     )
@@ -290,23 +301,19 @@ class History(RuleBasedStateMachine):
         if what == "delete":
             builder = builder.when_matched_delete()
         if what == "replace":
-            builder = builder.when_not_matched_by_source_delete("id % 3 = 0")
+            builder = builder.when_not_matched_by_source_delete(THIRD.sql)
         result = builder.execute(self.table(changed | fresh, columns))
-        rows = self.model.rows
-        gone = [key for key in rows if key not in changed and key % 3 == 0] if what == "replace" else []
-        gone += old if what == "delete" else []
+        rows, counts = change(
+            [{"id": key, **row} for key, row in self.model.rows.items()],
+            [{"id": key, **row} for key, row in (changed | fresh).items()],
+            Statement("MERGE", clauses=MERGES[what], keys=("id",)),
+        )
+        self.model.rows = {row.pop("id"): row for row in map(dict, rows)}
         hit = old if what in ("upsert", "update", "replace") else []
-        for key in gone:
-            del rows[key]
-        for key in hit:
-            rows[key] |= changed[key]
-        if what in ("upsert", "insert", "replace"):
-            rows |= fresh
-        else:
-            fresh = {}
-        counts = [len(fresh), len(hit), len(gone)]
         names = ["num_inserted_rows", "num_updated_rows", "num_deleted_rows"]
-        assert [result[n] if side == "theirs" else getattr(result, n) for n in names] == counts
+        assert [result[n] if side == "theirs" else getattr(result, n) for n in names] == [
+            counts[name] for name in ("inserted", "updated", "deleted")
+        ]
         self.done(hit)
 
     @precondition(lambda self: len(self.model.columns) < 7)

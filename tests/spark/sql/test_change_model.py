@@ -1,7 +1,7 @@
 """Random DELETE, UPDATE, INSERT and MERGE with random conditions: the table has the rows that SELECTs say.
 
-What test_row_level_model.py has is a model in Python and few conditions; here Spark itself computes what
-becomes of the same rows in its memory, and conditions are about columns of all types.
+test_row_level_model.py compares with a model in Python that has few conditions. Here Spark computes the rows
+by SELECT over a copy in memory, and conditions are about columns of all types.
 """
 
 from __future__ import annotations

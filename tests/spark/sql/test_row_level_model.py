@@ -1,17 +1,20 @@
-"""Random DELETE, UPDATE and MERGE in SQL against a plain model of rows: what it says is in the table."""
+"""Random DELETE, UPDATE and MERGE in SQL and by LanceTable: the table has the rows of the model.
+
+pylance and this package read the rows after each statement. `tests/row_model.py` is the model.
+"""
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -20,8 +23,24 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_lance
+from spark_lance import LanceTable
+from spark_lance.errors import MergeError, OptionError
 from spark_lance.spark.table import merging
 from tests.conftest import interpreted
+from tests.row_model import (
+    Clause,
+    Clauses,
+    DoubledError,
+    Row,
+    Statement,
+    Text,
+    change,
+    merges,
+    some,
+    values_of,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
 
 SCHEMA = pa.schema(
     [
@@ -31,24 +50,13 @@ SCHEMA = pa.schema(
         ("w", pa.string()),
         ("t", pa.timestamp("us", "UTC")),
         ("e", pa.struct([("a", pa.int32()), ("b", pa.string())])),
+        ("vec", pa.list_(pa.float32(), 2)),
     ]
 )
-SOURCE = "k long, v int, d decimal(12,3), w string, t timestamp, e struct<a: int, b: string>"
+SOURCE = (
+    "k long, v int, d decimal(12,3), w string, t timestamp, e struct<a: int, b: string>, vec array<float>"
+)
 NOON = datetime(2024, 2, 29, 12, tzinfo=timezone.utc)
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Text:
-    """SQL with the table as x and the source as y; what it means for rows of both and all of the source."""
-
-    sql: str
-    means: Callable[[Any, Any, list[Row]], Any]
-
-
-def some(function: Callable[..., Any], *values: Any) -> Any:
-    """Return what a function gives, null if a value is null."""
-    return None if None in values else function(*values)
 
 
 def field(row: Row, name: str) -> Any:
@@ -70,6 +78,7 @@ OF_TABLE = [
     Text("x.v > 2", lambda x, y, all: some(lambda v: v > 2, x["v"])),
     Text("x.d IS NULL OR x.d < 0.5", lambda x, y, all: x["d"] is None or x["d"] < Decimal("0.5")),
     Text("x.w LIKE 'a%'", lambda x, y, all: some(lambda w: w.startswith("a"), x["w"])),
+    Text("x.vec IS NULL", lambda x, y, all: x["vec"] is None),
     Text("x.e.b = 'p'", lambda x, y, all: some(lambda b: b == "p", field(x, "b"))),
     Text("x.t >= TIMESTAMP '2024-02-29 12:00:00'", lambda x, y, all: some(lambda t: t >= NOON, x["t"])),
     Text("NOT (x.v <=> 1)", lambda x, y, all: x["v"] != 1),
@@ -86,7 +95,7 @@ QUERIES = [
     Text("x.k IN (SELECT k FROM source)", lambda x, y, all: is_in(x["k"], [s["k"] for s in all])),
     Text(
         "x.k NOT IN (SELECT k FROM source)",
-        lambda x, y, all: some(lambda found: not found, is_in(x["k"], [s["k"] for s in all])),
+        lambda x, y, all: some(lambda member: not member, is_in(x["k"], [s["k"] for s in all])),
     ),
     Text(
         "EXISTS (SELECT 1 FROM source s WHERE s.k = x.k AND s.v > x.v)",
@@ -143,6 +152,7 @@ SETS_OF_TABLE = {
     "t": Text("x.t + INTERVAL 1 DAY", lambda x, y, all: some(lambda t: t + timedelta(days=1), x["t"])),
     "e.a": Text("x.v", lambda x, y, all: x["v"]),
     "e.b": Text("upper(x.w)", lambda x, y, all: some(str.upper, x["w"])),
+    "vec": Text("array(0.5F, x.v)", lambda x, y, all: [0.5, None if x["v"] is None else float(x["v"])]),
     "k": Text("DEFAULT", lambda x, y, all: None),
 }
 QUERY_SETS = {
@@ -160,6 +170,7 @@ SETS_OF_SOURCE = {
     "v": Text("y.v + 1L", lambda x, y, all: some(lambda v: v + 1, y["v"])),
     "d": Text("y.v", lambda x, y, all: some(Decimal, y["v"])),
     "w": Text("upper(y.w)", lambda x, y, all: some(str.upper, y["w"])),
+    "vec": Text("y.vec", lambda x, y, all: y["vec"]),
     "e": Text("named_struct('b', y.w, 'a', y.v)", lambda x, y, all: {"a": y["v"], "b": y["w"]}),
 }
 SETS_OF_BOTH = {
@@ -172,150 +183,43 @@ SETS_OF_BOTH = {
     ),
     "e.a": Text("y.e.a", lambda x, y, all: field(y, "a")),
     "t": Text("y.t", lambda x, y, all: y["t"]),
+    "vec": Text("y.vec", lambda x, y, all: y["vec"]),
 }
-# Which rows a clause of MERGE is about -> what it does -> its conditions, and what it may set.
-CLAUSES: dict[str, dict[str, tuple[list[Text], dict[str, Text] | None]]] = {
+# Rows that a clause is about -> what it does to them -> its conditions, and what it may set.
+CLAUSES: Clauses = {
     "MATCHED": {"UPDATE": (OF_BOTH, SETS_OF_BOTH), "UPDATE *": (OF_BOTH, None), "DELETE": (OF_BOTH, None)},
     "NOT MATCHED": {"INSERT": (OF_SOURCE, SETS_OF_SOURCE), "INSERT *": (OF_SOURCE, None)},
     "NOT MATCHED BY SOURCE": {"UPDATE": (OF_TABLE, SETS_OF_TABLE), "DELETE": (OF_TABLE, None)},
 }
 
 
-@dataclass(frozen=True)
-class Clause:
-    rows: str
-    kind: str
-    condition: Text | None
-    values: dict[str, Text]
-
-    @property
-    def sql(self) -> str:
-        condition = "" if self.condition is None else f" AND {self.condition.sql}"
-        action = {"UPDATE *": "UPDATE SET *"}.get(self.kind, self.kind)
-        if self.kind == "UPDATE":
-            action = f"UPDATE SET {assignments(self.values)}"
-        elif self.kind == "INSERT":
-            values = ", ".join(value.sql for value in self.values.values())
-            action = f"INSERT ({', '.join(self.values)}) VALUES ({values})"
-        return f"WHEN {self.rows}{condition} THEN {action}"
-
-    def holds(self, x: Row | None, y: Row | None, everything: list[Row]) -> bool:
-        return self.condition is None or bool(self.condition.means(x, y, everything))
-
-    def result(self, x: Row | None, y: Row | None, everything: list[Row]) -> Row | None:
-        """Return what becomes of a row."""
-        if self.kind == "DELETE":
-            return None
-        if self.kind.endswith("*"):
-            assert y is not None
-            return dict(y)
-        return changed(x or dict.fromkeys(SCHEMA.names), self.values, x, y, everything)
+FACES = ("SQL by path", "SQL by name", "SQL by view", "LanceTable")
 
 
-def assignments(values: dict[str, Text]) -> str:
-    return ", ".join(f"{name} = {value.sql}" for name, value in values.items())
+def by_table(pool: Any) -> Any:
+    """Return the part of a pool that LanceTable takes: no queries and no DEFAULT."""
+    if isinstance(pool, Mapping):
+        return {name: text for name, text in pool.items() if not text.has_query and text.sql != "DEFAULT"}
+    return pool and [text for text in pool if not text.has_query]
 
 
-def changed(old: Row, values: dict[str, Text], x: Row | None, y: Row | None, everything: list[Row]) -> Row:
-    new = dict(old)
-    for name, value in values.items():
-        column, _, inner = name.partition(".")
-        result = value.means(x, y, everything)
-        new[column] = {**(new[column] or {"a": None, "b": None}), inner: result} if inner else result
-    return new
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A statement: DELETE, UPDATE or MERGE."""
-
-    kind: str
-    condition: Text | None
-    values: dict[str, Text]
-    clauses: tuple[Clause, ...]
-
-    def sql(self, table: str) -> str:
-        where = "" if self.condition is None else f" WHERE {self.condition.sql}"
-        if self.kind == "DELETE":
-            return f"DELETE FROM {table} AS x{where}"
-        if self.kind == "UPDATE":
-            return f"UPDATE {table} x SET {assignments(self.values)}{where}"
-        return f"MERGE INTO {table} AS x USING source AS y ON x.k = y.k " + " ".join(
-            c.sql for c in self.clauses
-        )
-
-
-class DoubledError(Exception):
-    """Several rows of the source change one row."""
-
-
-def model(table: list[Row], source: list[Row], todo: Statement) -> tuple[list[Row], Counter[str]]:
-    """Return the rows after a statement, and how many were updated, deleted and inserted."""
-    if todo.kind == "MERGE":
-        return merged(table, source, todo.clauses)
-    met = [todo.condition is None or bool(todo.condition.means(x, None, source)) for x in table]
-    if todo.kind == "DELETE":
-        return [x for x, is_met in zip(table, met, strict=True) if not is_met], Counter(deleted=sum(met))
-    result = [
-        changed(x, todo.values, x, None, source) if is_met else x
-        for x, is_met in zip(table, met, strict=True)
-    ]
-    return result, Counter(updated=sum(met))
-
-
-def merged(table: list[Row], source: list[Row], todo: tuple[Clause, ...]) -> tuple[list[Row], Counter[str]]:
-    of = {rows: [clause for clause in todo if clause.rows == rows] for rows in CLAUSES}
-    only = of["MATCHED"][0] if len(of["MATCHED"]) == 1 else None
-    lenient = only is not None and only.kind == "DELETE" and only.condition is None
-    result, counts = [], Counter[str]()
-    matched: set[int] = set()
-    for x in table:
-        pairs = [i for i, y in enumerate(source) if x["k"] is not None and y["k"] == x["k"]]
-        matched.update(pairs)
-        sides: list[tuple[str, Row | None]] = [("MATCHED", source[i]) for i in pairs]
-        done = [
-            clause.result(x, y, source)
-            for rows, y in sides or [("NOT MATCHED BY SOURCE", None)]
-            for clause in itertools.islice((c for c in of[rows] if c.holds(x, y, source)), 1)
-        ]
-        if len(done) > 1 and not lenient:
-            raise DoubledError
-        if done:
-            counts["deleted" if done[0] is None else "updated"] += 1
-        kept = done[0] if done else x
-        result += [] if kept is None else [kept]
-    for i, y in enumerate(source):
-        clause = next((c for c in of["NOT MATCHED"] if c.holds(None, y, source)), None)
-        if clause is not None and i not in matched:
-            counts["inserted"] += 1
-            made = clause.result(None, y, source)
-            assert made is not None
-            result.append(made)
-    return result, counts
+CLAUSES_OF_TABLE: Clauses = {
+    rows: {kind: (by_table(conditions), by_table(values)) for kind, (conditions, values) in kinds.items()}
+    for rows, kinds in CLAUSES.items()
+}
 
 
 @st.composite
-def statements(draw: st.DrawFn) -> Statement:
+def statements(draw: st.DrawFn, face: str) -> Statement:
+    in_sql = face != "LanceTable"
     kind = draw(st.sampled_from(["DELETE", "UPDATE", "MERGE", "MERGE"]))
-    condition = draw(st.none() | st.sampled_from([*OF_TABLE, *QUERIES]))
-    sets = draw(st.sampled_from([SETS_OF_TABLE, QUERY_SETS]))
-    chosen = draw(st.sets(st.sampled_from(sorted(sets)), min_size=1))
-    values = {name: sets[name] for name in sorted(chosen)}
-    if kind != "MERGE":
-        return Statement(kind, condition if kind == "UPDATE" else condition or OF_TABLE[0], values, ())
-    found: list[Clause] = []
-    for rows, kinds in CLAUSES.items():
-        wanted = draw(st.integers(0, 2))
-        for place in range(wanted):
-            action = draw(st.sampled_from(sorted(kinds)))
-            conditions, settable = kinds[action]
-            one = draw(st.sampled_from(conditions))
-            names = draw(st.sets(st.sampled_from(sorted(settable)), min_size=1)) if settable else set()
-            # Spark takes a clause without a condition only as the last of its kind.
-            last = place == wanted - 1 and draw(st.booleans())
-            given_values = {name: settable[name] for name in sorted(names)} if settable else {}
-            found.append(Clause(rows, action, None if last else one, given_values))
-    return Statement(kind, None, {}, tuple(found)) if found else Statement("DELETE", OF_TABLE[0], {}, ())
+    if kind == "MERGE":
+        return draw(merges(CLAUSES if in_sql else CLAUSES_OF_TABLE, [("k",), ("k",), ("k", "w")]))
+    conditions = [*OF_TABLE, *QUERIES] if in_sql else OF_TABLE
+    if kind == "DELETE":
+        return Statement(kind, draw(st.sampled_from(conditions)))
+    values = draw(st.sampled_from([SETS_OF_TABLE, QUERY_SETS])) if in_sql else by_table(SETS_OF_TABLE)
+    return Statement(kind, draw(st.none() | st.sampled_from(conditions)), draw(values_of(values)))
 
 
 VALUES = st.none() | st.integers(-3, 6)
@@ -327,6 +231,7 @@ ROWS = st.fixed_dictionaries(
         "w": st.sampled_from([None, "", "a", "ab", "ä'`%"]),
         "t": st.none() | st.integers(-2, 2).map(lambda hours: NOON + timedelta(hours=hours)),
         "e": st.none() | st.fixed_dictionaries({"a": VALUES, "b": st.sampled_from([None, "p", "q"])}),
+        "vec": st.none() | st.tuples(*[st.sampled_from([0.0, 1.5])] * 2).map(list),
     }
 )
 # Every try is a Spark job: a failing example is small enough as it was drawn.
@@ -346,78 +251,161 @@ def plain(value: Any) -> Any:
 
 
 def in_order(rows: list[Row]) -> list[str]:
-    """Return rows as text in one order."""
+    """Return rows as text in one order, whatever the order of their columns."""
     return sorted(repr([plain(row[name]) for name in SCHEMA.names]) for row in rows)
 
 
-@pytest.fixture(scope="module")
-def session(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    found = spark_lance.enable(interpreted(spark.newSession()), root=str(tmp_path_factory.mktemp("root")))
-    found.udf.register("odd", lambda v: None if v is None else v % 2 == 1, "boolean")
-    return found
+def read_rows(path: str) -> tuple[list[str], set[int]]:
+    """Return the rows and the row ids as pylance reads them, and check that this package reads the same."""
+    rows = lance.dataset(path).to_table(with_row_id=True).to_pylist()
+    ids = {row.pop("_rowid") for row in rows}
+    assert len(ids) == len(rows)
+    assert in_order(spark_lance.dataset(path).to_table().to_pylist()) == in_order(rows)
+    return in_order(rows), ids
+
+
+@dataclass
+class Face:
+    """A way to change the table at a path."""
+
+    spark: SparkSession
+    path: str
+    name: str
+
+    @property
+    def errors(self) -> tuple[type[Exception], type[Exception]]:
+        """The errors for doubled rows and for clauses out of order."""
+        return (
+            (MergeError, OptionError) if self.name == "LanceTable" else (PySparkException, PySparkException)
+        )
+
+    @property
+    def table(self) -> str:
+        names = {"SQL by path": f"lance.`{self.path}`", "SQL by name": f"lance.{Path(self.path).stem}"}
+        return names.get(self.name, "shown")
+
+    def run(self, statement: Statement) -> Any:
+        """Run a statement, and return the row that counts its changes."""
+        if self.name == "LanceTable":
+            return self._by_table(statement).collect()[0]
+        self.spark.sql(statement.sql(self.table))
+        row = self.spark.sql("CALL lance.system.last_change()").collect()[0]
+        assert row.statement == statement.kind
+        return row
+
+    def _by_table(self, statement: Statement) -> Any:
+        table = LanceTable.forPath(self.spark, self.path).alias("x")
+        condition = None if statement.condition is None else statement.condition.sql
+        if statement.kind == "DELETE":
+            return table.delete(condition)
+        if statement.kind == "UPDATE":
+            return table.update(condition, {name: value.sql for name, value in statement.values.items()})
+        merge: Any = table.merge(self.spark.table("source").alias("y"), statement.on)
+        for clause in statement.clauses:
+            merge = with_clause(merge, clause)
+        return merge.execute()
+
+
+def with_clause(merge: Any, clause: Clause) -> Any:
+    condition = None if clause.condition is None else clause.condition.sql
+    values = {name: value.sql for name, value in clause.values.items()}
+    rows = {"MATCHED": "Matched", "NOT MATCHED": "NotMatched"}.get(clause.rows, "NotMatchedBySource")
+    action = clause.kind.replace(" *", "All").capitalize().replace("all", "All")
+    add = getattr(merge, f"when{rows}{action}")
+    return add(condition, values) if values else add(condition)
+
+
+def write_rows(path: str, rows: list[Row], deleted: list[Row], stable: bool) -> None:
+    """Write rows to a new table, and between them other rows, which are then deleted."""
+    tagged = [(row, False) for row in rows] + [(row, True) for row in deleted]
+    tagged = sorted(tagged, key=lambda pair: repr(pair[0]["vec"]))  # mixed, but not at random
+    data = pa.Table.from_pylist([row for row, _ in tagged], SCHEMA)
+    dataset = spark_lance.write_dataset(data, path, max_rows_per_file=3, enable_stable_row_ids=stable)
+    addresses = [place // 3 << 32 | place % 3 for place, (_, is_deleted) in enumerate(tagged) if is_deleted]
+    if addresses:
+        dataset.delete(f"_rowaddr in ({', '.join(map(str, addresses))})")
 
 
 def check(
     spark: SparkSession,
-    path: str,
+    face: str,
     table: list[Row],
+    deleted: list[Row],
     source: list[Row],
     todo: list[Statement],
-    by_view: bool,
+    stable: bool,
     prunes: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # From how many rows on a merge reads only those that may have a key of its source.
     monkeypatch.setattr(merging, "_PRUNED_ROWS", 1 if prunes else 1 << 40)
-    spark_lance.write_dataset(pa.Table.from_pylist(table, SCHEMA), path, max_rows_per_file=3)
-    given_rows = [tuple(row[name] for name in SCHEMA.names) for row in source]
-    spark.createDataFrame(given_rows, SOURCE).createOrReplaceTempView("source")
-    name = f"lance.`{path}`"
-    if by_view:
-        name = "shown"
-        spark.read.format("lance").load(path).createOrReplaceTempView(name)
+    path = f"{spark.conf.get('tests.root')}/t{uuid.uuid4().hex}.lance"
+    write_rows(path, table, deleted, stable)
+    rows = [tuple(row[name] for name in SCHEMA.names) for row in source]
+    spark.createDataFrame(rows, SOURCE).createOrReplaceTempView("source")
+    if face == "SQL by view":
+        spark.read.format("lance").load(path).createOrReplaceTempView("shown")
+    changes = Face(spark, path, face)
+    doubled, out_of_order = changes.errors
     for statement in todo:
-        sql = statement.sql(name)
-        before = in_order(spark_lance.dataset(path).to_table().to_pylist())
+        before, ids = read_rows(path)
         assert before == in_order(table)
-        try:
-            table, counts = model(table, source, statement)
-        except DoubledError:
-            with pytest.raises(PySparkException, match="several rows of the source match"):
-                spark.sql(sql)
+        if not statement.is_in_order:
+            with pytest.raises(out_of_order):
+                changes.run(statement)
             continue
-        spark.sql(sql)
-        assert in_order(spark_lance.dataset(path).to_table().to_pylist()) == in_order(table), sql
-        (done,) = spark.sql("CALL lance.system.last_change()").collect()
-        found = {name: done[f"num_{name}_rows"] for name in ("updated", "deleted", "inserted")}
-        assert found == {name: counts[name] for name in found}, sql
-        assert (done.statement, done.version) == (statement.kind, spark_lance.dataset(path).version)
-    assert spark.table(name).count() == len(table)
+        try:
+            table, counts = change(table, source, statement, SCHEMA.names)
+        except DoubledError:
+            with pytest.raises(doubled, match="several rows of the source match"):
+                changes.run(statement)
+            continue
+        row = changes.run(statement)
+        sql = statement.sql(changes.table)
+        after, new_ids = read_rows(path)
+        assert after == in_order(table), sql
+        assert Counter({n: row[f"num_{n}_rows"] for n in ("updated", "deleted", "inserted")}) == counts, sql
+        assert row.version == spark_lance.dataset(path).version
+        if stable:
+            assert (len(ids - new_ids), len(new_ids - ids)) == (counts["deleted"], counts["inserted"]), sql
+    if face != "LanceTable":
+        assert spark.table(changes.table).count() == len(table)
 
 
-def arguments() -> dict[str, Any]:
+@st.composite
+def arguments(draw: st.DrawFn) -> dict[str, Any]:
+    face = draw(st.sampled_from(FACES))
     source = st.lists(ROWS, max_size=6)
     return {
-        "table": st.lists(ROWS, min_size=1, max_size=8),
-        "source": source | st.lists(ROWS, max_size=6, unique_by=lambda row: str(row["k"])),
-        "todo": st.lists(statements(), min_size=1, max_size=3),
-        "by_view": st.booleans(),
-        "prunes": st.booleans(),
+        "face": face,
+        "table": draw(st.lists(ROWS, max_size=8)),
+        "deleted": draw(st.lists(ROWS, max_size=3)),
+        "source": draw(source | st.lists(ROWS, max_size=6, unique_by=lambda row: str(row["k"]))),
+        "todo": draw(st.lists(statements(face), min_size=1, max_size=3)),
+        "stable": draw(st.booleans()),
+        "prunes": draw(st.booleans()),
     }
 
 
-@given(**arguments())
-@settings(FEW, max_examples=5)
-def test_statements(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **drawn: Any
-) -> None:
-    check(session, str(tmp_path / uuid.uuid4().hex), monkeypatch=monkeypatch, **drawn)
+@pytest.fixture(scope="module")
+def session(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    root = str(tmp_path_factory.mktemp("root"))
+    session = spark_lance.enable(interpreted(spark.newSession()), root=root)
+    session.conf.set("tests.root", root)
+    session.udf.register("odd", lambda v: None if v is None else v % 2 == 1, "boolean")
+    return session
+
+
+@given(drawn=arguments())
+@settings(FEW, max_examples=10)
+def test_statements(session: SparkSession, monkeypatch: pytest.MonkeyPatch, drawn: dict[str, Any]) -> None:
+    check(session, monkeypatch=monkeypatch, **drawn)
 
 
 @pytest.mark.slow
-@given(**arguments())
-@settings(FEW, max_examples=100)
+@given(drawn=arguments())
+@settings(FEW, max_examples=250)
 def test_many_statements(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **drawn: Any
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch, drawn: dict[str, Any]
 ) -> None:
-    check(session, str(tmp_path / uuid.uuid4().hex), monkeypatch=monkeypatch, **drawn)
+    check(session, monkeypatch=monkeypatch, **drawn)

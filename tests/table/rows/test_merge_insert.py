@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -33,6 +34,7 @@ from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.rows.key_lookup import key_filter
 from spark_lance.table.rows.merge_insert import MergeRules, merge_rows
 from spark_lance.table.versions.versions import load_latest
+from tests.row_model import Clause, DoubledError, Row, Statement, Text, change
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int32()), ("s", pa.string())])
 PRIMARY = {"lance-schema:unenforced-primary-key": "true"}
@@ -298,79 +300,95 @@ def test_keys_of_any_type(tmp_path: Path, kind: pa.DataType, values: list[Any]) 
 
 
 KEY = st.one_of(st.none(), st.integers(0, 6))
+COLUMNS = ["a", "k", "v"]
+ROWS = st.fixed_dictionaries({"a": KEY, "k": st.sampled_from("xyz"), "v": st.integers(0, 99)})
+NEWER = Text("y.v > x.v", lambda x, y, all: y["v"] > x["v"])
+FEWER = Text("x.v < 50", lambda x, y, all: x["v"] < 50)
+MATCHED = {
+    "update": Clause("MATCHED", "UPDATE *"),
+    "update if": Clause("MATCHED", "UPDATE *", NEWER),
+    "delete": Clause("MATCHED", "DELETE"),
+}
+
+
+@st.composite
+def statements(draw: st.DrawFn) -> Statement:
+    kind = draw(st.sampled_from(["MERGE", "MERGE", "MERGE", "DELETE", "UPDATE"]))
+    if kind == "DELETE":
+        return Statement(kind, FEWER)
+    if kind == "UPDATE":
+        values = {"v": Text("x.v + 1", lambda x, y, all: x["v"] + 1)}
+        return Statement(kind, draw(st.none() | st.just(FEWER)), values)
+    deletes = [Clause("NOT MATCHED BY SOURCE", "DELETE", condition) for condition in (None, FEWER)]
+    clauses = [
+        draw(st.none() | st.sampled_from(list(MATCHED.values()))),
+        draw(st.none() | st.just(Clause("NOT MATCHED", "INSERT *"))),
+        draw(st.none() | st.sampled_from(deletes)),
+    ]
+    return Statement(kind, clauses=tuple(clause for clause in clauses if clause), keys=("k", "a"))
+
+
+def run(path: Path, statement: Statement, source: pa.Table) -> Counter[str]:
+    """Run a statement by LanceDataset, and return how many rows it changed."""
+    dataset = spark_lance.dataset(path)
+    where = statement.condition and statement.condition.spell("")
+    if statement.kind == "DELETE":
+        return Counter(deleted=dataset.count_rows() - dataset.delete(where).count_rows())
+    if statement.kind == "UPDATE":
+        values = {name: value.spell("") for name, value in statement.values.items()}
+        return Counter(updated=dataset.update(values, where=where).num_rows_updated)
+    builder = dataset.merge_insert(statement.keys)
+    for clause in statement.clauses:
+        condition = clause.condition
+        if clause.rows == "NOT MATCHED":
+            builder.when_not_matched_insert_all()
+        elif clause.rows == "NOT MATCHED BY SOURCE":
+            builder.when_not_matched_by_source_delete(condition and condition.spell(""))
+        elif clause.kind == "DELETE":
+            builder.when_matched_delete()
+        else:
+            builder.when_matched_update_all(condition and condition.spell("target.", "source."))
+    result = builder.execute(source)
+    return Counter({name: getattr(result, f"num_{name}_rows") for name in ("inserted", "updated", "deleted")})
 
 
 @given(
-    base=st.lists(st.tuples(KEY, st.sampled_from("xyz"), st.integers(0, 99)), max_size=20),
-    source=st.lists(st.tuples(KEY, st.sampled_from("xyz"), st.integers(0, 99)), max_size=12),
+    base=st.lists(ROWS, max_size=20),
+    source=st.lists(ROWS, max_size=12),
     version=st.sampled_from(["2.0", "2.1", "2.2"]),
     stable=st.booleans(),
-    matched=st.sampled_from(["keep", "update", "update if", "delete"]),
-    inserts=st.booleans(),
-    missing=st.sampled_from([None, "all", "v < 50"]),
+    statement=statements(),
 )
 @settings(max_examples=40)
 def test_a_model_of_rows(
     tmp_path_factory: pytest.TempPathFactory,
-    base: list[tuple[Any, ...]],
-    source: list[tuple[Any, ...]],
+    base: list[Row],
+    source: list[Row],
     version: Any,
     stable: bool,
-    matched: str,
-    inserts: bool,
-    missing: str | None,
+    statement: Statement,
 ) -> None:
     schema = pa.schema([("a", pa.int64()), ("k", pa.string()), ("v", pa.int64())])
     path = tmp_path_factory.mktemp("t") / "t"
     options: dict[str, Any] = {"data_storage_version": version, "enable_stable_row_ids": stable}
-    lance.write_dataset(table(base, schema), path, max_rows_per_file=7, **options)
-    builder = spark_lance.dataset(path).merge_insert(["k", "a"])
-    if matched in ("update", "update if"):
-        builder.when_matched_update_all("source.v > target.v" if matched == "update if" else None)
-    elif matched == "delete":
-        builder.when_matched_delete()
-    if inserts:
-        builder.when_not_matched_insert_all()
-    if missing is not None:
-        builder.when_not_matched_by_source_delete(None if missing == "all" else missing)
-    expected: list[tuple[Any, ...]] = []
-    counts = [0, 0, 0]
-    ambiguous = False
-    for row in base:
-        pairs = [other for other in source if row[0] is not None and other[:2] == row[:2]]
-        if matched == "update if":
-            chosen = [other for other in pairs if other[2] > row[2]]
-        else:
-            chosen = pairs if matched in ("update", "delete") else []
-        ambiguous |= len(chosen) > 1
-        gone = not pairs and (missing == "all" or (missing is not None and row[2] < 50))
-        if gone or (chosen and matched == "delete"):
-            counts[2] += 1
-        elif chosen:
-            counts[1] += 1
-            expected.append(chosen[0])
-        else:
-            expected.append(row)
-    if inserts:
-        known = {row[:2] for row in base if row[0] is not None}
-        fresh = [row for row in source if row[:2] not in known]
-        counts[0] = len(fresh)
-        expected += fresh
-    if matched == "keep" and not inserts and missing is None:
+    lance.write_dataset(pa.Table.from_pylist(base, schema), path, max_rows_per_file=7, **options)
+    new = pa.Table.from_pylist(source, schema)
+    if statement == Statement("MERGE", keys=("k", "a")):
         with pytest.raises(OptionError):
-            builder.execute(table(source, schema))
+            run(path, statement, new)
         return
-    if ambiguous:
+    try:
+        rows, counts = change(base, source, statement, COLUMNS, doubled_deletes=False)
+    except DoubledError:
         with pytest.raises(MergeError):
-            builder.execute(table(source, schema))
+            run(path, statement, new)
         return
-    done = builder.execute(table(source, schema))
-    assert [done.num_inserted_rows, done.num_updated_rows, done.num_deleted_rows] == counts
-    assert content(path) == sorted(expected, key=repr)
+    assert run(path, statement, new) == counts
+    assert content(path) == sorted((tuple(row[name] for name in COLUMNS) for row in rows), key=repr)
     if stable:
         ids = [row[0] for row in content(path, ["_rowid"])]
         assert len(set(ids)) == len(ids)
-        assert done.dataset.manifest.next_row_id == len(base) + counts[0]
+        assert spark_lance.dataset(path).manifest.next_row_id == len(base) + counts["inserted"]
 
 
 @given(
