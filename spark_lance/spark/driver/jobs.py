@@ -9,8 +9,9 @@ from __future__ import annotations
 import pickle
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from getpass import getuser
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from spark_lance.spark.base.compat import has_jvm, java_context
 from spark_lance.spark.driver.interpreters import lacks_package
 from spark_lance.spark.worker.failures import from_tasks, one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
+from spark_lance.table.commits.commit_options import APPLICATION, APPLICATION_NAME, COMMIT_MESSAGE, USER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +36,9 @@ Answer = TypeVar("Answer")
 _PLANS = "spark.lance.planInDriver"
 _BYTES = "spark.lance.localBytes"
 _USUAL_BYTES = 8 << 20
+
+# The setting of a session with the `userMetadata` of its commits.
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 # Spark kills the Python of a task two seconds after the task (spark.python.task.killTimeout).
 _LONGEST_WAIT = 10.0
@@ -193,3 +198,15 @@ def _frame(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
     rows = [(number, bytearray(pickle.dumps(task))) for number, task in enumerate(tasks)]
     frame = spark.createDataFrame(rows, "number bigint, task binary").coalesce(1)
     return frame.repartition(max(1, len(tasks)))
+
+
+def commit_origin(spark: SparkSession) -> Mapping[str, str]:
+    """Return what commits of a session keep in the history: user, application, and the user's text."""
+    settings = ((APPLICATION, "spark.app.id"), (APPLICATION_NAME, "spark.app.name"))
+    texts = {name: spark.conf.get(key, None) for name, key in (*settings, (COMMIT_MESSAGE, _USER_METADATA))}
+    if has_jvm(spark):
+        texts[USER] = spark.sparkContext.sparkUser()
+    else:
+        with suppress(OSError, KeyError, ImportError):  # this process has no user with a name
+            texts[USER] = getuser()
+    return {name: text for name, text in texts.items() if text}

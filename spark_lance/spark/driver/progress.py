@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ from spark_lance.cli.output import Progress
 from spark_lance.io.display import size_text
 from spark_lance.io.progress import reporting
 from spark_lance.spark.driver.arguments import check_running
+from spark_lance.spark.driver.jobs import commit_origin
+from spark_lance.table.commits.commit_options import commit_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -224,7 +227,7 @@ def operation(spark: SparkSession, what: str, path: str) -> Iterator[None]:
     began = time.monotonic()
     bar = _bar(spark, what)
     drawn, heard = (nullcontext(), nullcontext()) if bar is None else (bar, reporting(bar))
-    with drawn, heard:
+    with drawn, heard, commit_options(origin=partial(commit_origin, spark)):
         token = _current.set(_Operation(name, _group(spark) or f"lance: {name}", bar))
         try:
             yield

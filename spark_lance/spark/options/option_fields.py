@@ -434,7 +434,12 @@ class ReadOptions(TableOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions(TableOptions):
-    """The options of a write; `column_settings` maps lower-cased column paths to options and values."""
+    """The options of a write.
+
+    Attributes:
+        column_settings: lower-cased column paths -> options and values.
+        properties: properties of the commit, by their lower-cased names.
+    """
 
     max_rows_per_file: int = option(
         positive,
@@ -575,6 +580,7 @@ class WriteOptions(TableOptions):
         "makes a version of each micro-batch.",
     )
     column_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def _declarations(kind: type, used: str) -> dict[str, Option]:

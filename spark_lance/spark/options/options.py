@@ -101,6 +101,10 @@ def in_zone(moment: datetime | str, zone: str | None) -> datetime:
 # How the names of options of columns end.
 _SUFFIXES = tuple(f".{option.name}" for option in COLUMN_OPTIONS)
 
+# Properties of a commit, as Iceberg names the option.
+_PROPERTY_PREFIX = "snapshot-property."
+_RESERVED_PROPERTIES = ("__lance", "lance.", "spark_lance.")
+
 # Why the options that an option excludes cannot be combined with it.
 _EXCLUSIONS = {
     "table": "option {name!r} is for rows: option 'table' reads a metadata table",
@@ -122,7 +126,7 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     Raises:
         OptionError: a value that cannot be parsed, an option that is not supported, or no path.
     """
-    values, _, storage = _parse(raw)
+    values, _, storage, _ = _parse(raw)
     selectors = [name for name in options_that_choose("version") if values[name] is not None]
     if len(selectors) > 1 or (values["tag"] is not None and values["branch"] is not None):
         raise OptionError("give one of the options version, tag and asof, and no branch with a tag")
@@ -176,6 +180,9 @@ def check_known(raw: Mapping[str, str]) -> None:
         name = key.lower()
         if name in ALIASES or name in STORAGE_NAMES or name.startswith(STORAGE_PREFIX):
             continue
+        if name.startswith(_PROPERTY_PREFIX):
+            _property_name(key)
+            continue
         if column_option(name) is None:
             _check_unknown(key, text)
 
@@ -205,7 +212,7 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
         OptionError: as `read_options`; or a version was given, but only the latest one can be written to; or
             what is read is a part of the table, which an overwrite would replace as a whole.
     """
-    values, column_settings, storage = _parse(raw)
+    values, column_settings, storage, properties = _parse(raw)
     for name in options_that_choose("version"):
         if values[name] is not None:
             raise OptionError(f"option {name!r} is for reading: an old version cannot be written to")
@@ -223,14 +230,37 @@ def write_options(raw: Mapping[str, str], overwrite: bool = False) -> WriteOptio
         raise OptionError(
             "options 'txnAppId' and 'txnVersion' must be set together, and 'txnAppId' must not be empty"
         )
-    return WriteOptions(**_used_values(values, "write"), column_settings=column_settings, storage=storage)
+    return WriteOptions(
+        **_used_values(values, "write"),
+        column_settings=column_settings,
+        storage=storage,
+        properties=properties,
+    )
 
 
-def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return (values of OPTIONS, options of columns, storage options)."""
+def _property_name(key: str) -> str:
+    """Return the name of a property of the commit.
+
+    Raises:
+        OptionError: there is no name, or the format or this package uses it.
+    """
+    name = key.lower().removeprefix(_PROPERTY_PREFIX)
+    if not name or name.startswith(_RESERVED_PROPERTIES):
+        raise OptionError(
+            f"option {key!r} cannot be set: choose another name, such as {_PROPERTY_PREFIX}job-id, or use "
+            "option 'commit_message' for a text"
+        )
+    return name
+
+
+def _parse(
+    raw: Mapping[str, str],
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any], dict[str, str]]:
+    """Return (values of OPTIONS, options of columns, storage options, properties of the commit)."""
     parsed: dict[str, Any] = {}
     columns: dict[str, dict[str, Any]] = {}
     storage: dict[str, Any] = {}
+    properties: dict[str, str] = {}
     if "paths" in raw:
         raise OptionError("load() takes one path here: load every table by itself and union the DataFrames")
     for key, text in raw.items():
@@ -244,6 +274,8 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, 
             storage[name.removeprefix(STORAGE_PREFIX)] = _storage_value(key, text)
         elif name in STORAGE_NAMES:
             storage[name] = _storage_value(key, text)
+        elif name.startswith(_PROPERTY_PREFIX):
+            properties[_property_name(key)] = text
         elif (about := column_option(name)) is not None:
             column, setting = about
             columns.setdefault(column, {})[setting.name] = _value(key, setting.parse, setting.expects, text)
@@ -254,7 +286,8 @@ def _parse(raw: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, 
     if parsed.get("allowed_bases") is not None:
         storage["allowed_bases"] = parsed["allowed_bases"]
     parsed["path"] = _location(parsed["path"])
-    return {name: parsed.get(name, option.default) for name, option in OPTIONS.items()}, columns, storage
+    values = {name: parsed.get(name, option.default) for name, option in OPTIONS.items()}
+    return values, columns, storage, properties
 
 
 def _value(name: str, parse: Callable[[str], Any], expects: str, text: str) -> Any:
@@ -306,6 +339,13 @@ def option_table() -> list[tuple[str, str, str, str]]:
     ]
     return [
         *rows,
+        (
+            f"{_PROPERTY_PREFIX}<name>",
+            "write",
+            "",
+            "Text kept with the version that the write makes: in column `properties` of the metadata table "
+            "`transactions`, and in `summary` of `snapshots`.",
+        ),
         *((f"<column>.{option.name}", "write", "", option.doc) for option in COLUMN_OPTIONS),
         (
             f"{STORAGE_PREFIX}<name>",

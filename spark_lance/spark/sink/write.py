@@ -143,7 +143,10 @@ class LanceWriter(DataSourceArrowWriter):
             except CommitError:
                 delete_fragment_files(TableRef(self._store, self._root), fragments)
                 raise
-            with commit_options(retry=self._patience(), message=self._options.commit_message):
+            options = self._options
+            with commit_options(
+                retry=self._patience(), message=options.commit_message, properties=options.properties
+            ):
                 try:
                     commit_or_discard(
                         TableRef(self._store, self._root),

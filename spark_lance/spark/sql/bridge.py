@@ -12,8 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_lance import errors
+from spark_lance.spark.driver.jobs import commit_origin
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.table.constraints import evaluate_with
+from spark_lance.table.commits.commit_options import commit_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
@@ -123,14 +125,20 @@ class Bridge:
         self._spark, self._source = spark, source
         evaluate_with(spark)
 
-    def apply(self, request: str, subject: Any) -> str:
+    def apply(self, text: str, subject: Any) -> str:
         """Answer a request: `{"answer": ...}`, or `{"error": kind, "message": ..., "name": [...]}`."""
-        body = json.loads(request)
+        body = json.loads(text)
         try:
-            answer = _answer_to(body["verb"])(BridgeRequest(self._spark, self._source, body, subject))
+            request = BridgeRequest(self._spark, self._source, body, subject)
+            with commit_options(origin=self._origin):
+                answer = _answer_to(body["verb"])(request)
         except (errors.LanceError, OSError, PySparkException) as error:
             return json.dumps(_failure(error, body))
         return json.dumps({"answer": answer})
+
+    def _origin(self) -> Mapping[str, str]:
+        # The session of the statement, in the thread of the JVM that waits for this answer.
+        return commit_origin(SparkSession.getActiveSession() or self._spark)
 
 
 def _answer_to(verb: str) -> Answer:

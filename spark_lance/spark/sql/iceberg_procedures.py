@@ -22,7 +22,13 @@ from spark_lance.spark.table.maintaining import Optimizing
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.inserts.publish_branch import MAIN, publish_branch
-from spark_lance.table.maintenance.retention import min_retention
+from spark_lance.table.maintenance.retention import (
+    MAX_REF_AGE,
+    MAX_SNAPSHOT_AGE,
+    MIN_SNAPSHOTS,
+    expiry_setting,
+    min_retention,
+)
 from spark_lance.table.reading.version_changes import FEED_COLUMNS
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.resolve import version_at
@@ -34,8 +40,6 @@ if TYPE_CHECKING:
 
 _MOVED = "previous_snapshot_id bigint, current_snapshot_id bigint"
 _DAY = 24 * 3600 * 1000
-_MAX_AGE, _MIN_KEPT = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
-_MAX_REF_AGE = "history.expire.max-ref-age-ms"
 _UNVERIFIED_DAYS = 7
 
 
@@ -89,8 +93,7 @@ def _ancestors_of(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any
 
 def _expire_snapshots(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
-    config = dataset.config()
-    drop_expired_refs(dataset.store, dataset.main_root, _setting(config, _MAX_REF_AGE))
+    drop_expired_refs(dataset.store, dataset.main_root, expiry_setting(dataset.manifest, MAX_REF_AGE))
     if a["snapshot_ids"] is not None:
         numbers = [int(number) for number in a["snapshot_ids"]]
         present = {file.version for file in list_versions(dataset.table)}
@@ -104,7 +107,7 @@ def _expire_snapshots(request: BridgeRequest, table: LanceTable, a: Mapping[str,
     else:
         stats = dataset.cleanup_old_versions(
             older_than=_age(request, dataset, a["older_than"]),
-            retain_versions=max(1, a["retain_last"] or _setting(config, _MIN_KEPT) or 1),
+            retain_versions=max(1, a["retain_last"] or expiry_setting(dataset.manifest, MIN_SNAPSHOTS) or 1),
             error_if_tagged_old_versions=False,
         )
     row = (stats.data_files_removed, stats.deletion_files_removed, 0, stats.old_versions, 0, 0)
@@ -124,7 +127,7 @@ def _age(request: BridgeRequest, dataset: LanceDataset, older_than: int | None) 
         OptionError: readers of such young versions would lose their files.
     """
     if older_than is None:
-        return timedelta(milliseconds=_setting(dataset.config(), _MAX_AGE) or 5 * _DAY)
+        return timedelta(milliseconds=expiry_setting(dataset.manifest, MAX_SNAPSHOT_AGE) or 5 * _DAY)
     age = datetime.now(timezone.utc) - _moment(older_than)
     least = min_retention(dataset.manifest)
     if age < least:
@@ -135,15 +138,6 @@ def _age(request: BridgeRequest, dataset: LanceDataset, older_than: int | None) 
             f"retention_hours => {max(0.0, age / timedelta(hours=1)):.2f}, allow_short_retention => true)"
         )
     return age
-
-
-def _setting(config: Mapping[str, str], name: str) -> int | None:
-    text = config.get(name)
-    if text is None:
-        return None
-    if not text.strip().isdigit():
-        raise OptionError(f"table property {name} must be a number, not {text!r}")
-    return int(text)
 
 
 def _remove_orphan_files(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:

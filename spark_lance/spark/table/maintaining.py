@@ -64,7 +64,13 @@ from spark_lance.table.maintenance.cluster import (
 from spark_lance.table.maintenance.compact import compact_table, execute_all
 from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_options
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
-from spark_lance.table.maintenance.retention import guarded_age, min_retention, table_retention
+from spark_lance.table.maintenance.retention import (
+    MAX_REF_AGE,
+    expiry_setting,
+    guarded_age,
+    min_retention,
+    table_retention,
+)
 from spark_lance.table.maintenance.verify import repair
 from spark_lance.table.reading.scan import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
@@ -392,8 +398,8 @@ def _own_retention(dataset: LanceDataset) -> tuple[float | None, int | None]:
         age, count = branch_retention(dataset.store, dataset.main_root, dataset.branch)
         if age is not None or count is not None:
             return None if age is None else max(age / hour, least), count
-    age = table_retention(dataset.manifest)
-    return None if age is None else age / hour, None
+    age, count = table_retention(dataset.manifest)
+    return None if age is None else age / hour, count
 
 
 def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> DataFrame:
@@ -403,15 +409,17 @@ def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> Data
     check_number(words.retain, retain, "10", whole=True)
     dataset = table.dataset()
     if not request.dry_run:
-        drop_expired_refs(dataset.store, dataset.main_root)
+        drop_expired_refs(dataset.store, dataset.main_root, expiry_setting(dataset.manifest, MAX_REF_AGE))
+    source = f"{words.hours}={hours:g}" if hours is not None else ""
     if hours is None and retain is None:
         hours, retain = _own_retention(dataset)
+        source = f"the table's retention of {hours:g} hours" if hours is not None else ""
     age = guarded_age(
         dataset.manifest,
         None if hours is None else age_of_hours(hours, words.hours),
         retain is not None,
         allow_short=request.allow_short_retention or (request.dry_run and hours is not None),
-        source=f"{words.hours}={hours:g}" if hours is not None else "",
+        source=source,
         remedy=words.allow_short,
     )
     with operation(table.spark, "clean-up", table.path):

@@ -214,8 +214,9 @@ class LanceTable(SearchableTable):
     def history(self, limit: int | None = None) -> DataFrame:
         """Return what made the versions, newest first, in Delta's columns.
 
-        `version`, `timestamp`, `operation`, `operationParameters`, `readVersion`, `isBlindAppend`,
-        `operationMetrics`, `userMetadata`, and more; see option `table` = `history` of the data source.
+        `version`, `timestamp`, `userName`, `operation`, `operationParameters`, `job`, `readVersion`,
+        `isBlindAppend`, `operationMetrics`, `userMetadata`, and more; see option `table` = `history` of the
+        data source.
 
         Args:
             limit: how many of the newest versions; all by default.

@@ -264,7 +264,7 @@ def create_first_version(
 def _transaction(
     operation: Message, read_version: int, properties: Mapping[str, str] | None, once: IdempotentWrite | None
 ) -> Transaction:
-    said = {**current_options().properties, **(properties or {})}
+    said = current_options().transaction_properties(properties)
     return Transaction.new(operation, read_version, said if once is None else {**said, **once.properties})
 
 

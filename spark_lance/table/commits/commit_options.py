@@ -9,7 +9,7 @@ Commits of other threads and tasks do not get the options.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,6 +18,8 @@ from spark_lance.io.retry import RetryPolicy
 
 # The transaction property with the user's message about a commit.
 COMMIT_MESSAGE = "__lance_commit_message"
+# The transaction properties with the user and the Spark application of a commit; Iceberg's names.
+USER, APPLICATION, APPLICATION_NAME = "user.name", "spark.app.id", "spark.app.name"
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,16 @@ class CommitOptions:
     Attributes:
         retry: how often, and for how long, to start over when other writers win.
         properties: key-value pairs kept with every transaction.
+        origin: returns further pairs when a transaction is made; `properties` overrides them.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     properties: Mapping[str, str] = field(default_factory=dict)
+    origin: Callable[[], Mapping[str, str]] = dict
+
+    def transaction_properties(self, own: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the properties of a transaction: these options, overridden by `own`."""
+        return {**self.origin(), **self.properties, **(own or {})}
 
 
 _current: ContextVar[CommitOptions] = ContextVar("commit_options", default=CommitOptions())  # noqa: B039
@@ -47,6 +55,7 @@ def commit_options(
     retry: RetryPolicy | None = None,
     message: str | None = None,
     properties: Mapping[str, str] | None = None,
+    origin: Callable[[], Mapping[str, str]] | None = None,
 ) -> Iterator[None]:
     """Set options for all commits of this thread or task inside the `with` block.
 
@@ -57,10 +66,12 @@ def commit_options(
             only have to be renumbered or merged; running a delete or an update again has its own limits.
         message: the reason for the commit, for readers of the history.
         properties: key-value pairs stored with the transactions.
+        origin: see `CommitOptions`.
     """
     outer = _current.get()
     said = {} if message is None else {COMMIT_MESSAGE: message}
-    inner = CommitOptions(retry or outer.retry, {**outer.properties, **(properties or {}), **said})
+    merged = {**outer.properties, **(properties or {}), **said}
+    inner = CommitOptions(retry or outer.retry, merged, origin or outer.origin)
     token = _current.set(inner)
     try:
         yield

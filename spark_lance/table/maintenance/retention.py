@@ -17,6 +17,12 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.versions.ages import parse_duration
 
 MIN_RETENTION = "spark_lance.vacuum.min_retention"
+# Iceberg's properties; ages are in milliseconds.
+MAX_SNAPSHOT_AGE = "history.expire.max-snapshot-age-ms"
+MIN_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
+MAX_REF_AGE = "history.expire.max-ref-age-ms"
+# Iceberg's age of versions that go, where a table says only how many stay.
+_ICEBERG_AGE = timedelta(days=5)
 _GUARD = timedelta(hours=24)
 _RETENTION = tuple(
     f"{prefix}{name}"
@@ -40,13 +46,32 @@ def min_retention(manifest: Manifest) -> timedelta:
         raise OptionError(f"config {MIN_RETENTION} of the table: {error}") from None
 
 
-def table_retention(manifest: Manifest) -> timedelta | None:
-    """Return the age at which a table's versions go by Delta's properties; None if it has none.
+def expiry_setting(manifest: Manifest, name: str) -> int | None:
+    """Return the number that one of Iceberg's properties of a table has, None without it.
 
     Raises:
-        OptionError: the table's config has a value that is not a duration.
+        OptionError: it is not a number.
+    """
+    text = manifest.config.get(name)
+    if text is None:
+        return None
+    if not (text.strip().isascii() and text.strip().isdigit()):
+        raise OptionError(f"table property {name} must be a number, not {text!r}")
+    return int(text)
+
+
+def table_retention(manifest: Manifest) -> tuple[timedelta | None, int | None]:
+    """Return the age at which a table's versions go, and how many stay; None for what no property says.
+
+    The properties are Delta's and Iceberg's; the longest age counts.
+
+    Raises:
+        OptionError: the table's config has a value that is not a duration or a number.
     """
     ages = []
+    age_ms = expiry_setting(manifest, MAX_SNAPSHOT_AGE)
+    if age_ms is not None:
+        ages.append(parse_duration(f"{age_ms} ms"))
     for key in _RETENTION:
         text = manifest.config.get(key)
         if text is not None:
@@ -55,7 +80,10 @@ def table_retention(manifest: Manifest) -> timedelta | None:
             except OptionError as error:
                 raise OptionError(f"property {key} of the table: {error}") from None
     # Older versions need both, their files and their place in the history.
-    return max(ages) if ages else None
+    count = expiry_setting(manifest, MIN_SNAPSHOTS)
+    if count is not None and not ages:
+        ages.append(_ICEBERG_AGE)
+    return max(ages) if ages else None, None if count is None else max(1, count)
 
 
 def guarded_age(

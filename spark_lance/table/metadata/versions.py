@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
-from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
+from spark_lance.table.commits.commit_options import APPLICATION, APPLICATION_NAME, COMMIT_MESSAGE, USER
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.old_writers import repair_manifest
 from spark_lance.table.format.transaction import Transaction, read_transaction
@@ -215,11 +215,26 @@ VERSIONS = MetadataTable(
     reads=True,
 )
 
+_JOB = pa.struct([("jobId", pa.string()), ("jobName", pa.string())])
+
+
+def _job(transaction: Transaction) -> dict[str, str | None] | None:
+    application = transaction.properties.get(APPLICATION)
+    name = transaction.properties.get(APPLICATION_NAME)
+    return None if application is None else {"jobId": application, "jobName": name}
+
+
 # The columns of Delta's history that have a meaning here, in Delta's order.
 HISTORY = MetadataTable(
     (
         _VERSION,
         _TIMESTAMP,
+        Column(
+            "userName",
+            pa.string(),
+            _of_transaction(lambda transaction: transaction.properties.get(USER)),
+            "user of the Spark session that committed it; null for other writers",
+        ),
         Column(
             "operation",
             pa.string(),
@@ -227,6 +242,7 @@ HISTORY = MetadataTable(
             "Lance's name of what was done: `Append`, `Update`, ...",
         ),
         Column("operationParameters", TEXT_MAP, _of_transaction(parameters), "what the operation was told"),
+        Column("job", _JOB, _of_transaction(_job), "Spark application that committed it: its id and name"),
         Column("readVersion", pa.int64(), _READ_VERSION, "version that it was computed from"),
         Column(
             "isBlindAppend",

@@ -54,6 +54,7 @@ def test_values_of_write_options() -> None:
         "enable_stable_row_ids": "TRUE",
         "usermetadata": "nightly load",
         "a.b.arrow.fixed-size-list.size": "768",
+        "snapshot-property.job-id": "7",
     }
     options = write_options({**PATH, **given})
     assert options.max_rows_per_file == 10
@@ -61,6 +62,7 @@ def test_values_of_write_options() -> None:
     assert options.data_storage_version == "2.1"
     assert options.enable_stable_row_ids is True
     assert options.commit_message == "nightly load"
+    assert options.properties == {"job-id": "7"}
     assert options.column_settings == {"a.b": {"arrow.fixed-size-list.size": 768}}
 
 
@@ -107,6 +109,8 @@ def test_hadoop_s_spellings_of_locations(path: str, location: str) -> None:
         ({"bathc_size": "1"}, "did you mean 'batch_size'"),
         ({"v.arrow.fixed-size-list.length": "3"}, "did you mean 'v.arrow.fixed-size-list.size'"),
         ({"partitionOverwriteMode": "sideways"}, "static or dynamic"),
+        ({"snapshot-property.": "x"}, "choose another name, such as snapshot-property.job-id"),
+        ({"snapshot-property.__lance_commit_message": "x"}, "choose another name"),
         ({"dataChange": "false"}, "not supported"),
         ({"anything": "1"}, "unknown option 'anything': leave it out"),
         ({"storage.client_kwargs": "{"}, "starts like JSON"),

@@ -64,8 +64,8 @@ def test_every_table_comes_as_spark_expects_it(path: str) -> None:
 
 def test_history_has_delta_s_columns_and_order(spark: SparkSession, path: str) -> None:
     history = table(spark, path, "history")
-    assert history.columns[:8] == [
-        *("version", "timestamp", "operation", "operationParameters"),
+    assert history.columns[:10] == [
+        *("version", "timestamp", "userName", "operation", "operationParameters", "job"),
         *("readVersion", "isBlindAppend", "operationMetrics", "userMetadata"),
     ]
     assert dict(history.dtypes)["operationMetrics"] == "map<string,string>"

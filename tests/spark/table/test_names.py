@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from spark_lance.errors import (
     TableExistsError,
     UnsupportedFormatError,
 )
+from spark_lance.table.maintenance.retention import table_retention
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +112,46 @@ def test_mistakes_say_what_to_write(session: SparkSession, tmp_path: Path) -> No
         builder.addColumn("day", "DATE", generatedAlwaysAs="CAST(time AS DATE)")
     with pytest.raises(OptionError, match=r"leave out .location"):
         builder.tableName("u").location(tmp_path / "u").execute()
+
+
+def test_the_history_names_user_and_application(session: SparkSession) -> None:
+    """By name, by path, in SQL and of LanceTable."""
+    session.sql("CREATE TABLE who (id bigint) USING lance").collect()
+    rows = session.range(1).write.format("lance").mode("append")
+    rows.option("userMetadata", "by name").option("snapshot-property.load-id", "7").saveAsTable("who")
+    table = LanceTable.forName(session, "who")
+    rows.option("userMetadata", "by path").option("snapshot-property.load-id", "8").save(table.path)
+    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", "by setting")
+    session.sql("DELETE FROM who WHERE id = 0").collect()
+    session.sql("INSERT INTO who VALUES (1)").collect()
+    table.delete("id = 1")
+    session.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+    context = session.sparkContext
+    history = table.history().select("version", "userName", "job.*", "userMetadata")
+    messages = ["by setting"] * 3 + ["by path", "by name", None]
+    assert [tuple(row) for row in history.collect()] == [
+        (version, context.sparkUser(), context.applicationId, context.appName, message)
+        for version, message in zip(range(6, 0, -1), messages, strict=True)
+    ]
+    described = session.sql("DESCRIBE HISTORY who").select("userName", "job").first()
+    assert described is not None
+    assert (described[0], json.loads(described[1])["jobId"]) == (context.sparkUser(), context.applicationId)
+    summaries = session.sql("SELECT summary['load-id'] FROM lance.d.who.snapshots ORDER BY snapshot_id")
+    assert [row[0] for row in summaries.collect()] == [None, "7", "8", None, None, None]
+
+
+def test_vacuum_obeys_retention_properties(session: SparkSession) -> None:
+    session.sql(
+        "CREATE TABLE young TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = '3600000') AS SELECT 1 a"
+    )
+    with pytest.raises(Exception, match="the table's retention of 1 hours is less than the 24 hours"):
+        session.sql("VACUUM young").collect()
+    session.sql("ALTER TABLE young SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 30 days')")
+    assert session.sql("VACUUM young").first()["old_versions"] == 0  # type: ignore[index]
+    dataset = LanceTable.forName(session, "young").dataset()
+    assert table_retention(dataset.manifest) == (timedelta(days=30), None)
+    session.sql("ALTER TABLE young UNSET TBLPROPERTIES ('delta.logRetentionDuration')")
+    session.sql("ALTER TABLE young UNSET TBLPROPERTIES ('history.expire.max-snapshot-age-ms')")
+    session.sql("ALTER TABLE young SET TBLPROPERTIES ('history.expire.min-snapshots-to-keep' = '3')")
+    dataset = LanceTable.forName(session, "young").dataset()
+    assert table_retention(dataset.manifest) == (timedelta(days=5), 3)
