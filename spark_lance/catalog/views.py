@@ -60,7 +60,7 @@ _SCHEMA_MODES = frozenset({"BINDING", "COMPENSATION", "TYPE EVOLUTION", "EVOLUTI
 _TYPE = re.compile(r"[a-z][a-z_0-9 ]*(?:\([A-Za-z0-9_:, -]{0,40}\))?", re.ASCII)
 _SETTING = re.compile(r"spark\.[A-Za-z0-9_.-]+", re.ASCII)
 # By these settings Spark loads the classes of catalogs.
-_CATALOGS = "spark.sql.catalog."
+CATALOG_SETTINGS = "spark.sql.catalog."
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def check_view(members: Mapping[str, Any], path: str) -> None:
     if names and len(names) != len(columns):
         raise FormatError(f"a view has {len(columns)} columns and {len(names)} names of its query", path=path)
     for key in members["sql_configs"]:
-        if not _SETTING.fullmatch(key) or key.startswith(_CATALOGS):
+        if not _SETTING.fullmatch(key) or key.startswith(CATALOG_SETTINGS):
             raise FormatError(f"a view's sql_configs cannot have {_excerpt(key)}", path=path)
 
 

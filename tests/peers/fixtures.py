@@ -121,6 +121,11 @@ _METADATA = {
 _REFERENCE = re.compile(r"^(?:branch|tag)_")
 
 
+def _parts(name: str) -> list[str]:
+    """Return the parts of a name; dots in backticks are parts of a part."""
+    return [quoted or plain for quoted, plain in re.findall(r"`([^`]*)`|([^`.]+)", name)]
+
+
 @dataclass
 class Site:
     """Where the statements of a page run: a session, its catalogs, and a folder for paths."""
@@ -337,7 +342,7 @@ class Site:
             self._references(".".join(f"`{part}`" for part in name.split(".")))
 
     def _namespace(self, name: str) -> str:
-        parts = name.replace("`", "").split(".")
+        parts = _parts(name)
         return {1: "lance.default", 2: f"lance.{parts[0]}"}.get(len(parts), ".".join(parts[:-1]))
 
     def _drop(self, name: str) -> None:
@@ -349,7 +354,7 @@ class Site:
     def _table(self, name: str, text: str) -> None:
         if name in self.made:
             return
-        parts = name.replace("`", "").split(".")
+        parts = _parts(name)
         if len(parts) > 2 and (parts[-1].lower() in _METADATA or _REFERENCE.match(parts[-1])):
             parts = parts[:-1]
         if parts[0].startswith(("/", "'", "system")) or parts[0] in {
@@ -374,7 +379,7 @@ class Site:
             self.spark.sql(f"USE {owner[1]}")
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {owner[1]}.db")
             self.spark.sql(f"USE {owner[1]}.db")
-        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace('.'.join(parts))}")
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace(plain)}")
         if not self._exists(plain):
             shape = _SHAPES.get(parts[-1].lower(), _OTHER)
             self.spark.sql(f"CREATE TABLE {plain} ({shape}) USING lance")
@@ -405,6 +410,8 @@ class Site:
             ("branch", "audit-branch"),
             ("branch", "audit"),
         ):
+            if "." in "".join(_parts(plain)) or (len(_parts(plain)) == 2 and _parts(plain)[0] in CATALOGS):
+                continue
             catalog = plain.split(".")[0].strip("`") if plain.count(".`") > 1 else "lance"
             table = plain.split(".", 1)[1] if plain.count(".`") > 1 else plain
             if kind == "branch" and "sample" in plain:
@@ -455,9 +462,10 @@ class Site:
             rf"load\(['\"]{re.escape(str(path))}", text
         )
         if reads:
-            self.spark.sql("SELECT id, 'a' AS data, 1 AS part, 2 AS part2 FROM range(3)").write.parquet(
-                str(path)
-            )
+            rows = self.spark.sql("SELECT id, 'a' AS data, 1 AS part, 2 AS part2 FROM range(3)")
+            folders = re.search(r"(?:PARTITIONED BY \(|')(part int(?:, part2 int)?)", text)
+            names = re.findall(r"(\w+) int", folders[1]) if folders else []
+            rows.write.partitionBy(*names).parquet(str(path))
             return
         if makes or writes:
             return
@@ -496,9 +504,10 @@ def values_of(site: Site, page: str) -> dict[str, Any]:
     folder = str(site.folder / "paths" / "named")
     plain.write.format("lance").mode("overwrite").save(folder)
     keyed = str(site.folder / "paths" / "keyed")
-    spark.sql("SELECT 1L AS key, 'a' AS value, 1 AS uniqueId, current_date() AS date").write.format(
-        "lance"
-    ).mode("overwrite").save(keyed)
+    row = "SELECT 1L AS key, 'a' AS value, 1 AS uniqueId, current_date() AS date"
+    if page == "delta/optimizations-oss":
+        row += ", 'click' AS eventType"
+    spark.sql(row).write.format("lance").mode("overwrite").save(keyed)
     merged = str(site.folder / "paths" / "merged")
     spark.createDataFrame([], "key BIGINT, lastSeen TIMESTAMP, status STRING").write.format("lance").mode(
         "overwrite"
@@ -531,6 +540,7 @@ def values_of(site: Site, page: str) -> dict[str, Any]:
         "LanceTable": LanceTable,
         "spark": spark,
         "display": lambda frame: frame.collect(),
+        "IdentityGenerator": dict,  # Delta's class of two numbers
         "pathToTable": folder,
         "tableName": "lance.default.eventsTable",
         "path_to_table": folder,

@@ -27,6 +27,7 @@ PRESUPPOSED: tuple[tuple[str, dict[str, str]], ...] = (
         r"INSERT INTO prod\.db\.sample\s+SELECT id, data, category, ts",
         {"prod.db.sample": _DATA, "another_table": _DATA},
     ),
+    (r"DROP PARTITION FIELD bucket\(16, id\)", {"prod.db.sample": f"{_SAMPLE}; bucket(16, id)"}),
     (r"DROP PARTITION FIELD catalog", {"prod.db.sample": f"{_SAMPLE}; catalog"}),
     (r"DROP PARTITION FIELD truncate", {"prod.db.sample": f"{_SAMPLE}; truncate(4, data)"}),
     (r"DROP PARTITION FIELD year", {"prod.db.sample": f"{_SAMPLE}; year(ts)"}),
@@ -92,12 +93,18 @@ PRESUPPOSED: tuple[tuple[str, dict[str, str]], ...] = (
             "catalog_name.db.src_tbl": "id BIGINT, name STRING, data STRING, part_col_1 STRING",
         },
     ),
+    (
+        r"table => 'db\.tbl',\s+source_table => '`parquet`",
+        {"catalog_name.db.tbl": "id BIGINT, data STRING, part INT, part2 INT"},
+    ),
+    (r"create_changelog_view", {"catalog_name.db.tbl": "id BIGINT, name STRING, data STRING"}),
     (r"DROP IDENTIFIER FIELDS id, data", {"prod.db.sample": "id BIGINT NOT NULL, data STRING NOT NULL"}),
 )
 # The same for tables by path: statement -> the end of the path and the columns.
 PRESUPPOSED_PATHS: tuple[tuple[str, str, str], ...] = (
     (r"\b(?:df|dataFrame)\.write\b.*people10m", "tmp/delta/people10m", PEOPLE),
     (r"timestampAsOf', yesterday", "tmp/delta/events", EVENTS),
+    (r"groupBy\('customerId'\)", "tmp/delta/events", EVENTS),
     (r"events\.writeStream", "tmp/delta/events", "id BIGINT, data STRING"),
     (r"year = '2019'", "data/placed", "id BIGINT, year STRING"),
     (r"SHOW PARTITIONS lance\.", "data/events", "eventId BIGINT, date DATE; date"),

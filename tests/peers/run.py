@@ -41,7 +41,25 @@ _SPELLING = re.compile(
     r"CALL |option '|ALTER TABLE|CREATE |SELECT |\.\w+\(|\w+\(\)|procedure |VERSION AS OF|INSERT |DESCRIBE |SHOW "
 )
 _OURS = re.compile(
-    r"spark_lance|\blance\b|Lance|option '|procedure|TABLE_OR_VIEW|LANCE|leave out LOCATION", re.IGNORECASE
+    r"spark_lance|\blance\b|Lance|option '|procedure|TABLE_OR_VIEW|LANCE|leave out LOCATION"
+    # Our classes of errors, and Java's, which Spark raises with a condition in brackets.
+    r"|^(?:Option|Schema|Expression|UnsupportedFormat|ColumnNotFound)Error: "
+    r"|^(?:IllegalArgument|UnsupportedOperation)Exception: (?!\[)",
+    re.IGNORECASE,
+)
+# Statements that Spark or the other format refuses as well, or that are about other engines: they say
+# nothing about us. Each has the reason.
+_NOT_OURS = (
+    (r"addColumn\('lastName', 'STRING', comment='surname'\)", "adds a column twice"),
+    (r'eventTime >= "[^"]*" <= "', "compares a condition with a time"),
+    (r"format\('lance'\)\.option\('fs\.azure[^\n]*\.read\(", "DataFrameReader has no read()"),
+    (r"\.write\.mode\('append'\)\.withSchemaEvolution\(\)", "Spark's DataFrameWriter has no such method"),
+    (r"format\('hudi'\)", "needs Hudi"),
+    (r"configure_spark_with_delta_pip|DeltaSparkSessionExtension", "starts a session with Delta's JAR"),
+    (r"UPDATE my_test WHERE", "UPDATE has SET before WHERE"),
+    (r"THEN UPDATE \*", "UPDATE * lacks SET"),
+    (r"WHEN MATCHED\s+UPDATE SET \*", "WHEN MATCHED lacks THEN"),
+    (r"PARTITION \(level = 'INFO'\)\s+SELECT uuid, first\(level\)", "selects one column too many"),
 )
 
 
@@ -52,6 +70,8 @@ _SESSION_CATALOG = re.compile(
     r"\b(?:TABLE|CLUSTER BY)\b.*\bLOCATION\b|USING PARQUET|option\(['\"]path['\"].*saveAsTable",
     re.DOTALL | re.IGNORECASE,
 )
+# Programs whose page says what `deltaTable` has, in its text only.
+_KEYED = re.compile(r"newDedupedLogs|upsertToDelta|\boptimize\(\)")
 
 
 class Outcome(Enum):
@@ -60,6 +80,7 @@ class Outcome(Enum):
     WORKS = "works"
     SPELLING = "other spelling"
     HINT = "hint"
+    NOT_OURS = "not ours"
     REFUSED = "refused"
     ELSE = "something else"
 
@@ -88,14 +109,17 @@ def run_pages(spark: SparkSession, pages: Sequence[Page], folder: Path) -> Itera
         session.sql("CREATE NAMESPACE IF NOT EXISTS prod.db")
         site = Site(session, place)
         values = values_of(site, page.name)
-        frame, block = values["df"], -1
+        kept, block = {name: values[name] for name in ("df", "deltaTable")}, -1
         for statement in page.statements:
             owner = "lance"
-            if page.name.startswith("delta/") and _SESSION_CATALOG.search(statement.text):
+            text = statement.text
+            if page.name.startswith("delta/") and _SESSION_CATALOG.search(text) and "CLONE" not in text:
                 owner = "spark_catalog"
             session.sql(f"USE {owner}.default")
             if statement.block != block:
-                values["df"], block = frame, statement.block
+                values["df"], block = kept["df"], statement.block
+            if _KEYED.search(text):
+                values["deltaTable"] = kept["deltaTable"]
             began = time.monotonic()
             yield _run(site, values, page, statement)
             if time.monotonic() - began > 20:
@@ -129,6 +153,9 @@ def _run(site: Site, values: dict[str, Any], page: Page, statement: Statement) -
     except Exception as error:  # noqa: BLE001 - every error is an outcome
         detail = _line(error)
         outcome = _refusal(detail)
+        reason = next((reason for pattern, reason in _NOT_OURS if re.search(pattern, text)), None)
+        if outcome is Outcome.REFUSED and reason is not None:
+            outcome, detail = Outcome.NOT_OURS, reason
     return Result(page.name, statement.number, statement.language, outcome, text, detail)
 
 

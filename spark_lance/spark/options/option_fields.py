@@ -328,7 +328,7 @@ class ReadOptions(TableOptions):
     )
     startingVersion: int | str | None = option(
         starting_version,
-        "a version number, or `latest`",
+        "a version number, or `latest` (for a time use option 'startingTimestamp')",
         None,
         "First version of a change feed or stream; `latest` (streams only): only later changes.",
         chooses="changes",

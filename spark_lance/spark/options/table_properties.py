@@ -60,12 +60,6 @@ def check_setting(name: str) -> None:
             f"property {name!r} is set by PARTITIONED BY: write CREATE TABLE ... PARTITIONED BY (column), or "
             "ALTER TABLE ... ADD PARTITION FIELD column"
         )
-    if name == "write.wap.enabled":
-        raise OptionError(
-            "property 'write.wap.enabled' is not supported, as spark.wap.branch directs no writes: name the "
-            "branch, INSERT INTO db.t.branch_audit, and publish it, CALL "
-            "<catalog>.system.fast_forward('db.t', 'main', 'audit')"
-        )
     suggestion = close_name(name, _NAMES) or close_suffix(name.lower(), _SUFFIXES)
     if suggestion is not None:
         raise OptionError(f"unknown table property {name!r}: did you mean {suggestion!r}?")

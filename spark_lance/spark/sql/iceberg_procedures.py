@@ -18,9 +18,11 @@ from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.io.store import join
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, texts
+from spark_lance.spark.sql.staging import ENABLED, wap_branch
 from spark_lance.spark.table.maintaining import Optimizing
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.publish_branch import MAIN, publish_branch
 from spark_lance.table.maintenance.retention import (
     MAX_REF_AGE,
@@ -31,9 +33,10 @@ from spark_lance.table.maintenance.retention import (
 )
 from spark_lance.table.reading.version_changes import FEED_COLUMNS
 from spark_lance.table.schema.keys import primary_key
+from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.resolve import version_at
 from spark_lance.table.versions.retention import drop_expired_refs
-from spark_lance.table.versions.versions import list_versions
+from spark_lance.table.versions.versions import latest_version, list_versions
 
 if TYPE_CHECKING:
     from spark_lance.catalog.directory import DirectoryCatalog
@@ -421,17 +424,13 @@ def _published(request: BridgeRequest, table: LanceTable, branch: str, target: s
     )
 
 
-def wap_branch(wap_id: str) -> str:
-    """Return the branch that `publish_changes` publishes for an id."""
-    return f"wap-{wap_id}"
-
-
 def _publish_changes(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     branch = wap_branch(a["wap_id"])
     if branch not in table.branches.list():
         raise OptionError(
-            f"there is no branch {branch!r}: ALTER TABLE t CREATE BRANCH `{branch}`, and write to it before "
-            f"it is published, INSERT INTO db.t.`branch_{branch}`"
+            f"there is no branch {branch!r}: SET spark.wap.id = {a['wap_id']} before writes to a table with "
+            f"the property {ENABLED}, or ALTER TABLE t CREATE BRANCH `{branch}`, and INSERT INTO "
+            f"db.t.`branch_{branch}`"
         )
     done = _published(request, table, branch, MAIN).first()
     assert done is not None
@@ -441,12 +440,31 @@ def _publish_changes(request: BridgeRequest, table: LanceTable, a: Mapping[str, 
 
 
 def _cherrypick_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
-    raise UnsupportedFormatError(
-        f"version {a['snapshot_id']} is one of the table's own line, and a branch has its own numbers: "
-        f"publish a branch, CALL {request.catalog.name}.system.fast_forward('<table>', 'main', '<branch>'), "
-        "or the branch wap-<id>, CALL "
-        f"{request.catalog.name}.system.publish_changes('<table>', '<id>')"
-    )
+    number, dataset = int(a["snapshot_id"]), table.dataset()
+    branches = Branches(dataset.store, dataset.main_root).list()
+    names = [name for name, record in branches.items() if _has_own_version(dataset, name, record, number)]
+    if a["branch"] is not None:
+        names = [name for name in names if name == a["branch"]]
+    if len(names) > 1:
+        raise OptionError(
+            f"branches {', '.join(sorted(names))} each have a version {number}: name one, "
+            f"branch => '{names[0]}'"
+        )
+    if not names:
+        raise OptionError(
+            f"no branch has a version {number} of its own: SELECT name, snapshot_id FROM <table>.refs has "
+            f"their newest ones. For an older version of the table itself CALL {request.catalog.name}."
+            f"system.rollback_to_snapshot('<table>', {number})"
+        )
+    done = publish_branch(dataset.store, dataset.main_root, names[0], version=number)
+    return _frame(request, [(number, done.after)], "source_snapshot_id bigint, current_snapshot_id bigint")
+
+
+def _has_own_version(dataset: LanceDataset, branch: str, record: Mapping[str, Any], number: int) -> bool:
+    """Whether a version of a branch is not one of the line that it began on."""
+    root = branch_root(dataset.main_root, branch)
+    newest = latest_version(TableRef(dataset.store, root)).version
+    return int(record["parent_version"]) < number <= newest
 
 
 def _create_changelog_view(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
@@ -724,6 +742,8 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
         "Publish and drop the branch wap-<id>.",
     ),
     "cherrypick_snapshot": Procedure(
-        _cherrypick_snapshot, (_SNAPSHOT_ID,), "Not supported; the error has the statement to write instead."
+        _cherrypick_snapshot,
+        (_SNAPSHOT_ID, Parameter("branch", "string", "the branch, if several have the number", "NULL")),
+        "Publish one version of a branch, the next one that is not published.",
     ),
 }

@@ -28,6 +28,7 @@ from spark_lance.spark.sql.protocol_objects import (
     Resolved,
     Route,
     Staged,
+    Staging,
     TableChange,
     Top,
     ViewMembers,
@@ -37,7 +38,13 @@ from spark_lance.spark.sql.protocol_objects import (
 __all__ = ["ANSWERS", "PARTS", "REQUESTS", "Function", "StartAnswer", "StartArguments", "StartRequest"]
 
 
-class Request(TypedDict):
+class _SessionParts(TypedDict, total=False):
+    """The part of a request of a session that directs writes to a branch."""
+
+    staging: Staging
+
+
+class Request(_SessionParts):
     """The part of every request."""
 
     verb: str
@@ -131,10 +138,14 @@ class DropNamespace(NameRequest):
 
 
 class LoadTable(NameRequest, total=False):
-    """Load a table: its newest version, a `version` by number or tag, or `asof` a time in microseconds."""
+    """Load a table: its newest version, a `version` by number or tag, or `asof` a time in microseconds.
+
+    A statement that `writes` may be directed to a branch by `staging`; the answer has its `name` then.
+    """
 
     version: str
     asof: int
+    writes: bool
 
 
 class LoadChanges(NameRequest):
@@ -402,8 +413,12 @@ class Answer(TypedDict, total=False):
 
 
 class _TableParts(TypedDict, total=False):
-    """The parts of some tables: pushdown of reads, partition fields, and the plan of a staged table."""
+    """The parts of some tables: pushdown of reads, partition fields, and the plan of a staged table.
 
+    `name` replaces the name of the request.
+    """
+
+    name: Sequence[str]
     pushdown: Pushdown | None
     partition_fields: Sequence[PartitionFieldAnswer]
     staged: Staged
@@ -523,7 +538,7 @@ REQUESTS: Mapping[str, type] = {
     "drop_namespace": DropNamespace,
     "list_tables": NameRequest,
     "load_table": LoadTable,
-    "load_relation": NameRequest,
+    "load_relation": LoadTable,
     "load_view": NameRequest,
     "list_views": NameRequest,
     "create_view": WriteView,

@@ -137,6 +137,13 @@ class MergeClause(TypedDict, total=False):
     values: Sequence[Sequence[Any]]
 
 
+class Staging(TypedDict, total=False):
+    """The settings spark.wap.branch and spark.wap.id of a session."""
+
+    branch: str
+    id: str
+
+
 class Staged(TypedDict):
     """A table that a statement creates or replaces when its rows are written.
 
@@ -228,6 +235,7 @@ OBJECTS: Sequence[type] = (
     Pushdown,
     Resolved,
     MergeClause,
+    Staging,
     Staged,
     PartitionFieldAnswer,
     Parameter,

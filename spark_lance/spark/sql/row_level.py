@@ -24,6 +24,7 @@ from spark_lance.spark.base.compat import java_exception, java_frame, session_of
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES
 from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, options_that_choose, read_options
 from spark_lance.spark.sql.catalogs import BridgeRequest
+from spark_lance.spark.sql.staging import staged_options
 from spark_lance.spark.table.base import WithSubqueryColumns
 from spark_lance.spark.table.changing import delete_rows, update_rows
 from spark_lance.spark.table.expressions import Resolved, quoted
@@ -107,6 +108,7 @@ def change_rows(request: BridgeRequest) -> None:
     """
     body, subject = request.body, request.subject
     began = time.monotonic()
+    body = {**body, "options": staged_options(body["options"], body.get("staging"))}
     spark = session_of(request.spark, subject["session"])
     statement = _Statement(body, subject, _table(spark, body))
     try:

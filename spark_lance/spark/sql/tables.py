@@ -53,6 +53,7 @@ from spark_lance.spark.sql.evolution import (
     replaces_columns,
 )
 from spark_lance.spark.sql.properties import fixed_properties
+from spark_lance.spark.sql.staging import staged_options, staging_branch
 from spark_lance.spark.table.constraints import add_constraint
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
@@ -94,6 +95,8 @@ _HIDDEN = {
     if column != "_rowoffset"
 }
 _BRANCH = "@"
+# Requests that delete rows of a table, which a session may direct to a branch.
+_ROW_VERBS = frozenset({"truncate_table", "delete_where", "delete_partitions"})
 # The metadata table of all changes, which are read as the option readChangeFeed does.
 _CHANGES_TABLE = "changes"
 
@@ -109,6 +112,14 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
     """Return what Spark has to know of a table."""
     catalog, name = request.catalog, request.name
     options, table = resolve_table(catalog, name)
+    staging = request.body.get("staging")
+    named = options.keys() & {"tag", "branch"} or request.body.keys() & {"version", "asof"}
+    if staging and not table and not named:
+        branch = staging_branch(options, staging, writes=request.body.get("writes", False))
+        if branch is not None:
+            # Whatever is asked about the table later is asked by this name.
+            name = (*name, f"branch_{branch}")
+            return {**answer(catalog, name, {**options, "branch": branch}, {}), "name": list(name)}
     tag = options.pop("tag", None)
     if table == _CHANGES_TABLE:
         return _all_changes(request, options)
@@ -331,6 +342,8 @@ def table_at(request: BridgeRequest, name: Name | None = None) -> LanceTable:
         UnsupportedFormatError: it is a metadata table.
     """
     options, table = resolve_table(request.catalog, request.name if name is None else name)
+    if request.body["verb"] in _ROW_VERBS and not table and "tag" not in options:
+        options = staged_options(options, request.body.get("staging"))
     if "tag" in options:
         raise UnsupportedFormatError(
             f"{display_name(request.name)} is the version of a tag, which cannot be changed: name "

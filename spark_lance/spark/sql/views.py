@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from spark_lance.catalog.views import HoldsViews
+from spark_lance.catalog.views import CATALOG_SETTINGS, HoldsViews
 from spark_lance.errors import (
     LanceError,
     OptionError,
@@ -124,4 +124,8 @@ def _views(catalog: OpenCatalog) -> HoldsViews:
 
 def _members(request: BridgeRequest) -> dict[str, Any]:
     view = dict(request.body["view"])
-    return {**view, "schema": json.loads(view["schema"])}
+    # Spark adds the class of its own catalog if a session has set it; a view must not choose classes.
+    configs = {
+        key: value for key, value in view["sql_configs"].items() if not key.startswith(CATALOG_SETTINGS)
+    }
+    return {**view, "schema": json.loads(view["schema"]), "sql_configs": configs}

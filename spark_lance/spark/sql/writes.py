@@ -25,6 +25,7 @@ from spark_lance.spark.driver.jobs import wait_for_tasks
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.sql.catalogs import BridgeRequest
+from spark_lance.spark.sql.staging import check_staged
 from spark_lance.spark.streaming.write import stream_writer
 from spark_lance.spark.worker.write import pickled_write
 
@@ -39,8 +40,10 @@ def plan_write(request: BridgeRequest) -> dict[str, str] | None:
     """Return what the tasks of a write run, and the writer that commits, pickled and in base64.
 
     Raises:
+        OptionError: the session directs writes to a branch, and this one goes to the table itself.
         WorkerPythonError: the workers that would run the tasks have no spark_lance.
     """
+    _check(request)
     try:
         writer = _writer(request.body["write"], streams=request.body["streams"])
     except (LanceError, OSError):
@@ -58,6 +61,7 @@ def plan_upserts(request: BridgeRequest) -> dict[str, Any] | None:
     task may have any row.
     """
     body = request.body
+    _check(request)
     try:
         writer = _writer(body["write"], streams=True)
         route = writer.by_route(body["epoch"], body["partitions"])  # type: ignore[union-attr]
@@ -110,6 +114,7 @@ def write_rows(request: BridgeRequest) -> dict[str, int] | None:
         SchemaError: a value does not fit its column; nothing was committed.
         CommitError: as `finish_write`.
     """
+    _check(request)
     try:
         writer = _writer(request.body["write"], streams=False)
     except (LanceError, OSError):
@@ -119,6 +124,10 @@ def write_rows(request: BridgeRequest) -> dict[str, int] | None:
         message = writer.write(iter(stream))
     writer.commit([message])
     return {"rows": message.rows}
+
+
+def _check(request: BridgeRequest) -> None:
+    check_staged(request.body["write"]["options"], request.body.get("staging"))
 
 
 def _writer(body: Any, *, streams: bool) -> LanceWriter | LanceStreamWriter | UpsertStreamWriter:

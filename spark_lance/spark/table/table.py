@@ -10,15 +10,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql import SparkSession
 
 from spark_lance.datasets.spelling import snake_options
-from spark_lance.errors import LanceError, OptionError, OptionTypeError, TableNotFoundError
+from spark_lance.errors import OptionError, OptionTypeError, TableNotFoundError, UnsupportedFormatError
 from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal
 from spark_lance.memwal.names import GRACE
 from spark_lance.spark.driver.arguments import check_number, check_session
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from spark_lance.table.schema.constraints import Constraint
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class LanceTable(SearchableTable):
     """A Lance table in a Spark session. Its methods change, evolve and maintain the table in Spark jobs.
 
@@ -63,25 +62,17 @@ class LanceTable(SearchableTable):
     This process makes the commits, so it needs access to the table's store.
     """
 
-    def __repr__(self) -> str:
-        try:
-            return repr(self.dataset()).replace("LanceDataset(", "LanceTable(", 1)
-        except (LanceError, OSError) as error:
-            return f"LanceTable({self.path!r}, which cannot be read: {error})"
-
-    def _repr_html_(self) -> str:
-        """Return the table for a notebook: what it is, and its first rows."""
-        try:
-            return self.dataset()._repr_html_()
-        except (LanceError, OSError):
-            return f"<code>{escape(repr(self))}</code>"
-
     @classmethod
-    def forPath(cls, spark: SparkSession, path: str | os.PathLike[str], **options: object) -> LanceTable:
+    def forPath(
+        cls,
+        spark: SparkSession | str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
+        **options: object,
+    ) -> LanceTable:
         """Return the table at a path.
 
         Args:
-            spark: the session, classic or of Spark Connect.
+            spark: the session, classic or of Spark Connect; with the path alone, the active session.
             path: where the table is.
             options: options of the data source for every read and write, such as those of the store;
                 `storage={"key": ...}` stands for the options `storage.key`, .... With `branch` the table is
@@ -92,6 +83,9 @@ class LanceTable(SearchableTable):
             OptionError: an option cannot be used.
         """
         branch = options.pop("branch", None)
+        if path is None:
+            spark, path = _session(None, "LanceTable.forPath(spark, path)"), cast("str", spark)
+        spark = cast("SparkSession", spark)
         table = cls(spark, os.fspath(path) if isinstance(path, os.PathLike) else path, option_texts(options))
         table.dataset()
         return table if branch is None else table.branches.get(str(branch))
@@ -652,6 +646,28 @@ class LanceTable(SearchableTable):
             CommitError: other writers were in the way; see its subclasses. What was brought in stays.
         """
         return compact_logs(self, flush)
+
+    def generate(self, mode: str) -> None:
+        """Refuse to list Parquet files for other engines.
+
+        Raises:
+            UnsupportedFormatError: always; the message has what to write instead.
+        """
+        raise UnsupportedFormatError(
+            f"generate({mode!r}) lists Parquet files, which a Lance table has not: write a copy, "
+            "toDF().write.parquet('/data/copy')"
+        )
+
+    def upgradeTableProtocol(self, readerVersion: int, writerVersion: int) -> None:
+        """Refuse to set the versions of a protocol.
+
+        Raises:
+            UnsupportedFormatError: always; the message has what to write instead.
+        """
+        raise UnsupportedFormatError(
+            "a Lance table has no protocol versions, and a write that needs a feature switches it on: leave "
+            f"out upgradeTableProtocol({readerVersion}, {writerVersion}); detail() has the features in use"
+        )
 
     def collectWal(self, retentionHours: float | None = None, dryRun: bool = False) -> WalCollection:
         """Delete SSTables, entries of logs and manifests of shards that nobody needs any more.

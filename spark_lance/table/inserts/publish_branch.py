@@ -1,11 +1,17 @@
-"""Publish a branch: another line gets its content, as one version, or its appended rows.
+"""Publish a branch: another line gets its content, as one version, or its appended and changed rows.
 
 The files that the branch wrote are copied into the folder of the other line, so both can be cleaned up and
 dropped on their own. The state of the other line decides the commit:
 
     it has not changed since the branch began, or was published      its next version has the branch's content
     it has, and the branch only appended rows                        its next version has these rows, too
+    it has, and the branch appended, updated and deleted rows        its next version has these changes, too;
+                                                                     refused if both changed one row
     it has, and the branch did something else                        refused
+
+Changed rows are the difference of two versions of the branch: rows that it deleted in fragments that both
+lines have, and fragments that only the branch has. They are committed like an UPDATE that was computed from
+the state that both lines last shared, so the usual rules for concurrent writers decide.
 
 The first way goes through a detached version that is restored, so readers see all changes at once.
 
@@ -24,32 +30,45 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import Message
 
 from spark_lance.errors import (
     AlreadyCommittedError,
     FormatError,
     IncompatibleConflictError,
     OptionError,
+    RetryableConflictError,
     VersionNotFoundError,
 )
 from spark_lance.io.store import Store, join
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
+from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest, pack_manifest
 from spark_lance.table.format.paths import Naming, detached_path
+from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.inserts.clone import copy_file, version_files
 from spark_lance.table.metadata.operations import operation_name
+from spark_lance.table.operations.delete import delete_message
+from spark_lance.table.operations.update import update_message
+from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.versions import load_latest, load_version
 
+pb = transaction_pb2.Transaction
 logger = logging.getLogger(__name__)
 
 PUBLISHED = "spark_lance.published"
@@ -165,7 +184,9 @@ def _number(text: str) -> int:
         ) from error
 
 
-def publish_branch(store: Store, main: str, branch: str, target: str = MAIN) -> Published:
+def publish_branch(
+    store: Store, main: str, branch: str, target: str = MAIN, version: int | None = None
+) -> Published:
     """Give a line the content of a branch that began on it.
 
     Args:
@@ -173,12 +194,14 @@ def publish_branch(store: Store, main: str, branch: str, target: str = MAIN) -> 
         main: root path of its main line.
         branch: the branch.
         target: "main" or the branch that gets the content.
+        version: publish this version of the branch only, which must be the next one.
 
     Raises:
         BranchNotFoundError: there is no such branch.
         OptionError: the branch did not begin on the target.
-        IncompatibleConflictError: the target has changed meanwhile, and the branch did more than append; or
-            a clean-up has deleted the version that says how much of the branch was published.
+        IncompatibleConflictError: the target has changed rows that the branch changed, too, or the branch did
+            more than change rows; or a clean-up has deleted the version that says how much of the branch was
+            published.
         RetryableConflictError: another writer changes the target now.
         CommitError: the commit failed; see its other subclasses.
         UnsupportedFormatError: the table needs a feature that is not written here.
@@ -186,14 +209,17 @@ def publish_branch(store: Store, main: str, branch: str, target: str = MAIN) -> 
     if target != MAIN:
         Branches(store, main).get(target)
     lines = _Lines(store, main, branch, target)
-    head = load_latest(TableRef(store, lines.source_root))
+    source = TableRef(store, lines.source_root)
+    head = load_latest(source) if version is None else load_version(source, version)
     check_writable(head.message, head.path)
     latest = load_latest(TableRef(store, lines.target_root))
     common = lines.common(latest)
+    if version is not None:
+        _check_next(lines, common, version)
     while head.version > common.source:
         replaces = common.is_same and latest.version == common.target
         try:
-            after = _replaced(lines, head, latest, common) if replaces else _appended(lines, head, common)
+            after = _replaced(lines, head, latest, common) if replaces else _replayed(lines, head, common)
         except AlreadyCommittedError as error:
             start = common.source
             latest = load_latest(TableRef(store, lines.target_root))
@@ -283,18 +309,63 @@ def _copy_own_files(lines: _Lines, manifest: Manifest) -> None:
                 copy_file(store, path, lines.store, target)
 
 
-def _appended(lines: _Lines, head: Manifest, common: _Common) -> Manifest:
+def _check_next(lines: _Lines, common: _Common, version: int) -> None:
+    """Refuse to publish a single version of a branch that is not the next one.
+
+    Raises:
+        OptionError: it is another one.
+    """
+    if version == common.source + 1:
+        return
+    if version <= common.source:
+        raise OptionError(f"version {version} of branch {lines.branch!r} is in {lines.target} already")
+    raise OptionError(
+        f"version {version} of branch {lines.branch!r} follows versions that are not published: publish "
+        f"{common.source + 1} first, or all of them, CALL "
+        f"<catalog>.system.fast_forward('<table>', '{lines.target}', '{lines.branch}')"
+    )
+
+
+def _replayed(lines: _Lines, head: Manifest, common: _Common) -> Manifest:
+    """Commit the rows that the branch appended or changed onto the target's newest version."""
+    operations = list(_operations(lines, head, common.source))
+    if all(isinstance(operation, pb.Append) for _, operation in operations):
+        return _appended(lines, head, common, [operation for _, operation in operations])
+    before = load_version(TableRef(lines.store, lines.source_root), common.source)
+    for manifest, operation in operations:
+        if reason := _unfit(operation, head.uses_stable_row_ids and not common.is_same):
+            raise _refusal(lines, common, f"{reason} (version {manifest.version})")
+    if list(before.message.fields) != list(head.message.fields):
+        raise _refusal(lines, common, "changes its columns")
+    return _changed(lines, before, head, common, [operation for _, operation in operations])
+
+
+def _refusal(lines: _Lines, common: _Common, reason: str) -> IncompatibleConflictError:
+    return IncompatibleConflictError(
+        f"{lines.target} has changed since version {common.target}, and branch {lines.branch!r} {reason}: "
+        f"repeat that change on {lines.target}"
+    )
+
+
+def _unfit(operation: Any, is_apart: bool) -> str:
+    """Return why an operation of a branch cannot be replayed, as the end of a sentence; "" if it can.
+
+    Args:
+        operation: the operation.
+        is_apart: whether rows that both lines have may have different stable ids in them.
+    """
+    if isinstance(operation, pb.Update):
+        if operation.update_mode == pb.Update.REWRITE_COLUMNS or operation.compacted_sstables:
+            return "rewrites columns or brings rows of a write-ahead log"
+        return "updates rows whose ids differ between both lines" if is_apart else ""
+    rows_only = (pb.Append, pb.Delete, pb.Rewrite, pb.CreateIndex, pb.ReserveFragments)
+    return "" if isinstance(operation, rows_only) else "does more than append, update and delete rows"
+
+
+def _appended(lines: _Lines, head: Manifest, common: _Common, operations: Sequence[Any]) -> Manifest:
     """Commit the rows that the branch appended behind those of the target's newest version."""
-    fragments: list[table_pb2.DataFragment] = []
-    for manifest, operation in _operations(lines, head, common.source):
-        if not isinstance(operation, transaction_pb2.Transaction.Append):
-            raise IncompatibleConflictError(
-                f"{lines.target} has changed since version {common.target}, and branch {lines.branch!r} does "
-                f"more than append rows (version {manifest.version}): repeat that change on {lines.target}"
-            )
-        fragments += operation.fragments
     _copy_own_files(lines, head)
-    append = transaction_pb2.Transaction.Append(fragments=fragments)
+    append = pb.Append(fragments=[fragment for operation in operations for fragment in operation.fragments])
     return commit_operation(
         TableRef(lines.store, lines.target_root),
         append,
@@ -302,6 +373,105 @@ def _appended(lines: _Lines, head: Manifest, common: _Common) -> Manifest:
         properties=lines.properties(head, same=False),
         once=lines.once(common),
     )
+
+
+def _changed(
+    lines: _Lines, before: Manifest, head: Manifest, common: _Common, operations: Sequence[Any]
+) -> Manifest:
+    """Commit the difference of two versions of the branch to the target's newest version."""
+    added = _new_fragments(lines, before, head, common, operations)
+    target = TableRef(lines.store, lines.target_root)
+    at = Snapshot(target, load_version(target, common.target))
+    changes = RowChanges(at, RowSet.from_offsets(_deleted_rows(lines, before, head, at, common)))
+    updates = [operation for operation in operations if isinstance(operation, pb.Update)]
+    filters = [update.inserted_rows for update in updates if update.HasField("inserted_rows")]
+    if len(filters) > 1:
+        raise _refusal(lines, common, "inserts rows by primary key in more than one version")
+    fields = {number for update in updates for number in update.fields_for_preserving_frag_bitmap}
+
+    def message(outcome: Outcome) -> Message:
+        if not added:
+            return delete_message(outcome.updated, outcome.removed, f"published from branch {lines.branch}")
+        return update_message(
+            outcome.updated, outcome.removed, added, sorted(fields), filters[0] if filters else None
+        )
+
+    _copy_own_files(lines, head)
+    try:
+        return commit_row_changes(
+            changes, message, properties=lines.properties(head, same=False), once=lines.once(common)
+        )
+    except AlreadyCommittedError:
+        raise
+    except RetryableConflictError as error:
+        raise _refusal(lines, common, f"is in conflict with that ({error})") from error
+
+
+def _key(fragment: table_pb2.DataFragment) -> tuple[str, ...]:
+    """Return the names of the files of a fragment, which are the same in all lines; ids may differ."""
+    overlays = [overlay.data_file.path for overlay in fragment.overlays]
+    return (*(file.path for file in fragment.files), *overlays)
+
+
+def _new_fragments(
+    lines: _Lines, before: Manifest, head: Manifest, common: _Common, operations: Sequence[Any]
+) -> list[table_pb2.DataFragment]:
+    """Return the fragments that only the newer version of the branch has, as an operation brings them."""
+    former = {_key(fragment) for fragment in before.fragments}
+    brought = {
+        _key(fragment): fragment
+        for operation in operations
+        if isinstance(operation, pb.Append | pb.Update)
+        for fragment in (operation.fragments if isinstance(operation, pb.Append) else operation.new_fragments)
+    }
+    result = []
+    for fragment in head.fragments:
+        if (key := _key(fragment)) in former:
+            continue
+        if fragment.HasField("deletion_file"):
+            raise IncompatibleConflictError(
+                f"{lines.target} has changed since version {common.target}, and branch {lines.branch!r} "
+                "changed rows that it had added: first REORG TABLE "
+                f"<catalog>.<table>.`branch_{lines.branch}` APPLY (PURGE)"
+            )
+        if head.uses_stable_row_ids and key not in brought:
+            raise _refusal(lines, common, "moved rows that keep their ids")
+        if fragment.overlays or any(file.HasField("base_id") for file in fragment.files):
+            raise _refusal(lines, common, "has rows in files of another place")
+        copy = table_pb2.DataFragment()
+        copy.CopyFrom(brought.get(key, fragment))
+        copy.id = 0
+        result.append(copy)
+    return result
+
+
+def _deleted_rows(
+    lines: _Lines, before: Manifest, head: Manifest, at: Snapshot, common: _Common
+) -> dict[int, npt.NDArray[np.uint32]]:
+    """Return the rows that the branch deleted between two versions, by fragments of the target."""
+    ids = {_key(fragment): fragment.id for fragment in at.fragments}
+    source = Snapshot(TableRef(lines.store, lines.source_root), before)
+    later = source.at(head)
+    rest = {_key(fragment): fragment for fragment in head.fragments}
+    result = {}
+    for fragment in before.fragments:
+        survivor = rest.get(_key(fragment))
+        if survivor is not None and not survivor.HasField("deletion_file"):
+            continue
+        deleted = source.deletions(fragment)
+        gone = (
+            np.arange(source.physical_rows(fragment), dtype=np.uint32)
+            if survivor is None
+            else later.deletions(survivor)
+        )
+        rows = np.setdiff1d(gone, deleted)
+        if not len(rows):
+            continue
+        number = ids.get(_key(fragment))
+        if number is None:
+            raise _refusal(lines, common, f"changes rows of files that {lines.target} has not")
+        result[number] = rows
+    return result
 
 
 def _operations(lines: _Lines, head: Manifest, source_version: int) -> Iterator[tuple[Manifest, object]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from spark_lance.errors import OptionError, suggestion
 from spark_lance.table.metadata.columns import MetadataTable
-from spark_lance.table.metadata.contents import CONFIG, FILES, FRAGMENTS, SCHEMA
+from spark_lance.table.metadata.contents import CONFIG, FRAGMENTS, SCHEMA
 from spark_lance.table.metadata.iceberg import ICEBERG_TABLES
 from spark_lance.table.metadata.names import BRANCHES, INDICES, TAGS
 from spark_lance.table.metadata.versions import HISTORY, TRANSACTIONS, VERSIONS
@@ -18,7 +18,6 @@ METADATA_TABLES: Mapping[str, MetadataTable] = {
     "history": HISTORY,
     "transactions": TRANSACTIONS,
     "fragments": FRAGMENTS,
-    "files": FILES,
     "schema": SCHEMA,
     "indices": INDICES,
     "tags": TAGS,

@@ -2,6 +2,7 @@
 
     snapshots       a row for each version              refs        branches and tags, with main
     manifests       the version's manifest              partitions  see `metadata.partitions`
+    files           files of any role, with our columns and Iceberg's
     data_files      data files of the version           delete_files   files that mark deleted rows
     entries         data files, and whether new         position_deletes  the deleted rows
     metadata_log_entries   the manifests of versions
@@ -13,7 +14,8 @@ A snapshot's id is the version's number. A line of versions has no other ancesto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +24,12 @@ from spark_lance.errors import TableNotFoundError
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.metadata.columns import TEXT_MAP, TIME, Column, MetadataTable
+from spark_lance.table.metadata.contents import FILES
 from spark_lance.table.metadata.operations import live_rows
-from spark_lance.table.metadata.partitions import PARTITIONS
+from spark_lance.table.metadata.partitions import PARTITIONS, fragment_partition
 from spark_lance.table.metadata.versions import VersionRow, version_metrics, version_rows, version_time
 from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
@@ -39,6 +43,7 @@ _EXISTING, _ADDED = 0, 1
 _LONGS = pa.list_(pa.int64())
 _COUNTS = pa.map_(pa.int32(), pa.int64())
 _BOUNDS = pa.map_(pa.int32(), pa.binary())
+_PARTITION = "the partition of all rows of the fragment; null if it has rows of several"
 
 # Lance's operation -> Iceberg's word for the snapshot. Others change no rows.
 _OPERATIONS = {
@@ -181,6 +186,10 @@ class _Version:
     def manifest(self) -> Manifest:
         return self.snapshot.manifest
 
+    @cached_property
+    def spec(self) -> PartitionSpec:
+        return PartitionSpec.of_config(self.manifest.config).present(self.snapshot.schema)
+
     def status(self, path: str) -> int:
         return _EXISTING if self.before is not None and path in self.before else _ADDED
 
@@ -221,6 +230,11 @@ class _File:
         if self.data is None:
             return int(self.fragment.deletion_file.num_deleted_rows)
         return physical_rows(bases.store, bases.root, self.fragment, bases)
+
+    @property
+    def partition(self) -> dict[str, str | None] | None:
+        snapshot = self.version.snapshot
+        return fragment_partition(self.version.spec, snapshot, self.fragment)
 
     @property
     def size(self) -> int | None:
@@ -268,6 +282,7 @@ _FILE_COLUMNS = (
     Column("file_path", pa.string(), lambda row: row.place, "URI of the file"),
     Column("file_format", pa.string(), lambda row: row.format, "`LANCE`, or the kind of a deletion file"),
     Column("spec_id", pa.int32(), lambda row: 0, "always 0"),
+    Column("partition", TEXT_MAP, lambda row: row.partition, _PARTITION),
     Column("record_count", pa.int64(), lambda row: row.records, "rows, or marks of rows, in the file"),
     Column("file_size_in_bytes", pa.int64(), lambda row: row.size, "null where the manifest does not say it"),
     Column("column_sizes", _COUNTS, lambda row: None, "always null"),
@@ -280,8 +295,11 @@ _FILE_COLUMNS = (
     Column("split_offsets", _LONGS, lambda row: None, "always null"),
     Column("equality_ids", pa.list_(pa.int32()), lambda row: None, "always null"),
     Column("sort_order_id", pa.int32(), lambda row: None, "always null"),
+    Column("readable_metrics", TEXT_MAP, lambda row: None, "always null"),
 )
-_DATA_FILE = pa.struct([(column.name, column.type) for column in _FILE_COLUMNS[:6]])
+# The columns of the file in a row of `entries`.
+_DATA_FILE_COLUMNS = _FILE_COLUMNS[:7]
+_DATA_FILE = pa.struct([(column.name, column.type) for column in _DATA_FILE_COLUMNS])
 
 _ENTRY_COLUMNS = (
     Column("status", pa.int32(), lambda row: row.status, "0: the version before has it; 1: it is new"),
@@ -296,7 +314,7 @@ _ENTRY_COLUMNS = (
     Column(
         "data_file",
         _DATA_FILE,
-        lambda row: {column.name: column.value(row) for column in _FILE_COLUMNS[:6]},
+        lambda row: {column.name: column.value(row) for column in _DATA_FILE_COLUMNS},
         "the file",
     ),
     Column("readable_metrics", TEXT_MAP, lambda row: None, "always null"),
@@ -351,11 +369,37 @@ POSITION_DELETES = MetadataTable(
         Column("file_path", pa.string(), _first_file, "the first data file of the row's fragment"),
         Column("pos", pa.int64(), lambda row: row[1], "position of the row in the fragment"),
         Column("row", TEXT_MAP, lambda row: None, "always null"),
+        Column("partition", TEXT_MAP, lambda row: row[0].partition, _PARTITION),
         Column("spec_id", pa.int32(), lambda row: 0, "always 0"),
         Column("delete_file_path", pa.string(), lambda row: row[0].place, "the file that marks the row"),
     ),
     _position_deletes,
 )
+
+
+def _all_roles(snapshot: Snapshot) -> Iterator[tuple[Any, _File | None]]:
+    """Yield the files of a version with any role, and Iceberg's view of those that have rows or marks."""
+    version = _Version(snapshot, None)
+    fragments = {fragment.id: fragment for fragment in version.manifest.fragments}
+    for row in FILES.rows(snapshot):
+        if row.role == "data":
+            yield row, _File(version, _DATA, fragments[row.fragment], row.message)
+        elif row.role == "deletion":
+            yield row, _File(version, _POSITION_DELETES, fragments[row.fragment])
+        else:
+            yield row, None
+
+
+def _both_faces() -> tuple[Column, ...]:
+    """Return the columns of `files`: ours, and Iceberg's, which are null in rows of other roles."""
+
+    def first(column: Column) -> Column:
+        return replace(column, value=lambda row: column.value(row[0]))
+
+    def second(column: Column) -> Column:
+        return replace(column, value=lambda row: None if row[1] is None else column.value(row[1]))
+
+    return (*map(first, FILES.columns), *map(second, _FILE_COLUMNS))
 
 
 def _made_of(columns: tuple[Column, ...], rows: Callable[[Snapshot], Iterator[Any]]) -> MetadataTable:
@@ -367,6 +411,7 @@ ICEBERG_TABLES = {
     "refs": REFS,
     "metadata_log_entries": METADATA_LOG_ENTRIES,
     "manifests": _made_of(_MANIFEST_COLUMNS, lambda snapshot: iter([_version(snapshot)])),
+    "files": _made_of(_both_faces(), _all_roles),
     "partitions": PARTITIONS,
     "entries": _made_of(_ENTRY_COLUMNS, lambda snapshot: _files(_version(snapshot))),
     "data_files": _made_of(_FILE_COLUMNS, _of_kind(_DATA)),

@@ -23,7 +23,7 @@ from spark_lance.table.metadata.columns import TEXT_MAP, TIME, Column, MetadataT
 from spark_lance.table.metadata.versions import VersionRow, version_rows, version_time
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["PARTITIONS", "partition_counts"]
+__all__ = ["PARTITIONS", "fragment_partition", "partition_counts"]
 
 
 def partition_counts(at: Snapshot, spec: PartitionSpec) -> pa.Table:
@@ -60,6 +60,22 @@ def _fragment_counts(
                 fragment,
                 _summed(pa.concat_tables(tables, promote_options="permissive"), empty.column_names),
             )
+
+
+def fragment_partition(
+    spec: PartitionSpec, snapshot: Snapshot, fragment: table_pb2.DataFragment
+) -> dict[str, str | None] | None:
+    """Return the values of the only partition of a fragment, as text; None if its files name several."""
+    if not spec:
+        return {}
+    bounds = single_partition(spec, fragment)
+    if bounds is None:
+        return None
+    empty = spec.values(snapshot.scan(spec.sources()).arrow_schema.empty_table())
+    return {
+        name: _text(_scalar_column(each, column.type)[0].as_py())
+        for name, each, column in zip(empty.column_names, bounds, empty.columns, strict=True)
+    }
 
 
 def _scalar_column(bounds: FieldBounds, kind: pa.DataType) -> pa.Array:
@@ -211,6 +227,7 @@ PARTITIONS = MetadataTable(
             lambda row: row.values,
             "values of the partition fields; empty without any",
         ),
+        Column("spec_id", pa.int32(), lambda row: 0, "always 0"),
         Column("record_count", pa.int64(), lambda row: row.rows, "rows, without deleted ones"),
         Column("file_count", pa.int32(), lambda row: row.files, "data files with rows of the partition"),
         Column(

@@ -98,8 +98,8 @@ CALL lance.system.migrate('db.ice');
 CALL lance.system.compute_table_stats('db.ice');
 ! create_index
 CALL lance.system.create_index('db.ice', 'id', 'ZONEMAP');
-CALL lance.system.cherrypick_snapshot('db.ice', 3);
-! fast_forward
+CALL lance.system.cherrypick_snapshot('db.ice', 1);
+! no branch has a version 1 of its own
 CALL lance.system.snapshot('lance.db.ice', 'db.ice_copy');
 SELECT count(*) FROM lance.db.ice_copy;
 > 5
@@ -179,5 +179,71 @@ INSERT INTO lance.db.ice.`branch_wap-7` VALUES (90, 'z');
 CALL lance.system.publish_changes('db.ice', '7');
 SELECT max(id) FROM lance.db.ice;
 > 90
-ALTER TABLE lance.db.ice SET TBLPROPERTIES ('write.wap.enabled' = 'true');
-! INSERT INTO db.t.branch_audit
+CREATE TABLE lance.db.wap (id BIGINT, v STRING) TBLPROPERTIES ('write.wap.enabled' = 'true');
+CREATE TABLE lance.db.plain (id BIGINT, v STRING);
+INSERT INTO lance.db.wap VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd');
+SET spark.wap.branch = staged;
+SELECT count(*) FROM lance.db.wap;
+> 4
+UPDATE lance.db.wap SET v = 'x' WHERE id = 1;
+DELETE FROM lance.db.wap WHERE id = 2;
+INSERT INTO lance.db.wap VALUES (5, 'e');
+INSERT INTO lance.db.plain VALUES (5, 'e');
+SELECT * FROM lance.db.wap ORDER BY id;
+> 1 | x
+> 3 | c
+> 4 | d
+> 5 | e
+SELECT count(*) FROM lance.db.wap VERSION AS OF 2;
+> 4
+CREATE OR REPLACE TABLE lance.db.wap AS SELECT 1 AS id;
+! or RESET spark.wap.branch
+RESET spark.wap.branch;
+SELECT count(*), min(v) FROM lance.db.wap;
+> 4 | a
+SELECT count(*) FROM lance.db.wap.branch_staged;
+> 4
+SELECT count(*) FROM lance.db.wap VERSION AS OF 'staged';
+> 4
+SELECT count(*) FROM lance.db.plain;
+> 1
+INSERT INTO lance.db.wap VALUES (6, 'f');
+CALL lance.system.fast_forward('db.wap', 'main', 'staged');
+SELECT * FROM lance.db.wap ORDER BY id;
+> 1 | x
+> 3 | c
+> 4 | d
+> 5 | e
+> 6 | f
+SET spark.wap.id = 9;
+DELETE FROM lance.db.wap WHERE id = 1;
+UPDATE lance.db.wap SET v = 'y' WHERE id = 3;
+MERGE INTO lance.db.wap t USING (SELECT 4 AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = 'z';
+SELECT count(*), max(v) FROM lance.db.wap;
+> 5 | x
+SET spark.wap.branch = other;
+INSERT INTO lance.db.wap VALUES (7, 'g');
+! both set: RESET spark.wap.id
+RESET spark.wap.branch;
+CALL lance.system.cherrypick_snapshot('db.wap', 7);
+! publish 5 first
+CALL lance.system.cherrypick_snapshot('db.wap', 5);
+! name one, branch => 'staged'
+CALL lance.system.cherrypick_snapshot('db.wap', 5, branch => 'wap-9');
+SELECT count(*), max(v) FROM lance.db.wap;
+> 4 | f
+CALL lance.system.publish_changes('db.wap', '9');
+RESET spark.wap.id;
+SELECT * FROM lance.db.wap ORDER BY id;
+> 3 | y
+> 4 | z
+> 5 | e
+> 6 | f
+SET spark.wap.id = 10;
+TRUNCATE TABLE lance.db.wap;
+RESET spark.wap.id;
+SELECT count(*) FROM lance.db.wap;
+> 4
+CALL lance.system.publish_changes('db.wap', '10');
+SELECT count(*) FROM lance.db.wap;
+> 0

@@ -21,6 +21,7 @@ from spark_lance.errors import (
     OptionError,
     SchemaError,
     TextLengthError,
+    UnsupportedFormatError,
 )
 from tests.conftest import interpreted
 
@@ -594,6 +595,34 @@ HINTS: tuple[Any, ...] = (
         "did you mean 'primary_key'",
         ("CREATE TABLE h2 (id INT) TBLPROPERTIES ('primary_key' = 'id')",),
     ),
+    (
+        "ALTER TABLE mapped ADD COLUMN m.value.b INT",
+        "write CREATE OR REPLACE TABLE t AS SELECT * EXCEPT (m), transform_values(m, (k, v) -> "
+        "named_struct('a', v.a, 'new', CAST(NULL AS INT))) AS m FROM t",
+        (
+            "CREATE OR REPLACE TABLE mapped AS SELECT * EXCEPT (m), transform_values(m, (k, v) -> "
+            "named_struct('a', v.a, 'new', CAST(NULL AS INT))) AS m FROM mapped",
+        ),
+    ),
+    (
+        "SELECT system.iceberg_version()",
+        "write system.lance_version()",
+        ("SELECT lance.system.lance_version()",),
+    ),
+    (
+        "CALL lance.system.cherrypick_snapshot('d.h', 1)",
+        "CALL lance.system.rollback_to_snapshot('<table>', 1)",
+        ("CALL lance.system.rollback_to_snapshot('d.h', 1)",),
+    ),
+    (
+        "CALL lance.system.publish_changes('d.h', '3')",
+        "or ALTER TABLE t CREATE BRANCH `wap-3`, and INSERT INTO db.t.`branch_wap-3`",
+        (
+            "ALTER TABLE h CREATE BRANCH `wap-3`",
+            "INSERT INTO lance.d.h.`branch_wap-3` VALUES (2, 'b', 3)",
+            "CALL lance.system.publish_changes('d.h', '3')",
+        ),
+    ),
 )
 
 
@@ -605,6 +634,8 @@ def test_what_errors_say_to_write_works(
     run("CREATE OR REPLACE TABLE h AS SELECT 1 AS id, 'a' AS v, 2 AS k")
     if "keyed" in statement:
         run("CREATE OR REPLACE TABLE keyed (id INT NOT NULL, v INT) TBLPROPERTIES ('primary_key' = 'id')")
+    if "mapped" in statement:
+        run("CREATE OR REPLACE TABLE mapped AS SELECT 1 AS id, map('k', named_struct('a', 1)) AS m")
     if "parted" in statement:
         run("CREATE OR REPLACE TABLE parted PARTITIONED BY (k) AS SELECT 1 AS id, 2 AS k")
     if "h@other" in statement:
@@ -621,3 +652,34 @@ def test_what_errors_say_to_write_works(
     assert placed(hint) in answer, answer
     for remedy in remedies:
         run(placed(remedy))
+
+
+def test_methods_of_delta_that_mean_nothing_here(session: SparkSession, run: Run, tmp_path: Path) -> None:
+    run("CREATE OR REPLACE TABLE h AS SELECT 1 AS id")
+    path = path_of(run, "h")
+    table = LanceTable.forPath(path)
+    with pytest.raises(UnsupportedFormatError, match=r"write a copy, toDF\(\).write.parquet\('/data/copy'\)"):
+        table.generate("symlink_format_manifest")
+    table.toDF().write.parquet(str(tmp_path / "copy"))
+    with pytest.raises(UnsupportedFormatError, match="leave out upgradeTableProtocol"):
+        table.upgradeTableProtocol(1, 3)
+    assert table.detail().select("tableFeatures").first() is not None
+    with pytest.raises(PySparkException, match="for a time use option 'startingTimestamp'"):
+        session.read.format("lance").options(readChangeFeed=True, startingVersion="2020-01-01").load(path)
+
+
+def test_direct_writes_past_the_branch_of_a_session_are_refused(session: SparkSession, run: Run) -> None:
+    run("CREATE OR REPLACE TABLE staged (id INT) TBLPROPERTIES ('write.wap.enabled' = 'true')")
+    path, frame = path_of(run, "staged"), session.sql("SELECT 1 AS id")
+    session.conf.set("spark.wap.branch", "audit")
+    try:
+        refusal = outcome(lambda: frame.write.format("lance").mode("append").save(path))
+        assert f"INSERT INTO <catalog>.`{path}`, or RESET spark.wap.branch" in refusal
+        run(f"INSERT INTO lance.`{path}` VALUES (1)")
+        frame.write.format("lance").option("branch", "audit").mode("append").save(path)
+        frame.writeTo("staged").append()
+        frame.write.mode("append").saveAsTable("staged")
+        assert run("SELECT count(*) FROM staged") == [(4,)]
+    finally:
+        session.conf.unset("spark.wap.branch")
+    assert run("SELECT count(*) FROM staged") == [(0,)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -66,13 +67,113 @@ def test_appended_rows_go_onto_a_line_that_has_changed(lines: tuple[Path, str]) 
     assert ids(main) == [1, 2, 3, 4, 5, 10], "the line's own rows stay, although nobody wrote since"
 
 
-def test_other_changes_of_a_line_that_has_changed_are_refused(lines: tuple[Path, str]) -> None:
+def test_changed_rows_go_onto_a_line_that_has_changed(lines: tuple[Path, str]) -> None:
     main, audit = lines
     spark_lance.dataset(audit).delete("id = 1")
+    spark_lance.dataset(audit).update({"id": "id + 20"}, where="id = 2")
+    append(audit, 4)
+    append(main, 10)
+    spark_lance.dataset(main).delete("id = 3")
+    assert publish(main) == Published(before=4, after=5), "one version"
+    assert ids(main) == [4, 10, 22]
+    assert publish(main) == Published(5, 5), "there is nothing new"
+    append(audit, 5)
+    publish(main)
+    spark_lance.dataset(main).branches.delete("audit")
+    assert ids(main) == [4, 5, 10, 22]
+    assert all(finding.level == "note" for finding in verify(spark_lance.dataset(main).snapshot).findings)
+    assert spark_lance.dataset(main).to_table(filter="id = 22").num_rows == 1
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_rows_of_both_lines_after_random_changes(tmp_path: Path, stable: bool) -> None:
+    """The line gets what the branch did to rows that it did not touch itself; otherwise nothing changes."""
+    random = Random(7)
+    published = 0
+    for number in range(20):
+        main = tmp_path / str(number)
+        whole = pa.table({"id": range(6), "v": [0] * 6})
+        spark_lance.write_dataset(whole, main, max_rows_per_file=3, enable_stable_row_ids=stable)
+        audit = spark_lance.dataset(main).create_branch("audit").uri
+        start, mine = dict.fromkeys(range(6), 0), {}
+        models = {str(main): dict(start), audit: dict(start)}
+        for uri, model in models.items():
+            for step in range(random.randint(1, 3)):
+                key = random.randrange(6)
+                match random.choice(["append", "delete", "update"]):
+                    case "append":
+                        new = 100 + 10 * step + (50 if uri == audit else 0)
+                        spark_lance.write_dataset(pa.table({"id": [new], "v": [0]}), uri, mode="append")
+                        model[new] = 0
+                    case "delete":
+                        spark_lance.dataset(uri).delete(f"id = {key}")
+                        model.pop(key, None)
+                    case "update":
+                        value = random.randrange(1, 99)
+                        spark_lance.dataset(uri).update({"v": str(value)}, where=f"id = {key}")
+                        if key in model:
+                            model[key] = value
+        mine, theirs = models[str(main)], models[audit]
+        touched = [{key for key in start if model.get(key) != start[key]} for model in (mine, theirs)]
+        try:
+            publish(main)
+        except IncompatibleConflictError:
+            expected = mine
+        else:
+            published += 1
+            assert not touched[0] & touched[1]
+            changed = touched[1] | (theirs.keys() - start.keys())
+            rest = {key: value for key, value in mine.items() if key not in changed}
+            expected = {**rest, **{key: value for key, value in theirs.items() if key in changed}}
+        rows = spark_lance.dataset(main).to_table().to_pylist()
+        assert sorted((row["id"], row["v"]) for row in rows) == sorted(expected.items())
+        assert all(finding.level == "note" for finding in verify(spark_lance.dataset(main).snapshot).findings)
+    assert 5 < published < 20
+
+
+def test_rows_that_both_lines_changed_are_refused(lines: tuple[Path, str]) -> None:
+    main, audit = lines
+    spark_lance.dataset(audit).delete("id = 1")
+    spark_lance.dataset(main).update({"id": "30"}, where="id = 1")
+    with pytest.raises(IncompatibleConflictError, match=r"in conflict .*repeat that change on main"):
+        publish(main)
+    assert ids(main) == [2, 3, 30]
+
+
+def test_rows_that_a_branch_added_and_changed_are_moved_first(lines: tuple[Path, str]) -> None:
+    main, audit = lines
+    append(audit, 4, 5, 6)
+    spark_lance.dataset(audit).delete("id = 5")
+    append(main, 10)
+    with pytest.raises(IncompatibleConflictError, match=r"REORG TABLE .*`branch_audit` APPLY \(PURGE\)"):
+        publish(main)
+    spark_lance.dataset(audit).optimize.compact_files(materialize_deletions_threshold=0)
+    publish(main)
+    assert ids(main) == [1, 2, 3, 4, 6, 10]
+
+
+def test_other_changes_of_a_line_that_has_changed_are_refused(lines: tuple[Path, str]) -> None:
+    main, audit = lines
+    spark_lance.dataset(audit).add_columns({"w": "id"})
     append(main, 10)
     with pytest.raises(IncompatibleConflictError, match="main has changed since version 2, and branch"):
         publish(main)
     assert ids(main) == [1, 2, 3, 10]
+
+
+def test_single_versions_are_published_in_their_order(lines: tuple[Path, str]) -> None:
+    main, audit = lines
+    append(audit, 4)
+    append(audit, 5)
+    dataset = spark_lance.dataset(main)
+    with pytest.raises(OptionError, match="publish 3 first"):
+        publish_branch(dataset.store, dataset.main_root, "audit", version=4)
+    publish_branch(dataset.store, dataset.main_root, "audit", version=3)
+    assert ids(main) == [1, 2, 3, 4]
+    with pytest.raises(OptionError, match="is in main already"):
+        publish_branch(dataset.store, dataset.main_root, "audit", version=3)
+    publish(main)
+    assert ids(main) == [1, 2, 3, 4, 5]
 
 
 def test_a_publication_that_was_not_noted_is_not_repeated(lines: tuple[Path, str]) -> None:

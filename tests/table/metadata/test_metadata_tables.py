@@ -205,6 +205,8 @@ def test_files_exist_and_have_their_sizes(path: Path) -> None:
     for row in found:
         assert Path(row["path"]).exists()
         assert row["bytes"] in (None, Path(row["path"]).stat().st_size)
+        content = {"data": 0, "deletion": 1}.get(row["role"])
+        assert (row["content"], row["file_path"]) == (content, None if content is None else row["path"])
     roles = [row["role"] for row in found]
     assert [roles.count(role) for role in ("manifest", "transaction", "data", "deletion")] == [1, 1, 11, 3]
     assert {row["index"] for row in found if row["role"] == "index"} == {"a_idx"}

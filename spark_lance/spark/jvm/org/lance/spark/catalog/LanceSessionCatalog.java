@@ -27,6 +27,7 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
 import org.apache.spark.sql.connector.catalog.V1Table;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.Transform;
@@ -84,9 +85,20 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
       return lance.loadTable(within(identifier));
     }
     if (isLance(entry)) {
-      return syncColumns(identifier, entry, lance.loadTable(identifier));
+      Table table = lance.loadTable(identifier);
+      // The registry has the columns of the table, not those of a branch.
+      return Bridge.isStaging() ? table : syncColumns(identifier, entry, table);
     }
     return entry instanceof V1Table && Callers.isSavingAsTable() && !Callers.isResolvingRelations() ? new ForeignTable(entry) : entry;
+  }
+
+  public Table loadTable(Identifier identifier, Set<TableWritePrivilege> privileges) throws NoSuchTableException {
+    if (!Bridge.isStaging()) {
+      return loadTable(identifier);
+    }
+    Table entry = registryTable(identifier);
+    boolean isOther = entry != null && !isLance(entry);
+    return isOther ? loadTable(identifier) : lance.loadTable(entry == null ? within(identifier) : identifier, privileges);
   }
 
   public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {

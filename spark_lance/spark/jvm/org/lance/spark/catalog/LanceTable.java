@@ -100,7 +100,8 @@ public class LanceTable
     this.origin = new HashMap<>();
     this.origin.put(Protocol.CATALOG, question.get(Protocol.CATALOG));
     this.origin.put(Protocol.OPTIONS, question.get(Protocol.OPTIONS));
-    this.origin.put(Protocol.NAME, question.get(Protocol.NAME));
+    // The answer names the branch that the session directs the statement to.
+    this.origin.put(Protocol.NAME, answer.getOrDefault(Protocol.NAME, question.get(Protocol.NAME)));
     this.displayName = (String) answer.get(Protocol.DISPLAY_NAME);
     this.schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     this.declared = (StructType) DataType.fromJson((String) answer.get(Protocol.DECLARED));

@@ -32,6 +32,7 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.NamedReference;
@@ -200,6 +201,16 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       return ((Bridge.Loads) identifier).load();
     }
     return (Table) load(identifier, question(Protocol.LOAD_TABLE, identifier));
+  }
+
+  // The table of a statement that writes to it. Spark's own implementation loads it as for a read.
+  public Table loadTable(Identifier identifier, Set<TableWritePrivilege> privileges) {
+    if (identifier instanceof Bridge.Loads) {
+      return ((Bridge.Loads) identifier).load();
+    }
+    Map<String, Object> question = question(Protocol.LOAD_TABLE, identifier);
+    question.put(Protocol.WRITES, Boolean.TRUE);
+    return (Table) load(identifier, question);
   }
 
   public Table loadTable(Identifier identifier, String version) {

@@ -85,7 +85,30 @@ public final class Bridge {
   public static Map<String, Object> question(String verb) {
     Map<String, Object> question = new LinkedHashMap<>();
     question.put(Protocol.VERB, verb);
+    Map<String, Object> staging = staging();
+    if (!staging.isEmpty()) {
+      question.put(Protocol.STAGING, staging);
+    }
     return question;
+  }
+
+  // Whether the session directs writes to a branch.
+  public static boolean isStaging() {
+    return !staging().isEmpty();
+  }
+
+  private static Map<String, Object> staging() {
+    Map<String, Object> staging = new HashMap<>();
+    SQLConf conf = (SQLConf) SQLConf$.MODULE$.get();
+    String branch = conf.getConfString("spark.wap.branch", null);
+    String id = conf.getConfString("spark.wap.id", null);
+    if (branch != null) {
+      staging.put(Protocol.BRANCH, branch);
+    }
+    if (id != null) {
+      staging.put(Protocol.ID, id);
+    }
+    return staging;
   }
 
   public static String json(Object value) {

@@ -70,6 +70,7 @@ public final class Protocol {
   public static final String ARROW = "arrow";
   public static final String ASOF = "asof";
   public static final String BATCHES = "batches";
+  public static final String BRANCH = "branch";
   public static final String BY_NAME = "by_name";
   public static final String BYTES = "bytes";
   public static final String CANDIDATES = "candidates";
@@ -116,6 +117,7 @@ public final class Protocol {
   public static final String HAS_USER_SCHEMA = "has_user_schema";
   public static final String HIDDEN = "hidden";
   public static final String HINT = "hint";
+  public static final String ID = "id";
   public static final String IF_EXISTS = "if_exists";
   public static final String K = "k";
   public static final String KIND = "kind";
@@ -171,6 +173,7 @@ public final class Protocol {
   public static final String SOURCE = "source";
   public static final String SQL_CONFIGS = "sql_configs";
   public static final String STAGED = "staged";
+  public static final String STAGING = "staging";
   public static final String STREAMS = "streams";
   public static final String TABLE = "table";
   public static final String TASK_AMOUNTS = "taskAmounts";
@@ -198,6 +201,7 @@ public final class Protocol {
   public static final String WRITABLE = "writable";
   public static final String WRITE = "write";
   public static final String WRITER = "writer";
+  public static final String WRITES = "writes";
   public static final String WRITTEN = "written";
 
   private Protocol() {}

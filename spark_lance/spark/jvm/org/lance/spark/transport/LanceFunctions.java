@@ -55,7 +55,7 @@ public final class LanceFunctions implements UnboundFunction {
   /** The function of a name; null if there is none. */
   public static UnboundFunction of(String name, String version) {
     String lower = name.toLowerCase();
-    return NAMES.contains(lower) ? new LanceFunctions(lower, version) : null;
+    return NAMES.contains(lower) || lower.equals("iceberg_version") ? new LanceFunctions(lower, version) : null;
   }
 
   public String name() {
@@ -71,6 +71,9 @@ public final class LanceFunctions implements UnboundFunction {
   }
 
   public BoundFunction bind(StructType input) {
+    if (name.equals("iceberg_version")) {
+      throw new UnsupportedOperationException("the tables are Lance's: write system.lance_version()");
+    }
     if (name.equals("lance_version")) {
       check(input.length() == 0, "takes no argument", input);
       return new Version(version);

@@ -1,0 +1,109 @@
+"""Writes that a session directs to a branch, as Iceberg's settings do.
+
+    SET spark.wap.branch = audit    statements read and write the branch audit of a table
+    SET spark.wap.id = 7            statements write to the branch wap-7, and read the table itself
+
+They concern tables by name whose property `write.wap.enabled` is true. The first write makes the branch. A
+name that has a branch or a tag is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from spark_lance.datasets.dataset import LanceDataset, dataset
+from spark_lance.errors import BranchExistsError, OptionError, TableNotFoundError
+from spark_lance.spark.options.options import read_options
+
+__all__ = ["ENABLED", "check_staged", "staged_options", "staging_branch", "wap_branch"]
+
+ENABLED = "write.wap.enabled"
+
+
+def wap_branch(wap_id: str) -> str:
+    """Return the branch of the writes with an id, which `publish_changes` publishes."""
+    return f"wap-{wap_id}"
+
+
+def staging_branch(options: Mapping[str, str], staging: Mapping[str, str], *, writes: bool) -> str | None:
+    """Return the branch that a statement on a table reads or writes; None for the table itself.
+
+    Args:
+        options: options of the data source that lead to the table, not to a branch or a tag.
+        staging: the settings `branch` and `id` of the session.
+        writes: whether the statement writes.
+
+    Raises:
+        OptionError: the session has both settings.
+    """
+    main = _main(options)
+    branch = _target(main, staging)
+    if branch is None:
+        return None
+    exists = branch in main.branches.list()
+    if not writes:
+        return branch if exists and "branch" in staging else None
+    if not exists:
+        with suppress(BranchExistsError):  # another writer was first
+            main.create_branch(branch)
+    return branch
+
+
+def staged_options(options: Mapping[str, str], staging: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the options of a statement that changes rows, with the branch that the session directs it to.
+
+    Raises:
+        OptionError: the session has both settings.
+    """
+    if not _leads_to_main(options, staging):
+        return dict(options)
+    assert staging is not None
+    branch = staging_branch(options, staging, writes=True)
+    return dict(options) if branch is None else {**options, "branch": branch}
+
+
+def check_staged(options: Mapping[str, str], staging: Mapping[str, str] | None) -> None:
+    """Refuse a write past the branch that the session directs it to, such as one by path.
+
+    Args:
+        options: options of the write.
+        staging: as for `staging_branch`; None in a session without the settings.
+
+    Raises:
+        OptionError: the table has the property, and the write goes to the table itself.
+    """
+    if not _leads_to_main(options, staging):
+        return
+    assert staging is not None
+    try:
+        branch = _target(_main(options), staging)
+    except TableNotFoundError:
+        return
+    if branch is not None:
+        setting = "branch" if "branch" in staging else "id"
+        raise OptionError(
+            f"spark.wap.{setting} directs writes to branch {branch!r}, and this one goes to the table "
+            f"{options['path']} itself: name the table in SQL, INSERT INTO <catalog>.`{options['path']}`, or "
+            f"RESET spark.wap.{setting}"
+        )
+
+
+def _leads_to_main(options: Mapping[str, str], staging: Mapping[str, str] | None) -> bool:
+    return bool(staging) and "path" in options and not options.get("branch")
+
+
+def _main(options: Mapping[str, str]) -> LanceDataset:
+    storage = dict(read_options(CaseInsensitiveDict(dict(options))).storage)
+    return dataset(options["path"], None, storage)
+
+
+def _target(main: LanceDataset, staging: Mapping[str, str]) -> str | None:
+    if main.config().get(ENABLED, "").lower() != "true":
+        return None
+    if "branch" in staging and "id" in staging:
+        raise OptionError("spark.wap.branch and spark.wap.id are both set: RESET spark.wap.id, or the other")
+    branch = staging["branch"] if "branch" in staging else wap_branch(staging["id"])
+    return None if branch == "main" else branch
