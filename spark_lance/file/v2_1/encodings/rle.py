@@ -5,9 +5,9 @@
     mini-block chunk   buffer 0 = run values, buffer 1 = one integer per run, its length
     block              u64 size of the values in bytes, the values, one length per run
 
-In 2.3 values and lengths may be encoded themselves: bit-packed out of line, or as Range, Constant or Delta,
-which may have no bytes and then have no buffer. If neither says how many runs there are, there are as many as
-make the chunk's number of values.
+In 2.3 values and lengths may be encoded themselves: bit-packed out of line, compressed, or as Range,
+Constant or Delta, which may have no bytes and then have no buffer. If neither says how many runs there are,
+there are as many as make the chunk's number of values.
 
 Runs that are too long take several entries. The lengths of a chunk add up to its number of values.
 Example, block of u16 values 7 7 7 9:  04 00 00 00 00 00 00 00  07 00 09 00  03 01
@@ -41,6 +41,7 @@ from spark_lance.file.v2_1.base.chunks import (
 )
 from spark_lance.file.v2_1.base.codec import Resolver, compression_name, has_buffer
 from spark_lance.file.v2_1.encodings.flat import flat_bits
+from spark_lance.file.v2_1.encodings.general import decompress
 from spark_lance.file.v2_1.encodings.plain_writer import ChunkBuffer, flat
 from spark_lance.proto import encodings21_pb2 as pb
 
@@ -114,6 +115,9 @@ def _decode_nested(
     rle: pb.Rle, values: Ranges, lengths: Ranges, counts: Ints, resolver: Resolver
 ) -> FixedWidth:
     """Decode chunks whose run values or run lengths are encoded themselves."""
+    values_encoding, values = _decompressed(rle.values, values)
+    lengths_encoding, lengths = _decompressed(rle.run_lengths, lengths)
+    rle = pb.Rle(values=values_encoding, run_lengths=lengths_encoding)
     parts: list[FixedWidth] = []
     for number, count in enumerate(counts.tolist()):
         own = [part.select(slice(number, number + 1)).concat() for part in (values, lengths)]
@@ -129,6 +133,13 @@ def _decode_nested(
     if not parts or len({block.bits for block in parts}) > 1:
         raise FormatError("the runs of a page differ in width")
     return FixedWidth(parts[0].bits, int(counts.sum()), np.concatenate([block.data for block in parts]))
+
+
+def _decompressed(encoding: pb.CompressiveEncoding, pieces: Ranges) -> tuple[pb.CompressiveEncoding, Ranges]:
+    """Return the encoding below a general compression, and the decompressed pieces."""
+    if compression_name(encoding) != "general":
+        return encoding, pieces
+    return encoding.general.values, decompress(encoding.general.compression, pieces)
 
 
 def _block_of(encoding: pb.CompressiveEncoding, data: Bytes, count: int, resolver: Resolver) -> FixedWidth:

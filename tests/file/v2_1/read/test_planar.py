@@ -273,3 +273,18 @@ def test_sequences() -> None:
 def test_damaged_sequences(encoding: pb.CompressiveEncoding, counts: list[int], buffers: list[bytes]) -> None:
     with pytest.raises(FormatError):
         _numbers(encoding, counts, buffers)
+
+
+@pytest.mark.parametrize("scheme", ["zstd", "lz4"])
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float16(), pa.float64()], ids=str)
+def test_compressed_runs(kind: pa.DataType, scheme: str, tmp_path: Path) -> None:
+    """Values and lengths of runs are compressed, each as a buffer of its own."""
+    field = pa.field("c", kind, metadata={"lance-encoding:compression": scheme})
+    for has_nulls in (False, True):
+        values = [None if has_nulls and i % 50 < 9 else i // 4 % 11 for i in range(5000)]
+        table = pa.table([pa.array(values, pa.int64()).cast(kind)], schema=pa.schema([field]))
+        path = str(tmp_path / f"{has_nulls}.lance")
+        theirs = lance.write_dataset(table, path, data_storage_version="2.3")
+        ours = spark_lance.dataset(path)
+        assert ours.to_table() == table
+        assert ours.take([0, 13, 4999]) == theirs.take([0, 13, 4999])
