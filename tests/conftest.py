@@ -273,6 +273,19 @@ def s3_server(request: pytest.FixtureRequest) -> Server:
     return server
 
 
+@pytest.fixture(params=["obstore", "s3fs"])
+def s3_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each client of S3 in turn. For obstore, no configuration file of the user is in the way."""
+    pytest.importorskip(request.param)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/nowhere")
+    if request.param == "s3fs":
+        from spark_lance.io.s3 import S3Store
+
+        monkeypatch.setattr(S3Store, "_client", lambda self, path: None)
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A classic Spark session with two local cores; it finds the format by itself, nothing is registered."""

@@ -80,6 +80,7 @@ ROOMS = {
     "file.v2_1": ("base", "levels", "encodings", "layouts", "__init__", "read", "write"),
 }
 LATE_IMPORTS_ALLOWED = {
+    "spark_lance/io/s3_client.py",
     "spark_lance/spark/base/compat.py",  # workers load it, and need no session
     "spark_lance/__init__.py",
     # Opening and reading a table loads nothing that only other calls need, see test_loaded.

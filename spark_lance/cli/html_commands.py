@@ -15,8 +15,9 @@ from spark_lance.cli.commands import Arguments
 from spark_lance.cli.inspect_commands import advice_for
 from spark_lance.cli.inspect_commands import inspect as show
 from spark_lance.cli.opening import open_table
-from spark_lance.cli.output import Progress, say, size_text, unwritten
+from spark_lance.cli.output import Progress, say, unwritten
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.io.display import cell_text, counts_text, size_text
 from spark_lance.io.progress import reporting
 from spark_lance.release import RELEASE
 from spark_lance.table.metadata import metadata_table
@@ -39,7 +40,11 @@ th:last-child, td:last-child { overflow-wrap: anywhere }
 td.number, th.number { text-align: right; white-space: nowrap }
 dl { display: grid; grid-template-columns: 10rem 1fr; gap: .1rem 1rem } dt { font-weight: 600 }
 dd { margin: 0; overflow-wrap: anywhere }
-svg { width: 100%; height: auto; background: var(--soft) }
+svg { width: 100%; min-width: 640px; height: auto; background: var(--soft) }
+.wide { overflow-x: auto }
+/* A phone shows the end of a chart first: the newest version. */
+.newest { overflow-x: auto; direction: rtl } .newest > svg { direction: ltr }
+@media (max-width: 600px) { dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } }
 svg text { fill: currentColor; font-size: 12px }
 code { background: var(--soft); padding: 0 .2rem } footer { margin-top: 3rem; font-size: 12px; opacity: .7 }
 """
@@ -86,7 +91,7 @@ def html_page(dataset: LanceDataset, release: str) -> str:
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
     )
 
@@ -110,7 +115,7 @@ def _versions(dataset: LanceDataset) -> Iterable[str]:
                 row["version"],
                 f"{row['timestamp']:%F %T}" if row["timestamp"] else "",
                 row["operation"],
-                ", ".join(f"{key} {value}" for key, value in row["operationMetrics"] or () if value != "0"),
+                counts_text(row["operationMetrics"] or ()),
             )
             for row in history.to_pylist()
         ],
@@ -221,11 +226,14 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     marks = [' class="number"' if number else "" for number in numbers]
     head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in zip(names, marks, strict=True))
     lines = [
-        "".join(f"<td{mark}>{escape(str(cell))}</td>" for cell, mark in zip(row, marks, strict=True))
+        "".join(
+            f"<td{mark}>{escape(cell_text(cell) if mark else str(cell))}</td>"
+            for cell, mark in zip(row, marks, strict=True)
+        )
         for row in cells
     ]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _bar(number: int, shares: Sequence[tuple[float, str]], text: str) -> str:
@@ -244,7 +252,9 @@ def _bar(number: int, shares: Sequence[tuple[float, str]], text: str) -> str:
 
 def _bars(bars: Sequence[str]) -> str:
     height = len(bars) * _BAR
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">{"".join(bars)}</svg>'
+    body = "".join(bars)
+    size = f'width="{_WIDTH}" height="{height}"'
+    return f'<div class="wide"><svg viewBox="0 0 {_WIDTH} {height}" {size}>{body}</svg></div>'
 
 
 def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, text_of: object) -> str:
@@ -261,11 +271,11 @@ def _line_chart(name: str, xs: Numbers, ys: Numbers, colour: str, text_of: objec
         points.append(f"{'V' if at else f'M{across:.1f} '}{down:.1f}")
     points.append(f"H{_WIDTH - 10}")
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}">'
+        f'<div class="newest"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}">'
         f'<text x="10" y="18">{escape(name)}: at most {escape(text_of(most))}</text>'
         f'<path d="{"".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>'
         f'<text x="10" y="{_HEIGHT - 5}">version {first}</text>'
-        f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 5}" text-anchor="end">version {last}</text></svg>'
+        f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 5}" text-anchor="end">version {last}</text></svg></div>'
     )
 
 

@@ -16,13 +16,14 @@ from typing import Any
 
 from spark_lance.cli.commands import PROGRAM, Arguments
 from spark_lance.cli.opening import open_table
-from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
+from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.maintain import Compaction
 from spark_lance.expressions.geo_functions import extension_of
 from spark_lance.file.base.extensions import GEOMETRY_TYPES
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.vector.kinds import is_multi
+from spark_lance.io.display import size_text
 from spark_lance.io.progress import reporting
 from spark_lance.redaction import redacted
 from spark_lance.table.format.features import FEATURES, feature_names

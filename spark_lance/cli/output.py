@@ -34,6 +34,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from spark_lance.errors import LanceError, StoreError
+from spark_lance.io.display import size_text
 from spark_lance.io.failures import local_failure
 
 _NUMBERS = (int, float)
@@ -82,18 +83,6 @@ def unwritten(target: str, error: OSError) -> OSError:
         if isinstance(failure, LanceError)
         else StoreError(f"writing {target}: {error.strerror or error}")
     )
-
-
-def size_text(count: float | None) -> str:
-    """Return a number of bytes for people, such as `1.5 MiB`."""
-    if count is None:
-        return "unknown"
-    size = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[object]], *, wide: bool = False) -> None:

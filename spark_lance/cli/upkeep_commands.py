@@ -9,13 +9,14 @@ from typing import Any
 
 from spark_lance.cli.commands import Arguments
 from spark_lance.cli.opening import open_table, reference_of
-from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
+from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.datasets.index import known_indices
 from spark_lance.datasets.maintain import Compaction
 from spark_lance.errors import OptionError
 from spark_lance.index.scalar.kinds import SCALAR_INDICES
 from spark_lance.index.vector.storage import INDEX_TYPES
+from spark_lance.io.display import size_text
 from spark_lance.io.progress import reporting
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.maintenance.compact import CompactionPlan

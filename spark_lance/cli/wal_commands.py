@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spark_lance.cli.commands import Arguments
 from spark_lance.cli.opening import open_table
-from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say, size_text
+from spark_lance.cli.output import Progress, as_json, print_pairs, print_table, say
+from spark_lance.io.display import size_text
 from spark_lance.io.progress import reporting
 from spark_lance.memwal.names import GRACE
 from spark_lance.table.versions.ages import parse_duration

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.operations import Index
+from spark_lance.datasets.show import INDEX_COLUMNS, index_rows
 from spark_lance.errors import (
     IndexNotFoundError,
     OptionError,
@@ -37,6 +38,7 @@ from spark_lance.index.vector.create import (
 )
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.storage import INDEX_TYPES
+from spark_lance.io.display import TableRepr
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.index_kinds import label_of
@@ -141,8 +143,8 @@ _VECTOR_ARGUMENTS = ("num_partitions", "num_sub_vectors", "num_bits")
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class DatasetIndices:
+@dataclass(frozen=True, repr=False)
+class DatasetIndices(TableRepr):
     """The indices of a version: built whole, or in parts by several processes.
 
     For parts, each process builds a segment of some fragments with `create_uncommitted` and sends the result
@@ -150,6 +152,9 @@ class DatasetIndices:
     """
 
     dataset: LanceDataset
+
+    def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
+        return f"indexes of {self.dataset.uri}", INDEX_COLUMNS, index_rows(self.dataset)
 
     def create(
         self,

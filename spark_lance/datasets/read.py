@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ from spark_lance.table.reading.snapshot import Snapshot
 if TYPE_CHECKING:
     from spark_lance.datasets.fragment_metadata import FragmentMetadata
     from spark_lance.datasets.lance_dataset import LanceDataset
+    from spark_lance.datasets.show import PlanPicture
     from spark_lance.table.reading.take import RowNumbers
 
 
@@ -42,6 +43,20 @@ class Readable(ScanSource):
     def schema(self) -> pa.Schema:
         """The Arrow schema, with the extension types that pyarrow knows."""
         return known_schema(self.snapshot.schema.to_arrow())
+
+    def explain(self, format: Literal["text", "html"] = "text", **scan: Any) -> PlanPicture | str:
+        """Return the plan of a read: fragments read and skipped, and the indexes that the filter uses.
+
+        Args:
+            format: "text", or "html" for a picture that notebooks draw.
+            scan: arguments of `scanner`.
+        """
+        scanner = self.scanner(**scan)
+        if format == "text":
+            return scanner.explain_plan(verbose=True)
+        if format != "html":
+            raise OptionError(f"there is no format {format!r}: use text or html")
+        return scanner.plan_picture()
 
     def scanner(
         self,

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,9 @@ from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan, rows_witho
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+
+if TYPE_CHECKING:
+    from spark_lance.datasets.show import PlanPicture
 
 _SHOWN_FRAGMENTS = 20
 
@@ -176,6 +179,10 @@ def _page_ranges(tasks: Sequence[Any], condition: Condition) -> str:
                 ranges.append(f"{_number(task.message)}:{text} of {rows}")
     more = f" and {len(ranges) - _SHOWN_FRAGMENTS} more" if len(ranges) > _SHOWN_FRAGMENTS else ""
     return f"[{', '.join(ranges[:_SHOWN_FRAGMENTS])}{more}]" if ranges else ""
+
+
+def _bytes_of(fragment: table_pb2.DataFragment) -> int:
+    return sum(file.file_size_bytes for file in fragment.files)
 
 
 def _number(fragment: table_pb2.DataFragment) -> int:
@@ -345,6 +352,27 @@ class LanceScanner:
         searched = self.source.searcher.steps(self.request) if self.request.nearest is not None else ()
         scan = self._plan(self._reads)
         return explained(self.request, self._projection, scan, self._condition, verbose, searched)
+
+    def plan_picture(self) -> PlanPicture:
+        """Return the plan of the read as a picture for a notebook."""
+        from spark_lance.datasets.show import PlanPicture
+
+        scan = self._plan(self._reads)
+        fragments = {fragment.id: _bytes_of(fragment) for fragment in scan.fragments}
+        is_prefilter = not self.request.is_search or self.request.prefilter
+        condition = self._condition if is_prefilter else None
+        chosen = {_number(task.message) for task in scan.tasks_for(condition)}
+        uses = (
+            ()
+            if condition is None
+            else (use for pruner in scan.pruners for use in uses_of(pruner, condition))
+        )
+        return PlanPicture(
+            self.explain_plan(verbose=True),
+            {number: size for number, size in fragments.items() if number in chosen},
+            {number: size for number, size in fragments.items() if number not in chosen},
+            [f"{text} by {name} ({kind})" for text, name, kind in uses],
+        )
 
     def analyze_plan(self) -> str:
         """Run the read and return its plan with times, and the amounts of input and output.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import FormatError
 from spark_lance.file.reader import open_file
+from spark_lance.io.display import counts_text, day_text, html_table, size_text
 from spark_lance.table.format.data_files import column_numbers
 from spark_lance.table.maintenance.verify import verify
+from spark_lance.table.metadata import metadata_table
 
 if TYPE_CHECKING:
     from spark_lance.datasets.lance_dataset import LanceDataset
@@ -77,7 +80,6 @@ def check_whole(dataset: LanceDataset) -> None:
 
 _SHOWN_COLUMNS = 20
 _SHOWN_ROWS = 5
-_SHOWN_TEXT = 60
 _LISTED_COLUMNS = 8
 
 
@@ -87,7 +89,7 @@ def line(dataset: LanceDataset) -> str:
     more = f", +{len(names) - _LISTED_COLUMNS}" if len(names) > _LISTED_COLUMNS else ""
     line = f" branch={dataset.branch!r}," if dataset.branch else ""
     return (
-        f"LanceDataset({dataset.uri!r},{line} version={dataset.version}, rows={dataset.count_rows()}, "
+        f"LanceDataset({dataset.uri!r},{line} version={dataset.version}, rows={dataset.count_rows():,}, "
         f"columns=[{', '.join(names[:_LISTED_COLUMNS])}{more}])"
     )
 
@@ -106,29 +108,90 @@ def html(dataset: LanceDataset) -> str:
         f"<b>{escape(dataset.uri)}</b> version {dataset.version}, {dataset.count_rows():,} rows, "
         f"{len(dataset.manifest.fragments)} fragments, {_size_text(dataset)}{more}"
     )
-    names = "".join(
-        f"<th>{escape(field.name)}<br><small>{escape(str(kind))}</small></th>"
-        for field, kind in zip(shown_fields, head.schema.types, strict=True)
-    )
+    names = [f"{field.name}: {kind}" for field, kind in zip(shown_fields, head.schema.types, strict=True)]
     columns = [column.to_pylist() for column in head.columns]
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{_cell(column[row])}</td>' for column in columns)}</tr>"
-        for row in range(head.num_rows)
+    return html_table(title, names, [[column[row] for column in columns] for row in range(head.num_rows)])
+
+
+@dataclass(frozen=True)
+class PlanPicture:
+    """A plan that a notebook draws: the fragments that are read and skipped, the bytes, the used indexes.
+
+    Attributes:
+        plan: the plan as text.
+        read, skipped: bytes of the fragments that are read, and of the others, by fragment id.
+        indices: the indexes that the filter uses, with the part of the filter that each answers.
+    """
+
+    plan: str
+    read: Mapping[int, int]
+    skipped: Mapping[int, int]
+    indices: Sequence[str]
+
+    def __str__(self) -> str:
+        return self.plan
+
+    def _repr_html_(self) -> str:
+        """Return the picture: a square for each fragment, blue if it is read."""
+        size, whole = sum(self.read.values()), sum(self.read.values()) + sum(self.skipped.values())
+        total = len(self.read) + len(self.skipped)
+        squares = "".join(_square(number, self) for number in sorted([*self.read, *self.skipped])[:_SQUARES])
+        more = f" and {total - _SQUARES:,} more" if total > _SQUARES else ""
+        used = "".join(f"<li><code>{escape(line)}</code></li>" for line in self.indices) or "<li>none</li>"
+        return (
+            f"<div><b>{len(self.read):,} of {total:,} fragments</b> are read: {size_text(size)} of "
+            f"{size_text(whole)}, before columns and pages are chosen"
+            f'<div style="line-height:14px">{squares}{more}</div>'
+            f"<b>Indexes</b><ul>{used}</ul><pre>{escape(self.plan)}</pre></div>"
+        )
+
+
+_SQUARES = 1000
+
+
+def _square(number: int, picture: PlanPicture) -> str:
+    is_read = number in picture.read
+    colour, state = ("#3949ab", "read") if is_read else ("#9e9e9e", "skipped")
+    size = size_text((picture.read if is_read else picture.skipped)[number])
+    return (
+        f'<span title="fragment {number}: {state}, {size}" style="display:inline-block;width:12px;'
+        f'height:12px;margin:1px;background:{colour}"></span>'
     )
-    return f"<div>{title}<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>"
+
+
+def index_rows(dataset: LanceDataset) -> list[tuple[str, str, str, int | None, str]]:
+    """Return name, type, columns, indexed rows and size of each index."""
+    return [
+        (
+            index.name,
+            index.index_type,
+            ", ".join(index.field_names),
+            index.num_rows_indexed,
+            size_text(index.total_size_bytes),
+        )
+        for index in dataset.describe_indices()
+    ]
+
+
+INDEX_COLUMNS = ("name", "type", "columns", "indexed rows", "size")
+HISTORY_COLUMNS = ("version", "timestamp", "operation", "operationMetrics")
+
+
+def history_rows(dataset: LanceDataset, limit: int | None) -> list[tuple[int, str, str, str]]:
+    """Return version, time, operation and counts of the newest versions, newest first."""
+    rows = metadata_table("history").to_arrow(dataset.snapshot, list(HISTORY_COLUMNS), limit=limit)
+    return [
+        (
+            row["version"],
+            day_text(row["timestamp"]),
+            row["operation"],
+            counts_text(row["operationMetrics"] or ()),
+        )
+        for row in rows.to_pylist()
+    ]
 
 
 def _size_text(dataset: LanceDataset) -> str:
-    """Return how much the data files of this version take, as text such as "1.5 MiB"."""
+    """Return the bytes of the data files of this version, as text such as "1.5 MiB"."""
     files = (file for fragment in dataset.manifest.fragments for file in fragment.files)
-    size = float(sum(file.file_size_bytes for file in files))
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def _cell(value: object) -> str:
-    text = "" if value is None else str(value)
-    return escape(text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "...")
+    return size_text(sum(file.file_size_bytes for file in files))

@@ -13,9 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import OptionTypeError
 
+# Names that other layers of the package use.
+_INTERNAL = {"aliased", "at", "main_root", "manifest", "max_field_id", "plan_scan", "root", "searcher"}
+_INTERNAL |= {"snapshot", "store", "table", "writeOptions"}
+
 
 class OneSpelling:
-    """A class whose AttributeErrors suggest the other spelling of a name, if the class has it."""
+    """A class whose AttributeErrors suggest the other spelling of a name, if the class has it.
+
+    `dir()` of its objects, which shells complete names by, leaves out private and internal names.
+    """
+
+    def __dir__(self) -> list[str]:
+        names = object.__dir__(self)
+        return [name for name in names if name[:1] != "_" or name[:2] == "__" if name not in _INTERNAL]
 
     if not TYPE_CHECKING:  # type checkers would take every attribute for present
 

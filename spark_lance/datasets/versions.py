@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from spark_lance.datasets.show import HISTORY_COLUMNS, history_rows
 from spark_lance.io.base_options import Location
+from spark_lance.io.display import TableRepr
 from spark_lance.io.locations import uri_text
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2, transaction_pb2
@@ -17,6 +21,7 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.inserts.clone import create_branch, deep_clone, shallow_clone
+from spark_lance.table.metadata import metadata_table
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
 from spark_lance.table.versions.versions import (
     list_versions,
@@ -71,11 +76,26 @@ class DatasetBasePath:
         return BasePath(self.id, self.is_dataset_root, path, self.name, path)
 
 
-@dataclass(frozen=True)
-class DatasetHistory:
+_LISTED_VERSIONS = 20
+
+
+@dataclass(frozen=True, repr=False)
+class DatasetHistory(TableRepr):
     """The versions of the line of a version, and the transactions that made them."""
 
     dataset: LanceDataset
+
+    def __call__(self, limit: int | None = None) -> pa.Table:
+        """Return what made the versions, newest first, in Delta's columns.
+
+        Args:
+            limit: how many of the newest versions; all by default.
+        """
+        return metadata_table("history").to_arrow(self.dataset.snapshot, limit=limit)
+
+    def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
+        rows = history_rows(self.dataset, _LISTED_VERSIONS)
+        return f"history of {self.dataset.uri}, newest first", HISTORY_COLUMNS, rows
 
     def versions(self) -> list[dict[str, Any]]:
         """Return the versions that exist, oldest first: dicts of `version`, `timestamp` (UTC), `metadata`.

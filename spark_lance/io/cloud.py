@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _CREATING = frozenset({"writing", "creating"})
 # Instances that a process keeps: each has connections and a thread's event loop behind it.
-_MOST_KEPT = 32
+MOST_KEPT = 32
 
 
 class _Instances:
@@ -57,7 +57,7 @@ class _Instances:
         """Keep an instance and return it, or the one that another thread has made in the meantime."""
         with self._lock:
             fs = self._kept.setdefault(key, fs)
-            while len(self._kept) > _MOST_KEPT:
+            while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
             return fs
 
@@ -106,8 +106,12 @@ class CloudStore(FsspecStore):
         return {"use_listings_cache": False, **self.options, "skip_instance_cache": True}
 
     def _create(self, fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
+        self._or_refusal(lambda: fs.pipe_file(path, data, mode="create"))
+
+    def _or_refusal(self, create: Callable[[], object]) -> None:
+        """Create an object if it is absent; explain what to do if the store does not know the condition."""
         try:
-            fs.pipe_file(path, data, mode="create")
+            create()
         except Exception as error:
             if kind_of(error) is Kind.UNSUPPORTED:
                 raise refusal(self.protocol) from error

@@ -146,11 +146,13 @@ class FsspecStore(Store):
     ) -> Result:
         """Return the result of a request to the driver; its errors become this package's."""
         fs = self.fs
+        return self._attempt(doing, path, lambda: request(fs), once)
+
+    def _attempt(self, doing: str, path: str, send: Callable[[], Result], once: bool = False) -> Result:
+        """Return the result of a request, sent again while it fails for a moment, unless `once`."""
         what = f"{doing} {self.protocol}://{path}"
         try:
-            if once:
-                return request(fs)
-            return retried(lambda: request(fs), self.retry, is_transient, what)
+            return send() if once else retried(send, self.retry, is_transient, what)
         except Exception as error:  # noqa: BLE001 (drivers raise whatever they like)
             raise self._failure(error, doing, what) from presentable(error, self.options)
 

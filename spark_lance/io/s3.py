@@ -1,23 +1,29 @@
 """Amazon S3, and stores that speak its protocol.
 
-Some requests bypass fsspec: they list the first objects of a folder by name, delete many objects at once, and
-send the parts of a large object in parallel.
+Requests for single objects go to obstore where it can be used (`s3_client`), others to s3fs. Some bypass
+fsspec: they list the first objects of a folder by name, delete many objects at once, and send the parts of a
+large object in parallel.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections import deque
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from spark_lance.errors import StoreError
-from spark_lance.io.cloud import CloudStore
+from spark_lance.errors import OptionError, StoreError
+from spark_lance.io.cloud import MOST_KEPT, CloudStore
+from spark_lance.io.counters import count_read
 from spark_lance.io.deletion import check_inside
+from spark_lance.io.failures import Kind, kind_of
+from spark_lance.io.s3_client import S3Client, can_address, settings_of
 from spark_lance.io.storage_options import (
     IGNORED,
     Alias,
@@ -33,6 +39,8 @@ from spark_lance.io.store import OutputFile, StoredObject
 
 if TYPE_CHECKING:
     import fsspec
+
+Result = TypeVar("Result")
 
 # The end of the name of a directory bucket, which lists names in no order.
 _UNORDERED_BUCKET = "--x-s3"
@@ -102,12 +110,34 @@ class S3Store(CloudStore):
     def lists_tags(self) -> bool:
         return True
 
+    def strip(self, uri: str) -> str:
+        # As s3fs does, which takes a second to load.
+        return uri.partition("://")[2].rstrip("/") if "://" in uri else uri.rstrip("/")
+
+    def read(self, path: str) -> bytes:
+        # Without max_concurrency s3fs asks for the size first.
+        driver = lambda fs: bytes(fs.cat_file(path, max_concurrency=1))  # noqa: E731
+        data = self._request("reading", path, lambda client: client.read(path), driver)
+        count_read(len(data))
+        return data
+
     def look_up(self, path: str) -> StoredObject:
-        # For a missing object s3fs would check whether it is a directory.
-        bucket, _, key = path.partition("/")
-        head = self._send("head_object", path, Bucket=bucket, Key=key)
-        modified = head["LastModified"].astimezone(timezone.utc)
-        return StoredObject(path, int(head["ContentLength"]), modified, head.get("ETag"))
+        return self._request(
+            "looking up", path, lambda client: client.look_up(path), lambda fs: _head(fs, path)
+        )
+
+    def put(self, path: str, data: bytes) -> None:
+        if len(data) > _PART_BYTES:
+            super().put(path, data)
+        else:
+            self._put(path, data)
+
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool = False) -> None:
+        if not self.conditional_put or len(data) > _PART_BYTES:
+            super().put_if_absent(path, data)
+            return
+        create = lambda client: self._or_refusal(lambda: client.put(path, data, create=True))  # noqa: E731
+        self._request("creating", path, create, lambda fs: self._create(fs, path, data), once=True)
 
     def first_objects(self, directory: str, limit: int) -> Sequence[str]:
         prefix = f"{directory.rstrip('/')}/"
@@ -130,6 +160,7 @@ class S3Store(CloudStore):
         bucket, _, key = path.partition("/")
         return S3Output(
             lambda operation, **request: self._send(operation, path, **request),
+            lambda data: self._put(path, data),
             lambda: self.size(path),
             bucket,
             key,
@@ -146,9 +177,63 @@ class S3Store(CloudStore):
         settings = super()._settings()
         return {**settings, "config_kwargs": {**once, **(settings.get("config_kwargs") or {})}}
 
-    def _read(self, fs: fsspec.AbstractFileSystem, path: str) -> bytes:
-        # Without this s3fs asks for the size first.
-        return bytes(fs.cat_file(path, max_concurrency=1))
+    def _read_range(self, path: str, start: int, end: int) -> bytes:
+        def read(client: S3Client) -> Any:
+            try:
+                return client.read_range(path, start, end)
+            except OSError as error:
+                if kind_of(error) is Kind.RANGE:
+                    return b""
+                raise
+
+        if self._client(path) is None:
+            return super()._read_range(path, start, end)
+        driver = lambda fs: super(S3Store, self)._read_range(path, start, end)  # noqa: E731
+        return cast("bytes", self._request("reading", path, read, driver))
+
+    def _put(self, path: str, data: bytes) -> None:
+        driver = lambda fs: fs.pipe_file(path, data)  # noqa: E731
+        self._request("writing", path, lambda client: client.put(path, data), driver)
+
+    def _client(self, path: str) -> S3Client | None:
+        """Return the client for an object; None if s3fs is used.
+
+        Raises:
+            OptionError: the user wants obstore, which cannot be used.
+        """
+        if self.s3_client == "s3fs" or not can_address(path):
+            return None
+        client = _CLIENTS.get(self.identity, self.options)
+        if isinstance(client, S3Client):
+            return client
+        if self.s3_client == "obstore":
+            raise OptionError(f"storage option s3_client is 'obstore', which cannot be used: {client}")
+        return None
+
+    def _request(
+        self,
+        doing: str,
+        path: str,
+        by_client: Callable[[S3Client], Result],
+        by_driver: Callable[[fsspec.AbstractFileSystem], Result],
+        once: bool = False,
+    ) -> Result:
+        """Return the result of a request that obstore sends, or s3fs if obstore cannot be used."""
+        client = self._client(path)
+        if client is None:
+            return self._call(doing, path, by_driver, once)
+
+        def send() -> Result:
+            try:
+                return by_client(client)
+            except OSError as error:
+                if kind_of(error) is not Kind.REGION:
+                    raise
+                # The store did nothing. s3fs follows to the bucket's region, for all later requests, too.
+                _CLIENTS.refuse(self.identity, "the bucket is in another region")
+                return by_driver(self.fs)
+
+        return self._attempt(doing, path, send, once)
 
     def _send(self, operation: str, path: str, **request: Any) -> Any:
         """Send one S3 request, and again while it fails for a moment."""
@@ -161,13 +246,22 @@ class S3Output:
 
     Args:
         call: sends an S3 request, (operation, **arguments) -> answer, and repeats it as needed.
+        put: writes the whole object by one request, and repeats it as needed.
         size_of: returns the size of the object if it exists.
         bucket: where the object is to be.
         key: its name.
     """
 
-    def __init__(self, call: Callable[..., Any], size_of: Callable[[], int], bucket: str, key: str) -> None:
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        put: Callable[[bytes], None],
+        size_of: Callable[[], int],
+        bucket: str,
+        key: str,
+    ) -> None:
         self._call = call
+        self._put = put
         self._size_of = size_of
         self._place = {"Bucket": bucket, "Key": key}
         self._buffer = bytearray()
@@ -192,7 +286,7 @@ class S3Output:
 
     def close(self) -> None:
         if not self._upload:
-            self._call("put_object", **self._place, Body=bytes(self._buffer))
+            self._put(bytes(self._buffer))
             self._buffer.clear()
             return
         try:
@@ -249,6 +343,49 @@ class S3Output:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._under_way.clear()
+
+
+class _Clients:
+    """The clients of the process, by identity; a text is the reason why s3fs is used."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all; a forked process begins so."""
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, S3Client | str] = OrderedDict()
+
+    def get(self, identity: str, options: Mapping[str, Any]) -> S3Client | str:
+        """Return the client for the options of an identity, or the reason why s3fs is used."""
+        with self._lock:
+            entry = self._entries.get(identity)
+            if entry is None:
+                settings = settings_of(options)
+                entry = settings if isinstance(settings, str) else S3Client(settings)
+                self._entries[identity] = entry
+            self._entries.move_to_end(identity)
+            while len(self._entries) > MOST_KEPT:
+                self._entries.popitem(last=False)
+            return entry
+
+    def refuse(self, identity: str, reason: str) -> None:
+        """Use s3fs from now on."""
+        with self._lock:
+            self._entries[identity] = reason
+
+
+_CLIENTS = _Clients()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_CLIENTS.clear)
+
+
+def _head(fs: fsspec.AbstractFileSystem, path: str) -> StoredObject:
+    # For a missing object the method of s3fs would check whether it is a directory.
+    bucket, _, key = path.partition("/")
+    head = fs.call_s3("head_object", Bucket=bucket, Key=key)
+    modified = head["LastModified"].astimezone(timezone.utc)
+    return StoredObject(path, int(head["ContentLength"]), modified, head.get("ETag"))
 
 
 class _Send(Protocol):

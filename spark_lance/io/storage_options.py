@@ -160,6 +160,7 @@ class OwnOptions:
         retry: how often a failed request is sent again.
         bases: places besides the table's own, see `io/base_options.py`.
         durable: whether every new local file is forced to the disk; "fsync" says yes.
+        s3_client: "obstore" or "s3fs"; "auto" uses obstore if it is installed and suits the options.
     """
 
     manifest_store: str | None = None
@@ -168,6 +169,7 @@ class OwnOptions:
     retry: RetryPolicy | None = None
     bases: BaseOptions = field(default_factory=BaseOptions)
     durable: bool = False
+    s3_client: str = "auto"
 
 
 _OWN_NAMES = frozenset(
@@ -178,6 +180,7 @@ _OWN_NAMES = frozenset(
         "client_max_retries",
         "client_retry_timeout",
         "durability",
+        "s3_client",
     }
 )
 
@@ -210,10 +213,13 @@ def split_own(options: Mapping[str, Any]) -> tuple[OwnOptions, dict[str, Any]]:
     durability = str(own.get("durability", "none")).lower()
     if durability not in ("none", "fsync"):
         raise OptionError("storage option durability is 'none' or 'fsync'")
+    client = str(own.get("s3_client", "auto")).lower()
+    if client not in ("auto", "obstore", "s3fs"):
+        raise OptionError("storage option s3_client is 'auto', 'obstore' or 's3fs'")
     bases = read_base_options(about_bases)
     endpoint = own.get("dynamodb_endpoint")
     return OwnOptions(
-        own.get("manifest_store"), endpoint, way == "etag", retry, bases, durability == "fsync"
+        own.get("manifest_store"), endpoint, way == "etag", retry, bases, durability == "fsync", client
     ), rest
 
 

@@ -99,6 +99,7 @@ def open_store(
         commit_lock=commit_lock,
         conditional_put=own.conditional_put,
         durable=own.durable,
+        s3_client=own.s3_client,
         bases=own.bases,
         authority="" if protocol in IN_REACH else text.partition("://")[2].partition("/")[0],
     )
@@ -142,6 +143,7 @@ class Store(ABC):
         commit_lock: the lock that commits hold.
         conditional_put: False if the user says that the server cannot do it.
         durable: whether new files of this machine are on the disk before they become visible.
+        s3_client: the client of S3: auto, obstore or s3fs.
         bases: what the user says about places besides the table's own.
         authority: host, bucket or container as in the URI that the store was opened by.
     """
@@ -153,6 +155,7 @@ class Store(ABC):
     commit_lock: CommitLock | None = field(default=None, repr=False, compare=False, kw_only=True)
     conditional_put: bool = field(default=True, repr=False, kw_only=True)
     durable: bool = field(default=False, repr=False, kw_only=True)
+    s3_client: str = field(default="auto", repr=False, kw_only=True)
     bases: BaseOptions = field(default_factory=BaseOptions, repr=False, compare=False, kw_only=True)
     authority: str = field(default="", repr=False, compare=False, kw_only=True)
 

@@ -20,7 +20,8 @@ import pytest
 import spark_lance
 from spark_lance.cli.inspect_commands import ENGINES, judge
 from spark_lance.cli.main import main
-from spark_lance.cli.output import as_json, size_text
+from spark_lance.cli.output import as_json
+from spark_lance.io.display import size_text
 from spark_lance.table.format.features import FEATURES
 from tests.cli.commands import every_command
 

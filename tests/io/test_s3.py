@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -12,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from spark_lance.errors import StoreAccessError, StoreError
+from spark_lance.errors import OptionError, StoreAccessError, StoreError
+from spark_lance.io.s3 import S3Store
+from spark_lance.io.s3_client import settings_of
 from spark_lance.io.store import Store, join, open_store
 from tests import object_store
 from tests.io.test_store import StoreTests
@@ -30,6 +34,11 @@ from tests.object_store import (
 
 DATA = os.urandom(1 << 20)
 PART = 10 << 20
+
+
+@pytest.fixture(autouse=True)
+def both(s3_client: str) -> None:
+    """Run each test with both clients."""
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +277,120 @@ def test_secrets_stay_inside(server: Server, place: tuple[Store, str], caplog: A
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("spark_lance")]
     assert ours
     assert not any("hunter2" in text for text in [*ours, str(caught.value), repr(store), repr(caught.value)])
+
+
+def test_the_client_is_obstore_where_nothing_needs_s3fs(server: Server) -> None:
+    """A new process that reads and writes objects loads neither s3fs nor its client."""
+    program = """
+import sys
+from spark_lance.io.store import open_store
+store, root = open_store("s3://bucket/" + sys.argv[2], eval(sys.argv[1]))
+store.put_if_absent(root + "/x", b"12345")
+out = store.create(root + "/y")
+out.write(b"67890")
+out.close()
+assert bytes(store.read_ranges(root + "/x", [(1, 2)])[0]) == b"23"
+assert store.read(root + "/y") == b"67890" and store.size(root + "/y") == 5
+print([name for name in ("obstore", "s3fs", "aiobotocore", "botocore") if name in sys.modules])
+"""
+    options = storage_options(server)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment |= {"AWS_CONFIG_FILE": "/nowhere", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"}
+
+    def modules(**more: str) -> str:
+        command = [sys.executable, "-c", program, repr({**options, **more}), uuid.uuid4().hex]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+    assert modules() == "['obstore']\n"
+    assert "obstore" not in modules(s3_client="s3fs")
+
+
+@pytest.mark.parametrize(
+    ("more", "environment", "reason"),
+    [
+        ({"request_payer": "true"}, {}, "only s3fs has the option requester_pays"),
+        ({"aws_server_side_encryption": "AES256"}, {}, "only s3fs has the option s3_additional_kwargs"),
+        ({"aws_virtual_hosted_style_request": "true"}, {}, "only s3fs has the option s3"),
+        ({"profile": "work"}, {}, "only s3fs has the option profile"),
+        ({"key": None, "secret": None}, {}, "the keys are neither storage options nor"),
+        ({"endpoint_url": None, "client_kwargs": {}}, {}, "neither a region nor an endpoint"),
+        ({}, {"AWS_PROFILE": "work"}, "the environment has AWS_PROFILE"),
+        ({}, {"AWS_CONFIG_FILE": os.devnull}, "~/.aws/config may have settings"),
+    ],
+)
+def test_settings_that_need_s3fs(
+    more: dict[str, Any], environment: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    plain = {"key": "AKIATEST", "secret": "hunter2", "endpoint_url": "http://x", "client_kwargs": {}}
+    options = {**plain, **S3Store.driver_options(more)}
+    settings = settings_of({name: value for name, value in options.items() if value is not None})
+    assert isinstance(settings, str)
+    assert reason in settings
+    if environment:
+        return
+    store, root = open_store("s3://bucket/x", {**plain, **more, "s3_client": "obstore"})
+    with pytest.raises(OptionError, match="which cannot be used"):
+        store.read(join(root, "x"))
+
+
+def test_keys_in_the_environment(server: Server, s3_client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of the environment does not complete the keys of storage options."""
+    options = {"endpoint": server.url, "region": "us-east-1", "s3_client": s3_client}
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token of somebody else")
+    for name, value in object_store.KEYS.items():
+        monkeypatch.setenv(name.upper(), value)
+    headers: list[dict[str, str]] = []
+
+    def record(app: Any, environ: Any, start: Any) -> Any:
+        headers.append({name.lower(): value for name, value in environ[object_store.HEADERS]})
+        return app(environ, start)
+
+    for more in ({}, object_store.KEYS):
+        store, root = open_store(f"s3://bucket/{uuid.uuid4().hex}", {**options, **more})
+        server.fault(record, "PUT", "/x$")
+        store.put(join(root, "x"), b"1")
+    assert ["x-amz-security-token" in each for each in headers] == [True, False]
+    assert all("AKIATEST" in each["authorization"] for each in headers)
+
+
+def test_a_bucket_in_another_region(server: Server, place: tuple[Store, str], s3_client: str) -> None:
+    """s3fs follows to the region, so obstore leaves the bucket to it."""
+
+    def moved(app: Any, environ: Any, start: Any) -> list[bytes]:
+        body = b"<Error><Code>PermanentRedirect</Code><Message>Use another endpoint</Message></Error>"
+        start("301 Moved Permanently", [("Content-Length", str(len(body)))])
+        return [body]
+
+    store, root = place
+    store.put(join(root, "x"), b"1")
+    server.fault(moved, "GET", "/x$")
+    if s3_client == "obstore":
+        assert store.read(join(root, "x")) == b"1"
+        assert server.count("GET", "/x$") == 2
+
+
+def test_names_that_obstore_refuses(place: tuple[Store, str]) -> None:
+    store, root = place
+    for name in ("a//b", "we ird%20+\u00e9", "a/./b"):
+        store.put(f"{root}/{name}", name.encode())
+        assert store.read(f"{root}/{name}") == name.encode()
+
+
+def test_a_fork_does_not_use_the_threads_of_its_parent(place: tuple[Store, str]) -> None:
+    store, root = place
+    store.put(join(root, "x"), b"1")
+    child = os.fork()
+    if child == 0:
+        try:
+            copy, _ = open_store("s3://bucket/x", store.options)
+            os._exit(0 if copy.read(join(root, "x")) == b"1" else 1)
+        except BaseException:  # noqa: BLE001 (a forked test must not go on)
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_threads_share_a_store(place: tuple[Store, str]) -> None:

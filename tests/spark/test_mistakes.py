@@ -6,6 +6,7 @@ where, and what to write. B: a message of Spark's own, or one of several lines. 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,3 +144,18 @@ def test_grades() -> None:
     graded_b = GRADED_B | {line[0] for line in MISTAKES if line[1] == "B"}
     assert len(mistakes) >= 100
     assert len(mistakes - graded_b) >= 0.8 * len(mistakes)
+
+
+@pytest.mark.slow
+def test_tables_and_merges_in_shells(names: dict[str, Any]) -> None:
+    table, path = names["table"], names["path"]
+    assert repr(table).startswith(f"LanceTable({path!r}, version=")
+    assert "order_id" in table._repr_html_()
+    assert "checked  main" in repr(table.tags)
+    assert "audit  from main" in repr(table.branches)
+    assert "order_id_idx  BTree  order_id" in repr(table.indexes)
+    assert "order_id_idx" in table.indexes._repr_html_()
+    merge = table.merge(names["rows"], "order_id").whenMatchedDelete()
+    assert repr(merge).endswith("when matched then delete; not executed: call execute())")
+    assert "which cannot be read: no Lance table at" in repr(replace(table, path=path + "s"))
+    assert "writeOptions" not in dir(table)

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.cli.output import Progress
+from spark_lance.io.display import size_text
 from spark_lance.io.progress import reporting
 from spark_lance.spark.driver.arguments import check_running
 from spark_lance.spark.driver.jobs import commit_origin
@@ -76,6 +77,8 @@ class NotebookBar:
         self._text = step
         self._from = time.monotonic() + patience
         self._drawn: Any = None
+        # The step that is timed, the amount when that began, and the time.
+        self._step, self._first, self._since = step, 0, time.monotonic()
         # Threads of the operation and the thread that watches Spark's jobs report at the same time.
         self._lock = threading.Lock()
         self._ended = False
@@ -89,12 +92,21 @@ class NotebookBar:
 
     def _draw(self, step: str, done: int, total: int, unit: str) -> None:
         bar = f"<progress value='{done}' max='{total}'></progress>" if total else "<progress></progress>"
-        amount = f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}"
+        amount = _amount(done, total, unit) + self._time_left(step, done, total)
         page = self._show.HTML(f"{html.escape(step)} {bar} {html.escape(amount)}")
         if self._drawn is None:
             self._drawn = self._show.display(page, display_id=True)
         else:
             self._drawn.update(page)
+
+    def _time_left(self, step: str, done: int, total: int) -> str:
+        """Return the time left at the rate of the step so far, if it is known."""
+        if step != self._step or done < self._first:
+            self._step, self._first, self._since = step, done, time.monotonic()
+        progress, elapsed = done - self._first, time.monotonic() - self._since
+        if not total or progress <= 0:
+            return ""
+        return f", {elapsed * (total - done) / progress:,.0f} s left"
 
     def __enter__(self) -> NotebookBar:
         """Draw nothing yet."""
@@ -108,6 +120,12 @@ class NotebookBar:
             self._ended = True
             if self._drawn is not None:
                 self._drawn.update(self._show.HTML(""))
+
+
+def _amount(done: int, total: int, unit: str) -> str:
+    if unit == "bytes":
+        return f"{size_text(done)} of {size_text(total)}" if total else size_text(done)
+    return f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}"
 
 
 def watching(spark: Any, group: str, what: str, bar: Report) -> AbstractContextManager[None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
+from spark_lance.io.display import TableRepr
 from spark_lance.spark.options.table_properties import CLUSTERING
 from spark_lance.spark.table.base import TableBase
 from spark_lance.table.format.partitions import PartitionSpec
@@ -86,11 +88,14 @@ def restore_version(table: TableBase, version: int) -> DataFrame:
     return table.spark.createDataFrame([row], _RESTORED)
 
 
-@dataclass(frozen=True)
-class TableTags:
+@dataclass(frozen=True, repr=False)
+class TableTags(TableRepr):
     """The names of versions, as `LanceTable.tags`."""
 
     table: LanceTable
+
+    def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
+        return self.table.dataset().tags._repr_rows()
 
     def list(self) -> dict[str, dict[str, Any]]:
         """Return all tags by name: dicts of `branch`, `version` and times."""
@@ -132,11 +137,14 @@ class TableTags:
         self.table.dataset().tags.delete(tag)
 
 
-@dataclass(frozen=True)
-class TableBranches:
+@dataclass(frozen=True, repr=False)
+class TableBranches(TableRepr):
     """The branches of a table, as `LanceTable.branches`."""
 
     table: LanceTable
+
+    def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
+        return self.table.dataset().branches._repr_rows()
 
     def list(self) -> dict[str, dict[str, Any]]:
         """Return all branches by name: dicts of `parent_branch`, `parent_version`, `created_at` and more."""

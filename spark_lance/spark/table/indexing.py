@@ -51,6 +51,7 @@ from spark_lance.index.vector.create import (
     segment_rows,
 )
 from spark_lance.index.vector.storage import INDEX_TYPES, all_partitions
+from spark_lance.io.display import TableRepr
 from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.jobs import map_tasks
 from spark_lance.spark.driver.progress import operation, step
@@ -72,11 +73,14 @@ _INDICES = (
 )
 
 
-@dataclass(frozen=True)
-class TableIndexes:
+@dataclass(frozen=True, repr=False)
+class TableIndexes(TableRepr):
     """Indexes of vectors, values and words."""
 
     table: TableBase
+
+    def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
+        return self.table.dataset().indices._repr_rows()
 
     def create(
         self,

@@ -33,7 +33,7 @@ from spark_lance.spark.driver.progress import operation, step
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.streaming.upsert import Staging
 from spark_lance.spark.table.base import AS_THEY_ARE, TableBase, WithSubqueryColumns
-from spark_lance.spark.table.expressions import Expression, functions_of, quoted
+from spark_lance.spark.table.expressions import Expression, functions_of, quoted, text_of
 from spark_lance.spark.table.merge_plan import MATCHED, MISSING, NEW, Clause, MergePlan
 from spark_lance.spark.table.merge_pruning import SourceKeys, keys_of
 from spark_lance.spark.table.row_commits import (
@@ -185,6 +185,13 @@ class MergeBuilder(OneSpelling):
         self._kept: DataFrame | None = None
         self._narrow = False
         self._rows: SourceKeys | None = None
+
+    def __repr__(self) -> str:
+        clauses = ", ".join(f"when {clause.rows} then {clause.kind}" for clause in self._clauses)
+        return (
+            f"MergeBuilder(into {self._table.path!r} on {text_of(self._condition)!r}, "
+            f"{clauses or 'no clause'}; not executed: call execute())"
+        )
 
     def whenMatchedUpdate(
         self, condition: Expression | None = None, set: Mapping[str, Expression] | None = None

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -17,7 +18,13 @@ import pyspark.sql.types as st
 from pyspark.sql import SparkSession
 
 from spark_lance.datasets.spelling import snake_options
-from spark_lance.errors import OptionError, OptionTypeError, TableNotFoundError, UnsupportedFormatError
+from spark_lance.errors import (
+    LanceError,
+    OptionError,
+    OptionTypeError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+)
 from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal
 from spark_lance.memwal.names import GRACE
 from spark_lance.spark.driver.arguments import check_number, check_session
@@ -54,13 +61,26 @@ if TYPE_CHECKING:
     from spark_lance.table.schema.constraints import Constraint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LanceTable(SearchableTable):
     """A Lance table in a Spark session. Its methods change, evolve and maintain the table in Spark jobs.
 
     Create it with `forPath`. DataFrames do all work on rows, so a session of Spark Connect works as well.
     This process makes the commits, so it needs access to the table's store.
     """
+
+    def __repr__(self) -> str:
+        try:
+            return repr(self.dataset()).replace("LanceDataset(", "LanceTable(", 1)
+        except (LanceError, OSError) as error:
+            return f"LanceTable({self.path!r}, which cannot be read: {error})"
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook: what it is, and its first rows."""
+        try:
+            return self.dataset()._repr_html_()
+        except (LanceError, OSError):
+            return f"<code>{escape(repr(self))}</code>"
 
     @classmethod
     def forPath(

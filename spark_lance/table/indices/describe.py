@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError
+from spark_lance.io.display import size_text
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.bitmaps import covered_fragments
@@ -54,7 +55,7 @@ class IndexSegment:
     covering_fields: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class IndexDescription:
     """One index with all its segments.
 
@@ -78,6 +79,12 @@ class IndexDescription:
     num_rows_indexed: int | None
     details: Mapping[str, Any] = field(default_factory=dict)
     segments: tuple[IndexSegment, ...] = ()
+
+    def __repr__(self) -> str:
+        rows = "an unknown number of" if self.num_rows_indexed is None else f"{self.num_rows_indexed:,}"
+        size = size_text(self.total_size_bytes)
+        columns = ", ".join(self.field_names)
+        return f"IndexDescription({self.name!r}, {self.index_type} on {columns}, {rows} rows indexed, {size})"
 
     @property
     def total_size_bytes(self) -> int | None:

@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 from spark_lance.errors import FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.blob_references import sidecar_path
+from spark_lance.io.display import size_text
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
@@ -55,6 +56,10 @@ class BlobFile(io.RawIOBase):
         self._position = position
         self._size = size
         self._at = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"at {self._at:,}"
+        return f"BlobFile({size_text(self._size)} of {self._path}, {state})"
 
     @property
     def place(self) -> tuple[int, str]:

@@ -29,6 +29,7 @@ from spark_lance.errors import (
     OptionError,
     suggestion,
 )
+from spark_lance.io.display import TableRepr, day_text
 from spark_lance.io.store import Store, join
 from spark_lance.table.format.paths import (
     DATA_DIR,
@@ -59,8 +60,8 @@ def branch_root(main: str, branch: str) -> str:
     return join(main, TREE_DIR, branch)
 
 
-@dataclass(frozen=True)
-class Branches:
+@dataclass(frozen=True, repr=False)
+class Branches(TableRepr):
     """The branches of a table.
 
     Attributes:
@@ -70,6 +71,18 @@ class Branches:
 
     store: Store
     main: str
+
+    def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
+        rows = [
+            (
+                name,
+                f"from {branch['parent_branch'] or 'main'}",
+                f"version {branch['parent_version']}",
+                day_text(branch["created_at"]),
+            )
+            for name, branch in self.list().items()
+        ]
+        return f"branches of {self.main}", ("branch", "from branch", "from version", "created"), rows
 
     def list(self) -> dict[str, dict[str, Any]]:
         """Return all branches by name, in order of their names.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spark_lance.errors import TagExistsError, VersionNotFoundError
+from spark_lance.io.display import TableRepr, day_text
 from spark_lance.io.store import Store
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches
@@ -25,8 +27,8 @@ from spark_lance.table.versions.versions import find_version
 __all__ = ["TAGS_DIR", "Tags"]
 
 
-@dataclass(frozen=True)
-class Tags:
+@dataclass(frozen=True, repr=False)
+class Tags(TableRepr):
     """The tags of a table.
 
     Attributes:
@@ -38,6 +40,13 @@ class Tags:
     store: Store
     main: str
     here: VersionRef
+
+    def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
+        rows = [
+            (name, tag["branch"] or "main", f"version {tag['version']}", day_text(tag["created_at"]))
+            for name, tag in self.list().items()
+        ]
+        return f"tags of {self.main}", ("tag", "branch", "version", "created"), rows
 
     def list(self) -> dict[str, dict[str, Any]]:
         """Return all tags by name, in order of their names; see `list_tags`.

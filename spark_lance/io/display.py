@@ -1,0 +1,87 @@
+"""Text and HTML for shells and notebooks: sizes with units, counts, small tables."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from html import escape
+
+_CELL = 60
+_ROWS = 20
+
+
+def size_text(count: float | None) -> str:
+    """Return a number of bytes for people, such as `1.5 MiB`."""
+    if count is None:
+        return "unknown"
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def day_text(moment: datetime | None) -> str:
+    """Return a time for people, to the second, or nothing if it is unknown."""
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def counts_text(counts: Iterable[tuple[str, str]]) -> str:
+    """Return counts with their names, such as "numAddedRows 1,000", without those that are 0."""
+    return ", ".join(
+        f"{name} {int(value):,}" if value.isdigit() else f"{name} {value}"
+        for name, value in counts
+        if value != "0"
+    )
+
+
+def cell_text(value: object) -> str:
+    """Return a value for a cell: numbers with thousands separators, long texts cut, nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    text = str(value)
+    return text if len(text) <= _CELL else text[: _CELL - 3] + "..."
+
+
+def html_table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table for a notebook: a title, and the first 20 rows, with texts to the left.
+
+    Args:
+        title: HTML of the caller, before the table.
+        names: the names of the columns.
+        rows: the values; everything is escaped.
+    """
+    every = list(rows)
+    head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)
+    body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in every[:_ROWS])
+    more = f"<p>and {len(every) - _ROWS:,} more</p>" if len(every) > _ROWS else ""
+    return f"<div>{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
+
+
+class TableRepr(ABC):
+    """An object that shells show as lines and notebooks as a table."""
+
+    @abstractmethod
+    def _repr_rows(self) -> tuple[str, Sequence[str], Iterable[Sequence[object]]]:
+        """Return a title, the names of the columns, and the rows."""
+
+    def __repr__(self) -> str:
+        title, _, rows = self._repr_rows()
+        every = [[cell_text(value) for value in row] for row in rows]
+        more = [f"  and {len(every) - _ROWS:,} more"] if len(every) > _ROWS else []
+        texts = ["  ".join(cell for cell in cells if cell) for cells in every[:_ROWS]] or ["none"]
+        return "\n".join([f"{title}:", *(f"  {text}" for text in texts), *more])
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        title, names, rows = self._repr_rows()
+        return html_table(f"<b>{escape(title)}</b>", names, rows)
+
+
+def _cell(value: object) -> str:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return f'<td style="text-align:{"right" if is_number else "left"}">{escape(cell_text(value))}</td>'

@@ -1,0 +1,265 @@
+"""Requests for single objects of S3 by the client obstore: whole reads, ranges, sizes and small writes.
+
+obstore is a compiled client. It loads in a fraction of the time of s3fs, so a task that reads or writes data
+files starts sooner. s3fs is used wherever obstore could behave otherwise.
+
+- Keys must be storage options or environment variables, or requests anonymous. Only s3fs knows profiles,
+  roles, single sign-on and metadata services.
+- The region or an endpoint must be set, because obstore follows no redirect to another region.
+- All storage options must be ones that `settings_of` reads.
+- No other variable of the environment may change the requests.
+- A fork of a process that has used obstore uses s3fs, because threads do not survive a fork.
+
+    settings_of(options)  ->  the settings of the client, or the reason why s3fs is used
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec.config
+
+from spark_lance.io.failures import CODES
+from spark_lance.io.stored_object import StoredObject
+
+Result = TypeVar("Result")
+
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+# Variables that do not change requests whose keys, region and endpoint are given to the client.
+_HARMLESS = frozenset(
+    (*_KEYS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_EC2_METADATA_DISABLED", "AWS_EXECUTION_ENV")
+)
+_CERTIFICATES = frozenset(("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"))
+_CONFIG_FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
+_TIMES = {"connect_timeout": "connect_timeout", "read_timeout": "read_timeout"}
+# The timeouts of botocore. obstore's limit of 30 seconds for a whole request is too short for a slow uplink.
+_DEFAULT_TIMES = {"connect_timeout": 60.0, "read_timeout": 60.0, "timeout": 3600.0}
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# obstore refuses these names; S3 does not.
+_REFUSED_KEY = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_STATUS = re.compile(r"status code: (\d{3})")
+
+
+class S3RequestError(OSError):
+    """An answer of S3 that is an error.
+
+    Attributes:
+        code: of the service, such as SlowDown; None if the answer has none that is known here.
+        status: of HTTP.
+    """
+
+    def __init__(self, text: str, code: str | None, status: int) -> None:
+        super().__init__(text)
+        self.code = code
+        self.status = status
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """Settings of the client for any bucket.
+
+    Attributes:
+        keys: access key, secret and session token; None for anonymous requests.
+        config: region and endpoint.
+        client: timeouts and the like.
+    """
+
+    keys: tuple[str, str, str | None] | None = field(repr=False)
+    config: Mapping[str, Any]
+    client: Mapping[str, Any]
+
+
+def settings_of(options: Mapping[str, Any]) -> S3Settings | str:
+    """Return the settings of the client for options of s3fs, or why it cannot be used.
+
+    Args:
+        options: arguments of s3fs, as `Driver.arguments` returns them.
+    """
+    rest = {name: value for name, value in options.items() if value is not None}
+    explicit = "key" in rest or "secret" in rest
+    keys = rest.pop("key", None), rest.pop("secret", None), rest.pop("token", None)
+    anonymous = bool(rest.pop("anon", False))
+    endpoint = rest.pop("endpoint_url", None)
+    region = None
+    times = dict(_DEFAULT_TIMES)
+    client: dict[str, Any] = {}
+    for group in ("client_kwargs", "config_kwargs"):
+        nested = dict(rest.pop(group, {}) or {})
+        region = nested.pop("region_name", None) or region
+        for theirs, ours in _TIMES.items():
+            times[ours] = float(nested.pop(theirs, times[ours]))
+        if "user_agent" in nested:
+            client["user_agent"] = str(nested.pop("user_agent"))
+        if nested.get("s3") == {"addressing_style": "path"}:
+            del nested["s3"]
+        rest |= nested
+    if rest:
+        return f"only s3fs has the option {min(rest)}"
+    if reason := _reason_of_environment(plain=str(endpoint or "").lower().startswith("http://")):
+        return reason
+    if not explicit and not anonymous:
+        key, secret, token = (os.environ.get(name) or None for name in _KEYS)
+        keys = key, secret, token
+    if not anonymous and not (keys[0] and keys[1]):
+        return "the keys are neither storage options nor environment variables"
+    region = region or os.environ.get("AWS_DEFAULT_REGION")
+    if not region and not endpoint:
+        return "neither a region nor an endpoint is set"
+    config = {"region": region or "us-east-1", "virtual_hosted_style_request": False}
+    if endpoint:
+        config |= {"endpoint": str(endpoint), "aws_endpoint_url_s3": str(endpoint)}
+    client |= {name: timedelta(seconds=value) for name, value in times.items()}
+    client["allow_http"] = str(endpoint or "").lower().startswith("http://")
+    return S3Settings(None if anonymous else (keys[0], keys[1], keys[2]), config, client)
+
+
+def _reason_of_environment(plain: bool) -> str:
+    """Return what in this process needs s3fs; "" if nothing does.
+
+    Args:
+        plain: whether requests are sent without TLS, where no certificate matters.
+    """
+    if not _is_installed():
+        return "obstore is not installed"
+    if _PROCESS.forked:
+        return "obstore was used before this process was forked"
+    if {"s3", "s3a"} & fsspec.config.conf.keys():
+        return "fsspec's configuration has settings for s3"
+    for name, place in _CONFIG_FILES:
+        if Path(os.environ.get(name) or place).expanduser().exists():
+            return f"{place} may have settings"
+    ignored = _HARMLESS | {name for name, _ in _CONFIG_FILES} | (_CERTIFICATES if plain else frozenset())
+    for name in sorted(os.environ):
+        if name.startswith(("AWS_", *_CERTIFICATES)) and name not in ignored:
+            return f"the environment has {name}"
+    return ""
+
+
+@lru_cache(maxsize=1)
+def _is_installed() -> bool:
+    return importlib.util.find_spec("obstore") is not None
+
+
+def can_address(path: str) -> bool:
+    """Return whether the client can name an object, `bucket/key`."""
+    bucket, _, key = path.partition("/")
+    return bool(_BUCKET.fullmatch(bucket)) and not bucket.endswith("--x-s3") and not _REFUSED_KEY.search(key)
+
+
+class S3Client:
+    """Sends each request once. Errors are those that `spark_lance.io.failures` knows."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._buckets: dict[str, Any] = {}
+
+    def read(self, path: str) -> bytes:
+        """Return a whole object."""
+        import obstore
+
+        return bytes(self._send(path, lambda bucket, key: obstore.get(bucket, key).bytes()))
+
+    def read_range(self, path: str, start: int, end: int) -> Any:
+        """Return the bytes of a range that are there, as a buffer that is not copied."""
+        import obstore
+
+        return self._send(path, lambda bucket, key: obstore.get_range(bucket, key, start=start, end=end))
+
+    def look_up(self, path: str) -> StoredObject:
+        """Return size, time and tag of an object."""
+        import obstore
+
+        head = self._send(path, obstore.head)
+        return StoredObject(path, int(head["size"]), head["last_modified"], head.get("e_tag"))
+
+    def put(self, path: str, data: bytes, *, create: bool = False) -> None:
+        """Write an object by one request; only if it is absent with `create`."""
+        import obstore
+
+        mode = "create" if create else "overwrite"
+        self._send(path, lambda bucket, key: obstore.put(bucket, key, data, mode=mode, use_multipart=False))
+
+    def _send(self, path: str, request: Callable[[Any, str], Result]) -> Result:
+        bucket, _, key = path.partition("/")
+        store = self._bucket(bucket)
+        try:
+            return request(store, key)
+        except Exception as error:  # noqa: BLE001 (the client's own classes say less than its texts)
+            raise _failure(error) from None
+
+    def _bucket(self, name: str) -> Any:
+        with self._lock:
+            if name not in self._buckets:
+                self._buckets[name] = self._open(name)
+            return self._buckets[name]
+
+    def _open(self, name: str) -> Any:
+        from obstore.store import S3Store
+
+        _PROCESS.used = True
+        keys = self._settings.keys
+        # Without a provider the client would complete the keys from the environment.
+        provider = None if keys is None else lambda: _credential(keys)
+        config = {**self._settings.config, "skip_signature": keys is None}
+        once = {"max_retries": 0, "retry_timeout": timedelta(0)}
+        return S3Store(
+            name,
+            config=config,
+            client_options=dict(self._settings.client),
+            retry_config=once,
+            credential_provider=provider,
+        )
+
+
+def _credential(keys: tuple[str, str, str | None]) -> dict[str, Any]:
+    return {"access_key_id": keys[0], "secret_access_key": keys[1], "token": keys[2], "expires_at": None}
+
+
+def _failure(error: Exception) -> Exception:
+    """Return the error for one of the client's, whose texts hold the answer of S3."""
+    text = str(error)
+    status = _STATUS.search(text)
+    if status is None:
+        if isinstance(error, (ValueError, TypeError)):
+            return error
+        return ConnectionError(text.partition("\n")[0].rpartition(" - ")[2])
+    code = _CODE.search(text)
+    message = _MESSAGE.search(text)
+    service_code = code[1] if code and code[1] in CODES else None
+    words = ": ".join(match[1] for match in (code, message) if match) or f"HTTP status {status[1]}"
+    if isinstance(error, FileNotFoundError) and service_code is None:
+        return FileNotFoundError(words)
+    return S3RequestError(words, service_code, int(status[1]))
+
+
+class _Process:
+    """Whether the client may be used here.
+
+    Attributes:
+        used: whether this process has threads of the client.
+        forked: whether a process with such threads was forked into this one.
+    """
+
+    used = False
+    forked = False
+
+    def fork(self) -> None:
+        """Begin a forked process."""
+        self.forked = self.forked or self.used
+
+
+_PROCESS = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_PROCESS.fork)
