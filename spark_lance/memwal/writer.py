@@ -62,7 +62,7 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.schema.constraints import table_constraints
+from spark_lance.table.schema.constraints import generated_constraints, table_constraints
 from spark_lance.table.writing.inputs import as_reader
 
 DURABILITIES = ("written", "synced")
@@ -372,7 +372,7 @@ class ShardWriter:
             return
         check_rows(rows)
         settings = self._snapshot.manifest.config
-        if table_constraints(settings):
+        if table_constraints(settings) or generated_constraints(self._schema):
             alive = rows.filter(pc.invert(rows[TOMBSTONE]))
             check_constraints(settings, self._schema, alive, self._snapshot.root)
         logged = pa.Table.from_arrays(rows.columns, schema=self._arrow)

@@ -40,7 +40,7 @@ from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.spatial import is_spatial, spatial_metadata
 from spark_lance.spark.schema.string_types import declared_type, precise_metadata, string_metadata
 from spark_lance.spark.schema.types import arrow_type, is_shared
-from spark_lance.table.schema.defaults import DEFAULT_KEYS
+from spark_lance.table.schema.defaults import DECLARATION_KEYS
 
 # Lower-cased dotted path of a column -> options of columns and their values.
 ColumnSettings = Mapping[str, Mapping[str, Any]]
@@ -100,7 +100,7 @@ def new_field(field: st.StructField, column_settings: ColumnSettings, path: Sequ
 
 def without_defaults(field: st.StructField) -> st.StructField:
     """Return a column of rows without the default that it has in the table which it was read from."""
-    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in DEFAULT_KEYS}
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in DECLARATION_KEYS}
     return st.StructField(field.name, field.dataType, field.nullable, metadata)
 
 

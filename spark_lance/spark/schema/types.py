@@ -35,7 +35,7 @@ from spark_lance.spark.schema.string_types import (
     readable_type,
 )
 from spark_lance.spark.schema.variants import is_variant
-from spark_lance.table.schema.defaults import DEFAULT_KEYS
+from spark_lance.table.schema.defaults import DECLARATION_KEYS
 
 __all__ = [
     "VECTOR_SIZE",
@@ -54,7 +54,7 @@ _MOST_DIGITS = 38
 
 # Field metadata that Spark users see and set as column metadata. The rest of a Lance field's metadata is
 # about how it is stored, or names an Arrow extension whose storage is what Spark gets.
-_SHARED_METADATA = ("comment", "lance-encoding:", "lance-schema:", *DEFAULT_KEYS)
+_SHARED_METADATA = ("comment", "lance-encoding:", "lance-schema:", *DECLARATION_KEYS)
 _PRIVATE_METADATA = ("lance-encoding:blob", "lance-encoding:packed")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from spark_lance.spark.schema.blobs import BlobValue, is_description
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import field_type
 from spark_lance.spark.table.expressions import Expression, quoted, stored
+from spark_lance.table.schema.defaults import generation_columns, generation_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -26,6 +27,8 @@ _PART = re.compile(r"`((?:[^`]|``)+)`|([^`.]+)")
 
 # The number of the value of a column or field, or values by the lower-cased names of the fields inside.
 _Tree: TypeAlias = "int | dict[str, _Tree]"
+# Instead of such a number, for the value of a generated column.
+_GENERATED = -1
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,13 @@ class Assignments:
         expressions: the values, as the user gave them.
         targets: by column, which value it gets, or which values its fields get.
         schema: the table's.
+        inserts: whether rows are new; others have old values.
     """
 
     expressions: tuple[Expression, ...]
     targets: Mapping[str, _Tree]
     schema: Schema
+    inserts: bool = False
 
     @classmethod
     def of(
@@ -61,6 +66,17 @@ class Assignments:
             _assign(targets, _path(schema, name, alias), number, name)
         return cls(tuple(expressions.values()), targets, schema)
 
+    def with_generated(self, *, inserts: bool = False) -> Assignments:
+        """Return the same with values for generated columns that are not set and that depend on what is."""
+        computed = {
+            field.name: _GENERATED
+            for field in self.schema.fields
+            if generation_sql(field) is not None
+            and field.name not in self.targets
+            and (inserts or not self.targets.keys().isdisjoint(generation_columns(field)))
+        }
+        return replace(self, targets={**self.targets, **computed}, inserts=inserts)
+
     @property
     def fields(self) -> list[Field]:
         """The columns that get values, wholly or in part."""
@@ -80,7 +96,11 @@ class Assignments:
         names = set()
         for field in self.fields:
             tree = self.targets[field.name]
-            if isinstance(tree, int) and (field.is_blob or field.arrow_type() in _BYTES):
+            if (
+                isinstance(tree, int)
+                and tree != _GENERATED
+                and (field.is_blob or field.arrow_type() in _BYTES)
+            ):
                 is_struct = field.is_blob and field.logical_type == "struct"
                 if is_description(types[tree]) or (is_struct and isinstance(types[tree], st.BinaryType)):
                     names.add(field.name)
@@ -88,8 +108,16 @@ class Assignments:
 
     @property
     def partly(self) -> list[str]:
-        """The columns in which only some fields get values: their old values are needed, too."""
-        return [name for name, tree in self.targets.items() if not isinstance(tree, int)]
+        """The columns whose old values are needed: to keep some fields, or to compute other columns."""
+        partly = [name for name, tree in self.targets.items() if not isinstance(tree, int)]
+        sources = (
+            name
+            for field in self.fields
+            if self.targets[field.name] == _GENERATED and not self.inserts
+            for name in generation_columns(field)
+            if name not in self.targets
+        )
+        return list(dict.fromkeys((*partly, *sources)))
 
     def columns(
         self,
@@ -128,15 +156,61 @@ class Assignments:
             result: Column = functions.struct(*parts)
             return result
 
-        columns = []
+        columns: dict[str, Column] = {}
         for field in self.fields:
             tree = self.targets[field.name]
+            if tree == _GENERATED:
+                continue
             if field.name in referenced and isinstance(tree, int):
-                columns.append(_blob_value(functions, values[tree], types[tree], quoted(field.name)))
+                columns[field.name] = _blob_value(functions, values[tree], types[tree], quoted(field.name))
                 continue
             target = field_type(text_field(field.arrow_field()))
-            columns.append(build(tree, target, lambda name=field.name: old(name), quoted(field.name)))  # type: ignore[misc]
-        return columns
+            columns[field.name] = build(tree, target, lambda name=field.name: old(name), quoted(field.name))  # type: ignore[misc]
+        own = self.schema.field
+        return [
+            columns[field.name]
+            if field.name in columns
+            else _computed(functions, field, columns, own, None if self.inserts else old)
+            for field in self.fields
+        ]
+
+
+def _computed(
+    functions: Any,
+    field: Field,
+    values: Mapping[str, Column],
+    own: Callable[[str], Field],
+    old: Callable[[str], Column] | None,
+) -> Column:
+    """Return the values of a generated column.
+
+    The SQL names columns, which have values that are no columns yet: lambda variables have their names.
+
+    Args:
+        functions: of the session.
+        field: the generated column.
+        values: new values of other columns.
+        own: returns a column of the table by name.
+        old: returns the present values of a column; None if rows are new.
+    """
+    body, names = f"({generation_sql(field)})", generation_columns(field)
+    parts = []
+    for number, name in enumerate(names):
+        if name in values:
+            value = values[name]
+        elif old is not None:
+            value = old(name)
+        else:
+            value = functions.lit(None).cast(field_type(text_field(own(name).arrow_field())))
+        parts.append(value.alias(f"c{number}"))
+        body = f"transform(array(__row.c{number}), {quoted(name)} -> {body})[0]"
+    kind = field_type(text_field(field.arrow_field()))
+    value = functions.expr(body)
+    if names:
+        row = functions.array(functions.struct(*parts))
+        value = functions.call_function("transform", row, functions.expr(f"__row -> {body}")).getItem(0)
+    result: Column = value.cast(kind)
+    return result
 
 
 def _blob_value(functions: Any, value: Column, actual: st.DataType, place: str) -> Column:

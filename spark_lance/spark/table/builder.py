@@ -28,7 +28,7 @@ from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, 
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.types import VECTOR_SIZE, spark_type
 from spark_lance.spark.sink.write_schema import check_names
-from spark_lance.spark.table.constraints import constraint_settings, evaluate_with
+from spark_lance.spark.table.constraints import constraint_settings, evaluate_with, with_generated
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import (
@@ -42,7 +42,12 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.schema.constraints import Constraint
-from spark_lance.table.schema.defaults import CURRENT_DEFAULT, DEFAULT_KEYS, EXISTS_DEFAULT
+from spark_lance.table.schema.defaults import (
+    CURRENT_DEFAULT,
+    DECLARATION_KEYS,
+    EXISTS_DEFAULT,
+    GENERATION_EXPRESSION,
+)
 from spark_lance.table.writing.compression import compressed
 
 if TYPE_CHECKING:
@@ -95,13 +100,10 @@ class ColumnBuilder:
         self.arguments["default"] = expression
         return self
 
-    def generatedAlwaysAs(self, _: str) -> ColumnBuilder:
-        """Refuse a generated column.
-
-        Raises:
-            UnsupportedFormatError: always; the message has what to write instead.
-        """
-        raise _generated(self.name)
+    def generatedAlwaysAs(self, expression: str) -> ColumnBuilder:
+        """Let the column be computed from other columns, by SQL; see `addColumn`."""
+        self.arguments["generatedAlwaysAs"] = expression
+        return self
 
     def generatedAlwaysAsIdentity(self, **_: int) -> ColumnBuilder:
         """Refuse an identity column.
@@ -109,7 +111,7 @@ class ColumnBuilder:
         Raises:
             UnsupportedFormatError: always; the message has what to write instead.
         """
-        raise _generated(self.name)
+        raise _identity(self.name)
 
     def generatedByDefaultAsIdentity(self, **_: int) -> ColumnBuilder:
         """Refuse an identity column.
@@ -117,7 +119,7 @@ class ColumnBuilder:
         Raises:
             UnsupportedFormatError: always; the message has what to write instead.
         """
-        raise _generated(self.name)
+        raise _identity(self.name)
 
     def build(self) -> ColumnBuilder:
         """Return the builder itself, for `addColumn`."""
@@ -210,7 +212,7 @@ class TableBuilder(Generic[Table]):
         encoding: Mapping[str, object] | None = None,
         metadata: Mapping[str, str] | None = None,
         default: str | None = None,
-        generatedAlwaysAs: object = None,
+        generatedAlwaysAs: str | None = None,
         generatedByDefaultAs: object = None,
     ) -> TableBuilder[Table]:
         """Add a column.
@@ -226,18 +228,20 @@ class TableBuilder(Generic[Table]):
                 `compression-level`, `structural-encoding`, `blob`, ....
             metadata: further metadata of the field.
             default: SQL of the value of rows that bring none.
-            generatedAlwaysAs, generatedByDefaultAs: not supported.
+            generatedAlwaysAs: SQL that computes the column from other columns of the row. Rows without a
+                value get it, and every commit checks it. The column may hold nulls.
+            generatedByDefaultAs: not supported.
 
         Raises:
             SchemaError: Lance has no such type, or it holds no vectors.
-            UnsupportedFormatError: the column would be generated.
+            UnsupportedFormatError: the column would be an identity column.
         """
         if isinstance(colName, ColumnBuilder):
             return self.addColumn(colName.name, **colName.arguments)
         if dataType is None:
             raise SchemaError(f"column {colName!r} has no type: write .addColumn({colName!r}, 'BIGINT')")
-        if generatedAlwaysAs is not None or generatedByDefaultAs is not None:
-            raise _generated(colName)
+        if generatedByDefaultAs is not None or not isinstance(generatedAlwaysAs, str | None):
+            raise _identity(colName)
         if isinstance(dataType, pa.DataType):
             arrow = pa.field(colName, dataType)
             if vectorSize is not None:
@@ -252,6 +256,8 @@ class TableBuilder(Generic[Table]):
             said[_COMMENT] = comment
         if default is not None:
             said |= {CURRENT_DEFAULT: default, EXISTS_DEFAULT: "NULL"}
+        if generatedAlwaysAs is not None:
+            said[GENERATION_EXPRESSION] = generatedAlwaysAs
         self._columns.append(pa.field(colName, arrow.type, nullable, metadata=said or None))
         return self
 
@@ -352,7 +358,7 @@ class TableBuilder(Generic[Table]):
             arrow = column.type
             if pa.types.is_fixed_size_list(arrow):
                 settings[f"{column.name}.arrow.fixed-size-list.size"] = str(arrow.list_size)
-            own = (_COMMENT, *DEFAULT_KEYS)
+            own = (_COMMENT, *DECLARATION_KEYS)
             other = [key for key in details if key not in own and not key.startswith(_PRIMARY_KEY)]
             if other:
                 raise OptionError(
@@ -364,6 +370,7 @@ class TableBuilder(Generic[Table]):
             columns.append(
                 f"`{column.name.replace('`', '``')}` {kind}{'' if column.nullable else ' NOT NULL'}"
                 + (f" DEFAULT {details[CURRENT_DEFAULT]}" if CURRENT_DEFAULT in details else "")
+                + (f" GENERATED ALWAYS AS ({sql})" if (sql := details.get(GENERATION_EXPRESSION)) else "")
                 + ("" if comment is None else f" COMMENT {_literal(comment)}")
             )
         if self._key:
@@ -382,7 +389,7 @@ class TableBuilder(Generic[Table]):
 
     def _make(self, store: Store, root: str, there: Manifest | None, options: WriteOptions) -> None:
         replaces = self.mode in ("replace", "create_or_replace")
-        schema = self._schema()
+        schema = with_generated(self.spark, self._schema())
         named = [st.StructField(name, st.NullType()) for name in schema.names]
         case_sensitive = self.spark.conf.get("spark.sql.caseSensitive") == "true"
         check_names(st.StructType(named), options.caseSensitive or case_sensitive)
@@ -464,9 +471,9 @@ def column_builder(*arguments: object) -> ColumnBuilder:
     return ColumnBuilder(arguments[-1])
 
 
-def _generated(name: str) -> UnsupportedFormatError:
+def _identity(name: str) -> UnsupportedFormatError:
     return UnsupportedFormatError(
-        f"column {name!r}: Lance tables have no generated columns: compute the values in the rows that you "
+        f"column {name!r}: Lance tables have no identity columns: compute the values in the rows that you "
         f"write, df.withColumn({name!r}, ...)"
     )
 

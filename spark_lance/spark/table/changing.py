@@ -138,7 +138,7 @@ def update_rows(
 
     def attempt(at: Attempt) -> Changed:
         check_movable(at.manifest)
-        assigned = Assignments.of(at.manifest.schema, values, table.aliased)
+        assigned = Assignments.of(at.manifest.schema, values, table.aliased).with_generated()
         needed = [*assigned.expressions, *map(quoted, assigned.partly)]
         frame = _where(table, at.manifest, condition, needed, widened)
         changed = _new_values(table, frame, assigned)

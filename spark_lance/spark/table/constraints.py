@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyspark.sql.types as st
 
-from spark_lance.errors import ConstraintError, ExpressionError
+from spark_lance.errors import ConstraintError, ExpressionError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.base.compat import is_stopped
 from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import arrow_schema, spark_field
-from spark_lance.spark.table.expressions import analysed
+from spark_lance.spark.table.expressions import analysed, quoted
 from spark_lance.table.commits.constraints import use_engine
 from spark_lance.table.schema.constraints import (
     CHECK,
@@ -26,6 +27,7 @@ from spark_lance.table.schema.constraints import (
     column_names,
     constraint_setting,
 )
+from spark_lance.table.schema.defaults import GENERATION_COLUMNS, GENERATION_EXPRESSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,6 +76,38 @@ def _check_columns(spark: SparkSession, schema: Schema, name: str, expression: s
         raise ConstraintError(f"constraint {name} ({expression}) names no column of the table: {names}")
     _check_condition(spark, name, expression, chosen)
     return columns
+
+
+def with_generated(spark: SparkSession, schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a new table whose generated columns have the names of the columns that they read.
+
+    Raises:
+        ConstraintError: an expression is not one of other columns that are not generated.
+        SchemaError: a generated column is NOT NULL.
+    """
+    generated = {
+        field.name: field.metadata[GENERATION_EXPRESSION.encode()].decode()
+        for field in schema
+        if GENERATION_EXPRESSION.encode() in (field.metadata or {})
+    }
+    for name, sql in generated.items():
+        place = schema.get_field_index(name)
+        field = schema.field(place)
+        if not field.nullable:
+            raise SchemaError(
+                f"column {name!r} is generated, and is null if its expression is: leave out NOT NULL"
+            )
+        condition = f"{quoted(name)} <=> ({sql})"
+        columns = column_names(sql, schema.names)
+        if others := [column for column in columns if column in generated]:
+            raise ConstraintError(
+                f"generated column {name} ({sql}) is computed from {others[0]}, which is generated, too: use "
+                "the columns that have values of their own"
+            )
+        _check_columns(spark, Schema.from_arrow(schema), name, condition)
+        metadata = {**(field.metadata or {}), GENERATION_COLUMNS.encode(): json.dumps(columns).encode()}
+        schema = schema.set(place, field.with_metadata(metadata))
+    return schema
 
 
 def add_constraint(spark: SparkSession, dataset: LanceDataset, constraint: Constraint) -> None:

@@ -49,7 +49,7 @@ from spark_lance.spark.table.merge_pruning import KeyPair, SourceKeys, key_pairs
 from spark_lance.spark.table.row_tasks import Action
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
-from spark_lance.table.schema.defaults import default_sql
+from spark_lance.table.schema.defaults import default_sql, generation_sql
 from spark_lance.table.schema.keys import in_key_order
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _assigned(
             raise SchemaError(f"{clause.name}: an insert sets whole columns, not {assigned.partly[0]!r}")
         if clause.kind == "insert":
             return _with_defaults(clause.values, assigned, schema, alias)
-        return assigned
+        return assigned.with_generated()
     values: dict[str, Expression] = {}
     left_out = {name.lower() for name in clause.without}
     own = {top.name.lower() for top in schema.fields}
@@ -250,7 +250,7 @@ def _assigned(
             continue
         alike = [name for name in copies.names if name.lower() == top.name.lower()]
         exact = [name for name in alike if name == top.name]
-        if not alike and evolving:
+        if not alike and (evolving or generation_sql(top) is not None):
             continue
         if len(exact or alike) != 1:
             reason = f"no {top.name!r}" if not alike else f"several columns {top.name!r}"
@@ -262,7 +262,11 @@ def _assigned(
     if not values:
         raise SchemaError(f"{clause.name}: the source has none of the table's columns")
     assigned = Assignments.of(schema, values)
-    return _with_defaults(values, assigned, schema, None) if clause.kind == "insert" else assigned
+    return (
+        _with_defaults(values, assigned, schema, None)
+        if clause.kind == "insert"
+        else assigned.with_generated()
+    )
 
 
 def _with_defaults(
@@ -274,7 +278,8 @@ def _with_defaults(
         for top in schema.fields
         if top not in assigned.fields and (sql := default_sql(top)) is not None
     }
-    return Assignments.of(schema, {**values, **defaults}, alias) if defaults else assigned
+    result = Assignments.of(schema, {**values, **defaults}, alias) if defaults else assigned
+    return result.with_generated(inserts=True)
 
 
 def _alike(fields: Sequence[Field], keys: Mapping[str, str], source: st.StructType) -> bool:

@@ -25,8 +25,10 @@ from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.constraints import (
+    GENERATED,
     Constraint,
     comparable,
+    generated_constraints,
     own_condition,
     table_constraints,
 )
@@ -61,16 +63,16 @@ def check_constraints(
     Raises:
         ConstraintError: a row violates a constraint, one of its columns is gone, or only Spark can tell.
     """
-    constraints = table_constraints(built.config)
+    constraints = _all_constraints(built.config, built.schema)
     if not constraints:
         return
-    before = {} if base is None else {one.name: one for one in table_constraints(base.config)}
+    before = set() if base is None else set(_all_constraints(base.config, base.schema))
     files = set() if base is None else {_key(file) for f in base.fragments for file in f.files}
     for constraint in constraints:
         fields = _fields(constraint, built.schema, table.root)
         if not constraint.is_checked or operation in _SAME_ROWS:
             continue
-        is_new = before.get(constraint.name) != constraint
+        is_new = constraint not in before
         types = None if base is None else _types(constraint, base.schema)
         is_other = is_new or types != _types(constraint, built.schema)
         use = f"write to {table.root}"
@@ -94,11 +96,15 @@ def check_rows(config: Mapping[str, str], schema: Schema, rows: pa.Table, where:
     Raises:
         ConstraintError: a row does, or only Spark can tell.
     """
-    for constraint in table_constraints(config):
+    for constraint in _all_constraints(config, schema):
         if constraint.is_checked:
             fields = _fields(constraint, schema, where)
             part = rows.select([field.name for field in fields])
             _check_tables(constraint, fields, iter([part]), f"write to {where}")
+
+
+def _all_constraints(config: Mapping[str, str], schema: Schema) -> tuple[Constraint, ...]:
+    return (*table_constraints(config), *generated_constraints(schema))
 
 
 def _refuse_log(constraint: Constraint, base: Manifest, root: str) -> None:
@@ -116,7 +122,13 @@ def _key(file: table_pb2.DataFile) -> tuple[str, int]:
 
 def _fields(constraint: Constraint, schema: Schema, root: str) -> tuple[Field, ...]:
     by_name = {field.name: field for field in schema.fields}
-    if missing := [name for name in constraint.columns if name not in by_name]:
+    missing = [name for name in constraint.columns if name not in by_name]
+    if missing and constraint.type == GENERATED:
+        raise ConstraintError(
+            f"column {missing[0]!r} of {root} is used by the generated column {constraint.name!r} "
+            f"({constraint.expression}): before it is dropped or renamed, drop column {constraint.name!r}"
+        )
+    if missing:
         raise ConstraintError(
             f"column {missing[0]!r} of {root} is used by constraint {constraint.name} ({constraint.sql}): "
             f"before it is dropped or renamed, ALTER TABLE t DROP CONSTRAINT {constraint.name}, or "
@@ -165,7 +177,7 @@ def _check_tables(
         violating = _violating(expression, condition, rows, tuple(fields))
         if violating is None:
             raise ConstraintError(
-                f"only Spark evaluates CHECK constraint {constraint.name} ({expression}), and there is no "
+                f"only Spark evaluates {_title(constraint)} ({expression}), and there is no "
                 f"session of it here ({use}): use SQL or LanceTable after enable(spark)"
             )
         if violating.num_rows:
@@ -175,10 +187,13 @@ def _check_tables(
             raise _violation(constraint, row, use)
 
 
+def _title(constraint: Constraint) -> str:
+    kind = "generated column" if constraint.type == GENERATED else "CHECK constraint"
+    return f"{kind} {constraint.name}"
+
+
 def _violation(constraint: Constraint, row: str, use: str) -> ConstraintError:
-    text = (
-        f"CHECK constraint {constraint.name} ({constraint.expression}) is violated by the row {row or '()'}"
-    )
+    text = f"{_title(constraint)} ({constraint.expression}) is violated by the row {row or '()'}"
     if use.startswith("write"):
         text = f"{text}; nothing was written ({use.removeprefix('write to ')})"
         return ConstraintViolationError(text, constraint.name, str(constraint.expression), row)

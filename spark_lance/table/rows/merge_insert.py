@@ -50,7 +50,7 @@ from spark_lance.table.rows.row_rewrites import (
     whole_rows,
     write_moved,
 )
-from spark_lance.table.schema.defaults import default_array, default_sql
+from spark_lance.table.schema.defaults import default_array, default_sql, generation_sql
 from spark_lance.table.schema.keys import in_key_order, primary_key
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.targets import choose_targets
@@ -573,7 +573,7 @@ def _aligner(source: pa.Schema, schema: Schema, keys: Sequence[Field], insert: b
     for top in schema.fields:
         if top.name in source.names or not insert:
             continue
-        if default_sql(top) is not None:
+        if default_sql(top) is not None or generation_sql(top) is not None:
             default_array(top, 0)
         elif not top.nullable:
             raise SchemaError(f"column {top.name!r} must not be null, so rows without it are not inserted")

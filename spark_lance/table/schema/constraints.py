@@ -27,9 +27,13 @@ import pyarrow.compute as pc
 from spark_lance.errors import ConstraintError, ExpressionError, FormatError
 from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal, bind, type_of
 from spark_lance.expressions.predicate import Condition, compile_tree
+from spark_lance.file.base.schema import Schema
 from spark_lance.table.format.reserved_names import CONSTRAINTS
+from spark_lance.table.schema.defaults import generation_columns, generation_sql
 
 CHECK = "check"
+# The condition that a generated column has its value; no setting has this type.
+GENERATED = "generated"
 _TYPES = ("check", "primary_key", "unique", "foreign_key")
 _NAME = re.compile(r"[\w .-]{1,128}")
 # Text that SQL parsers read in different ways: escapes, double quotes and comments.
@@ -97,7 +101,7 @@ class Constraint:
     @property
     def is_checked(self) -> bool:
         """Whether writers check it."""
-        return self.type == CHECK and self.enforced
+        return self.type in (CHECK, GENERATED) and self.enforced
 
     @property
     def sql(self) -> str:
@@ -105,6 +109,7 @@ class Constraint:
         columns = ", ".join(f"`{name}`" for name in self.columns)
         text = {
             "check": f"CHECK ({self.expression})",
+            "generated": f"CHECK ({self.expression})",
             "primary_key": f"PRIMARY KEY ({columns})",
             "unique": f"UNIQUE ({columns})",
             "foreign_key": f"FOREIGN KEY ({columns}) REFERENCES {'.'.join(self.table)} "
@@ -162,6 +167,21 @@ def _constraint(name: str, text: str) -> Constraint:
     except ValueError as error:
         raise FormatError(f"the setting {CONSTRAINTS}{name} is no JSON: {text[:80]!r}") from error
     return Constraint.of(name, values if isinstance(values, dict) else {"type": values})
+
+
+def generated_constraints(schema: Schema) -> tuple[Constraint, ...]:
+    """Return the conditions that the generated columns of a table have their values."""
+    return tuple(
+        Constraint(
+            field.name,
+            GENERATED,
+            f"`{field.name.replace('`', '``')}` <=> ({sql})",
+            (field.name, *generation_columns(field)),
+            enforced=True,
+        )
+        for field in schema.fields
+        if (sql := generation_sql(field)) is not None
+    )
 
 
 def column_names(expression: str, names: Iterable[str]) -> tuple[str, ...]:

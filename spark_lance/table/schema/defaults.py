@@ -11,11 +11,15 @@ know `EXISTS_DEFAULT`, and a changed default changes no row.
 Any SQL of Spark can be a default. Spark computes it where it plans the rows. Writers without Spark know
 literals: `5`, `-1.5`, `'text'`, `DATE '2020-01-01'`, `X'00'`, TRUE, NULL. If a column has another default,
 they refuse rows without a value for it.
+
+A generated column is computed from other columns of the row (`GENERATION_EXPRESSION`). Every commit checks
+its values, as it checks constraints.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -23,12 +27,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_lance.errors import SchemaError
+from spark_lance.errors import FormatError, SchemaError
 from spark_lance.file.base.schema import Field
 
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
 EXISTS_DEFAULT = "EXISTS_DEFAULT"
 DEFAULT_KEYS = (CURRENT_DEFAULT, EXISTS_DEFAULT)
+# Metadata of a generated column: the SQL of its values (Java has the same name), and the columns that the SQL
+# reads, as JSON.
+GENERATION_EXPRESSION = "spark_lance.generation_expression"
+GENERATION_COLUMNS = "spark_lance.generation_columns"
+# What a column has of its table that a copy of its rows does not have.
+DECLARATION_KEYS = (*DEFAULT_KEYS, GENERATION_EXPRESSION, GENERATION_COLUMNS)
 
 # Text without a backslash or a quote in it, which mean different things to different settings of Spark.
 _TEXT = r"'([^'\\]*)'"
@@ -51,6 +61,27 @@ def default_sql(field: Field) -> str | None:
     return field.metadata.get(CURRENT_DEFAULT) or None
 
 
+def generation_sql(field: Field) -> str | None:
+    """Return the SQL that a generated column is computed by; None if the column is not generated."""
+    return field.metadata.get(GENERATION_EXPRESSION) or None
+
+
+def generation_columns(field: Field) -> tuple[str, ...]:
+    """Return the names of the columns that a generated column is computed from.
+
+    Raises:
+        FormatError: the metadata is no list of names.
+    """
+    text = field.metadata.get(GENERATION_COLUMNS, "[]")
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FormatError(f"metadata {GENERATION_COLUMNS} of column {field.name!r} is no list: {text[:80]!r}")
+    return tuple(names)
+
+
 def default_array(field: Field, count: int) -> pa.Array:
     """Return the values of a column for rows that bring none: its default, or nulls.
 
@@ -62,6 +93,11 @@ def default_array(field: Field, count: int) -> pa.Array:
         SchemaError: the default is no literal, or not one of the column's type.
     """
     sql, kind = default_sql(field), field.arrow_type()
+    if generation := generation_sql(field):
+        raise SchemaError(
+            f"column {field.name!r} is missing in the rows, and only Spark computes it, by {generation}: add "
+            "the column to the rows, or write by the table's name in a catalog"
+        )
     if sql is None:
         return pa.nulls(count, kind)
     try:

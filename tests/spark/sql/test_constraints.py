@@ -210,16 +210,6 @@ def test_create_table_declares_constraints(session: SparkSession) -> None:
     assert session.sql("SHOW CREATE TABLE lance.t").collect()[0][0] == shown
 
 
-def test_a_constraint_checks_what_a_generated_column_would_have(session: SparkSession) -> None:
-    with pytest.raises(PySparkException, match="does not support generated columns"):
-        session.sql("CREATE TABLE lance.t (id INT, d INT GENERATED ALWAYS AS (id + 1))").collect()
-    session.sql("CREATE TABLE lance.t (id INT, d INT)").collect()
-    session.sql("ALTER TABLE lance.t ADD CONSTRAINT d CHECK (d <=> (id + 1))").collect()
-    session.sql("INSERT INTO lance.t SELECT 1, 1 + 1").collect()
-    with pytest.raises(PySparkException, match="CHECK constraint d"):
-        session.sql("INSERT INTO lance.t VALUES (1, 3)").collect()
-
-
 _COLUMNS = ("v", "s", "f", "d", "n", "b")
 _NAN = float("nan")
 _VALUES: dict[str, tuple[Any, ...]] = {

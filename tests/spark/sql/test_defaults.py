@@ -247,3 +247,75 @@ def test_the_order_of_columns(session: SparkSession) -> None:
     read = lance.dataset(place(session, "lance.t")).to_table()
     assert read.column_names == list(result[0])
     assert sorted(read.to_pylist(), key=lambda row: row["a"]) == result
+
+
+def test_every_write_computes_generated_columns(session: SparkSession) -> None:
+    session.sql(
+        "CREATE TABLE lance.t (id INT, at TIMESTAMP DEFAULT TIMESTAMP '2020-01-01 10:00:00', "
+        "day DATE GENERATED ALWAYS AS (CAST(at AS DATE)), n INT GENERATED ALWAYS AS (id * 2))"
+    ).collect()
+    path = place(session, "lance.t")
+    ids = iter(range(1, 100))
+
+    def frame() -> DataFrame:
+        return session.createDataFrame([(next(ids),)], "id int")
+
+    session.sql("INSERT INTO lance.t (id) VALUES (0)").collect()
+    session.sql("INSERT INTO lance.t VALUES (1, TIMESTAMP '2020-01-01 11:00:00', DEFAULT, NULL)").collect()
+    next(ids)
+    frame().writeTo("lance.t").append()
+    frame().selectExpr("*", "DATE '2020-01-01' AS day").write.mode("append").saveAsTable("lance.t")
+    table = LanceTable.forName(session, "lance.t")
+    merge = table.alias("t").merge(frame().alias("s"), "t.id = s.id")
+    merge.whenNotMatchedInsert(values={"id": "s.id", "at": "TIMESTAMP '2020-01-01 12:00:00'"}).execute()
+    session.sql(
+        f"MERGE INTO lance.t USING (SELECT {next(ids)} AS id, TIMESTAMP '2020-01-01 13:00:00' AS at) AS s "
+        "ON t.id = s.id WHEN NOT MATCHED THEN INSERT (id, at) VALUES (s.id, s.at)"
+    ).collect()
+    last = next(ids)
+    query = "SELECT id, CAST(day AS STRING), n FROM lance.t ORDER BY id"
+    assert session.sql(query).collect() == [(i, "2020-01-01", 2 * i) for i in range(last)]
+    session.sql("UPDATE lance.t SET at = at + INTERVAL 1 DAY, id = id + 10 WHERE id < 3").collect()
+    table.update("id = 3", {"at": "TIMESTAMP '2020-01-02 00:00:00'"})
+    source = session.sql("SELECT id, TIMESTAMP '2020-01-02 05:00:00' AS at FROM VALUES (4), (50) AS v(id)")
+    merge = table.alias("t").merge(source.alias("s"), "t.id = s.id")
+    merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    session.sql("UPDATE lance.t SET id = 5, day = DATE '2020-01-01' WHERE id = 5").collect()
+    expected = [(i, "2020-01-01" if i == 5 else "2020-01-02", 2 * i) for i in (3, 4, 5, 10, 11, 12, 50)]
+    assert session.sql(query).collect() == expected
+    for wrong in (
+        "INSERT INTO lance.t VALUES (1, TIMESTAMP '2020-01-01 11:00:00', DATE '2021-01-01', NULL)",
+        "INSERT INTO lance.t SELECT 1, TIMESTAMP '2020-01-01 11:00:00', NULL, 3",
+        "UPDATE lance.t SET n = 3",
+    ):
+        with pytest.raises(
+            (LanceError, PySparkException), match=r"generated column .* is violated by the row"
+        ):
+            session.sql(wrong).collect()
+    one = pa.table({"id": pa.array([1], pa.int32()), "at": pa.array([0], pa.timestamp("us", "UTC"))})
+    with pytest.raises(SchemaError, match="only Spark computes it, by"):
+        spark_lance.write_dataset(one, path, mode="append")
+    for change in ("DROP COLUMN at", "RENAME COLUMN id TO other"):
+        with pytest.raises((LanceError, PySparkException), match="is used by the generated column"):
+            session.sql(f"ALTER TABLE lance.t {change}").collect()
+    assert session.sql(query).collect() == expected
+    session.sql("CREATE TABLE lance.c AS SELECT * FROM lance.t").collect()
+    session.sql("INSERT INTO lance.c (id, n) VALUES (1, 7)").collect()
+    session.sql("ALTER TABLE lance.t DROP COLUMN day").collect()
+    session.sql("ALTER TABLE lance.t DROP COLUMN at").collect()
+
+
+def test_generated_columns_of_builders(session: SparkSession, tmp_path: Path) -> None:
+    builder = LanceTable.create(session).location(tmp_path / "t").addColumn("id", "INT")
+    builder.addColumn("n", "BIGINT", generatedAlwaysAs="id + 1").execute()
+    session.sql(f"INSERT INTO lance.`{tmp_path}/t` (id) VALUES (1)").collect()
+    assert rows(session, f"lance.`{tmp_path}/t`") == [(1, 2)]
+    one = LanceTable.columnBuilder("n").dataType("INT").generatedAlwaysAs("id + 1").build()
+    LanceTable.create(session).tableName("lance.b").addColumn("id", "INT").addColumn(one).execute()
+    session.sql("INSERT INTO lance.b (id) VALUES (1)").collect()
+    assert rows(session, "lance.b") == [(1, 2)]
+    for sql, message in (("rand()", "not about the row alone"), ("n + 1", "generated, too"), ("x", "x")):
+        other = LanceTable.create(session).location(tmp_path / "o").addColumn("id", "INT")
+        other.addColumn("n", "DOUBLE", generatedAlwaysAs=sql)
+        with pytest.raises(LanceError, match=message):
+            other.execute()

@@ -109,7 +109,7 @@ def test_mistakes_say_what_to_write(session: SparkSession, tmp_path: Path) -> No
     with pytest.raises(OptionError, match=r"write a column, or years, months, days"):
         builder.partitionedBy("weeks(id)")
     with pytest.raises(UnsupportedFormatError, match=r"df.withColumn\('day', ...\)"):
-        builder.addColumn("day", "DATE", generatedAlwaysAs="CAST(time AS DATE)")
+        builder.addColumn("day", "DATE", generatedByDefaultAs=object())
     with pytest.raises(OptionError, match=r"leave out .location"):
         builder.tableName("u").location(tmp_path / "u").execute()
 

@@ -24,7 +24,7 @@ public class LanceConstraintCatalog extends LanceTableCatalog {
 
   public Table createTable(Identifier identifier, TableInfo info) {
     return created(
-        identifier, info.schema(), info.partitions(), info.properties(), LanceConstrainedTable.toJson(info.constraints()));
+        identifier, schema(info.columns()), info.partitions(), info.properties(), LanceConstrainedTable.toJson(info.constraints()));
   }
 
   // CREATE TABLE LIKE (Spark 4.2 and newer). The settings of a Lance table come along, unless the statement has its own.
@@ -37,7 +37,7 @@ public class LanceConstraintCatalog extends LanceTableCatalog {
     }
     properties.putAll(info.properties());
     return created(
-        identifier, info.schema(), info.partitions(), properties, LanceConstrainedTable.toJson(info.constraints()));
+        identifier, schema(info.columns()), info.partitions(), properties, LanceConstrainedTable.toJson(info.constraints()));
   }
 
   public StagedTable stageCreate(Identifier identifier, TableInfo info) {
@@ -54,6 +54,6 @@ public class LanceConstraintCatalog extends LanceTableCatalog {
 
   private StagedTable staged(String mode, Identifier identifier, TableInfo info) {
     return staged(
-        mode, identifier, info.schema(), info.partitions(), info.properties(), LanceConstrainedTable.toJson(info.constraints()));
+        mode, identifier, schema(info.columns()), info.partitions(), info.properties(), LanceConstrainedTable.toJson(info.constraints()));
   }
 }

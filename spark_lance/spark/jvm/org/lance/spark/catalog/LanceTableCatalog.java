@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -18,8 +19,11 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.trees.CurrentOrigin$;
 import org.apache.spark.sql.catalyst.trees.Origin;
+import org.apache.spark.sql.catalyst.util.GeneratedColumn;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogManager;
+import org.apache.spark.sql.connector.catalog.CatalogV2Util;
+import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -39,6 +43,8 @@ import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
@@ -51,6 +57,9 @@ import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceFunctions;
 
 public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
+  // The metadata of a column with the SQL of its values; Python has the same name.
+  public static final String GENERATION_EXPRESSION = "spark_lance.generation_expression";
+
   // What stands before a name that need not be there, and that Spark looks up nevertheless.
   private static final Pattern UNCACHED =
       Pattern.compile("UNCACHE\\s+TABLE\\s+IF\\s+EXISTS\\s+$", Pattern.CASE_INSENSITIVE);
@@ -74,7 +83,10 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   public Set<TableCatalogCapability> capabilities() {
-    return Collections.singleton(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
+    Set<TableCatalogCapability> all = new HashSet<>();
+    all.add(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
+    all.add(TableCatalogCapability.SUPPORTS_CREATE_TABLE_WITH_GENERATED_COLUMNS);
+    return all;
   }
 
   public String[] defaultNamespace() {
@@ -359,6 +371,39 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       transforms.add(transform.toString());
     }
     return question;
+  }
+
+  // Spark 4.0 calls the methods with columns; without them it would lose the expressions of generated columns.
+  public Table createTable(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    return created(identifier, schema(columns), partitions, properties, Collections.emptyList());
+  }
+
+  public StagedTable stageCreate(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    return staged("create", identifier, schema(columns), partitions, properties, Collections.emptyList());
+  }
+
+  public StagedTable stageReplace(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    return staged("replace", identifier, schema(columns), partitions, properties, Collections.emptyList());
+  }
+
+  public StagedTable stageCreateOrReplace(
+      Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    return staged("create_or_replace", identifier, schema(columns), partitions, properties, Collections.emptyList());
+  }
+
+  // The schema of columns, with the expressions of generated ones.
+  static StructType schema(Column[] columns) {
+    StructField[] fields = CatalogV2Util.v2ColumnsToStructType(columns).fields();
+    for (int i = 0; i < fields.length; i++) {
+      String expression = columns[i].generationExpression();
+      if (expression != null) {
+        MetadataBuilder metadata = new MetadataBuilder().withMetadata(fields[i].metadata());
+        metadata.remove(GeneratedColumn.GENERATION_EXPRESSION_METADATA_KEY());
+        metadata.putString(GENERATION_EXPRESSION, expression);
+        fields[i] = new StructField(fields[i].name(), fields[i].dataType(), fields[i].nullable(), metadata.build());
+      }
+    }
+    return new StructType(fields);
   }
 
   @SuppressWarnings("deprecation") // Spark 4.0 calls this one.

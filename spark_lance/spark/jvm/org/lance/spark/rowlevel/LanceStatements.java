@@ -23,6 +23,7 @@ import java.util.function.BiConsumer;
 import org.apache.spark.SparkThrowable;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.Generate;
@@ -54,6 +55,7 @@ public final class LanceStatements {
   private static final String RELATIONS = "org.lance.spark.catalog.LanceRelations";
   private static final String NEW_COLUMNS = "org.lance.spark.write.LanceNewColumns";
   private static final String MISSING_COLUMNS = "org.lance.spark.write.LanceMissingColumns";
+  private static final String GENERATED = "org.lance.spark.write.LanceGeneratedColumns";
   private static final String SOURCES = "org.lance.spark.rowlevel.LanceSources";
   private static final String UNIT = "org.lance.spark.rowlevel.LanceRowLevel";
   private static final String ASSIGNMENTS = "org.lance.spark.rowlevel.LanceAssignments";
@@ -139,6 +141,10 @@ public final class LanceStatements {
         OptionalUnit unit = OptionalUnit.ofThread(MISSING_COLUMNS);
         return unit == null ? plan : (TreeNode) unit.call("insert", new Object[] {plan});
       }
+      if (plan instanceof V2WriteCommand && hasGeneratedColumns((LogicalPlan) ((V2WriteCommand) plan).table())) {
+        OptionalUnit unit = OptionalUnit.ofThread(GENERATED);
+        return unit == null ? plan : (TreeNode) unit.call("compute", new Object[] {plan});
+      }
       if (!kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
         return plan;
       }
@@ -150,6 +156,14 @@ public final class LanceStatements {
         refuse(problem);
       }
       return resolved == null ? plan : (TreeNode<?>) resolved;
+    }
+
+    private static boolean hasGeneratedColumns(LogicalPlan table) {
+      boolean result = false;
+      for (Attribute column : Seqs.view(table.resolved() ? table.output() : Seqs.<Attribute>empty())) {
+        result = result || column.metadata().contains("spark_lance.generation_expression");
+      }
+      return result;
     }
 
     // What Spark says of a value ends the statement; anything else leaves it as Spark has resolved it.
