@@ -62,12 +62,12 @@ def default_sql(field: Field) -> str | None:
 
 
 def generation_sql(field: Field) -> str | None:
-    """Return the SQL that a generated column is computed by; None if the column is not generated."""
+    """Return the SQL of a generated column; None if the column is not generated."""
     return field.metadata.get(GENERATION_EXPRESSION) or None
 
 
 def generation_columns(field: Field) -> tuple[str, ...]:
-    """Return the names of the columns that a generated column is computed from.
+    """Return the names of the columns in the SQL of a generated column.
 
     Raises:
         FormatError: the metadata is no list of names.
