@@ -37,7 +37,7 @@ DEFAULT_KEYS = (CURRENT_DEFAULT, EXISTS_DEFAULT)
 # reads, as JSON.
 GENERATION_EXPRESSION = "spark_lance.generation_expression"
 GENERATION_COLUMNS = "spark_lance.generation_columns"
-# What a column has of its table that a copy of its rows does not have.
+# Metadata of columns. Copies of rows by a query do not get it.
 DECLARATION_KEYS = (*DEFAULT_KEYS, GENERATION_EXPRESSION, GENERATION_COLUMNS)
 
 # Text without a backslash or a quote in it, which mean different things to different settings of Spark.
