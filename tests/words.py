@@ -109,7 +109,10 @@ def _prose(path: Path, source: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string.lstrip("# ")
     elif path.suffix == ".java":
         for comment in re.finditer(r"/\*.*?\*/|//[^\n]*", source, re.DOTALL):
-            text = re.sub(r"^\s*(?:/\*+|\*/|\*|//)", "", comment[0], flags=re.MULTILINE)
+            prose = re.sub(
+                r"<pre>.*?</pre>", lambda block: "\n" * block[0].count("\n"), comment[0], flags=re.DOTALL
+            )
+            text = re.sub(r"^\s*(?:/\*+|\*/|\*|//)", "", prose, flags=re.MULTILINE)
             yield source.count("\n", 0, comment.start()) + 1, text
     else:
         text = re.sub(

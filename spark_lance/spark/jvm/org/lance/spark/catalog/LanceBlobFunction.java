@@ -1,7 +1,3 @@
-// The function lance_blob. Python makes it at its first use, as that takes as long as a small query.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.concurrent.atomic.AtomicReference;
@@ -11,7 +7,12 @@ import org.apache.spark.sql.execution.python.UserDefinedPythonFunction;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
-/** The builder that LanceLazyFunctions makes for the name in SQL. */
+/**
+ * The builder of the SQL function lance_blob.
+ *
+ * <p>LanceLazyFunctions makes it at the first call of the function. Python then makes the function itself, once per
+ * application, because this takes as long as a small query.
+ */
 @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceBlobFunction extends scala.runtime.AbstractFunction1 {
   // The function that Python has made, and the application that it was made for.

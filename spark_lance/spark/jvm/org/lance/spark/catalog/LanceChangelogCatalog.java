@@ -1,9 +1,3 @@
-// The catalog whose tables Spark asks for their changes (Spark 4.3 and newer): SELECT ... FROM t CHANGES FROM VERSION 1.
-//
-// The changes are those of the option readChangeFeed. Spark takes out rows that came and went (netChanges) by the primary key.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.time.Instant;
@@ -22,6 +16,12 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.shim.Callers;
 
+/**
+ * The catalog that answers {@code SELECT ... FROM t CHANGES FROM VERSION 1} (Spark 4.3 and newer).
+ *
+ * <p>The changes are those of the option readChangeFeed. For netChanges Spark drops rows that were inserted and
+ * deleted, by the primary key.
+ */
 public class LanceChangelogCatalog extends LanceViewCatalog {
   public Changelog loadChangelog(Identifier identifier, ChangelogContext context, CaseInsensitiveStringMap options) {
     return new Changes((LanceTable) loadTable(identifier), context, options);

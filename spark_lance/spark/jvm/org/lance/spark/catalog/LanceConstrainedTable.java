@@ -1,8 +1,3 @@
-// A table with constraints (Spark 4.1 and newer). Spark shows them, and checks them where its own plan writes the rows. The
-// commit checks them again, as Spark does not plan every write.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.ArrayList;
@@ -22,6 +17,12 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
+/**
+ * A table with constraints (Spark 4.1 and newer).
+ *
+ * <p>Spark shows the constraints, and checks them where its own plan writes the rows. The commit checks them again,
+ * because Spark does not plan every write.
+ */
 public class LanceConstrainedTable extends LanceTable {
   private static final String CHECK = "check";
   private static final String PRIMARY_KEY = "primary_key";

@@ -1,7 +1,3 @@
-// The catalog where CREATE TABLE and REPLACE TABLE have constraints (Spark 4.1 and newer).
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.HashMap;
@@ -15,6 +11,7 @@ import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 
+/** The catalog that takes constraints in CREATE TABLE and REPLACE TABLE (Spark 4.1 and newer). */
 public class LanceConstraintCatalog extends LanceTableCatalog {
   public Set<TableCatalogCapability> capabilities() {
     Set<TableCatalogCapability> all = new HashSet<>(super.capabilities());

@@ -1,9 +1,3 @@
-// A table that Spark asks which changes of its schema a statement WITH SCHEMA EVOLUTION may make (Spark 4.3 and newer).
-//
-// Spark leaves out the changes that the table does not support, and casts the source's values as without evolution.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.Map;
@@ -12,6 +6,11 @@ import org.apache.spark.sql.connector.catalog.TableChange;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
+/**
+ * A table that tells Spark which schema changes a statement WITH SCHEMA EVOLUTION may make (Spark 4.3 and newer).
+ *
+ * <p>Spark leaves out the changes that the table does not support, and casts the source's values as without evolution.
+ */
 public final class LanceEvolvableTable extends LanceConstrainedTable implements SupportsSchemaEvolution {
   public LanceEvolvableTable(Map<String, Object> question, Map<String, Object> answer) {
     super(question, answer);

@@ -1,10 +1,3 @@
-// A table as the pipelines of Spark 4.3 see it when they check the targets of AUTO CDC flows.
-//
-// They take MERGE for possible only on tables with row-level operations of Spark. Ours has its own, which a rule plans in
-// place of Spark's (LanceStatements), so only this check gets such a table, and no statement does.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.Map;
@@ -16,6 +9,12 @@ import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 
+/**
+ * A table as the pipelines of Spark 4.3 see it when they check the targets of AUTO CDC flows.
+ *
+ * <p>The pipelines allow MERGE only on tables with Spark's row-level operations. Lance tables have their own, which
+ * the rule of LanceStatements plans. So only this check gets such a table, and no statement does.
+ */
 public final class LanceMergeTarget extends LanceConstrainedTable implements SupportsSchemaEvolution, SupportsRowLevelOperations {
   public LanceMergeTarget(Map<String, Object> question, Map<String, Object> answer) {
     super(question, answer);

@@ -1,7 +1,3 @@
-// The partition fields of a table, as Spark knows them, and the partitions that its rows are in.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.math.BigDecimal;
@@ -35,6 +31,9 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
+/**
+ * The partition fields of a table in Spark's terms, and the partitions that its rows are in. LanceTable calls it.
+ */
 public final class LancePartitions {
   private final Transform[] transforms;
   private final StructType schema;

@@ -1,7 +1,3 @@
-// Procedures of the catalog: CALL lance.system.<name>(...). The driver's Python runs them.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.ArrayList;
@@ -29,6 +25,10 @@ import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 
+/**
+ * A procedure of the catalog: {@code CALL lance.system.name(...)}. The driver's Python runs it when Spark plans the
+ * call.
+ */
 public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
   private final Map<String, Object> question;
   private final Map<String, Object> description;
@@ -141,6 +141,7 @@ public final class LanceProcedures implements UnboundProcedure, BoundProcedure {
     return Long.valueOf(number.longValue());
   }
 
+  /** The result of a procedure: rows that the driver already has. */
   public static final class Result implements LocalScan {
     private final StructType schema;
     private final InternalRow[] rows;

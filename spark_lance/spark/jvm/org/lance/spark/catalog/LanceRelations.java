@@ -1,10 +1,3 @@
-// Names of tables in reads of changes, and in INSERT ... REPLACE USING.
-//
-// Spark loads a table by its name and gives the options to the scan only, so the columns would be those of the rows. A
-// rule that runs before Spark resolves names puts a table in place of such a name that has the columns of the changes.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -30,30 +23,37 @@ import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
+/**
+ * Rewrites of table names that Spark cannot resolve by itself: reads of changes, INSERT ... REPLACE USING, CREATE
+ * TABLE ... LIKE.
+ *
+ * <p>Spark loads a table by its name, and gives the options to the scan only. So the columns would be those of the
+ * rows. LanceStatements calls these methods before Spark resolves names; each returns a plan with another table.
+ */
 public final class LanceRelations {
   private LanceRelations() {}
 
   // The relation of the changes of a Lance table; the same name where it is none.
-  public static LogicalPlan changes(UnresolvedRelation named) {
-    LogicalPlan resolved = SparkSession.active().sessionState().analyzer().execute(plain(named));
-    Replacing replacing = new Replacing(named.options(), named.isStreaming());
-    LogicalPlan replaced = (LogicalPlan) resolved.transformDown(Seqs.partial(replacing));
-    return replacing.replaced ? replaced : named;
+  public static LogicalPlan changes(UnresolvedRelation tableName) {
+    LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(plain(tableName));
+    ChangesReplacement replacement = new ChangesReplacement(tableName.options(), tableName.isStreaming());
+    LogicalPlan changes = (LogicalPlan) relation.transformDown(Seqs.partial(replacement));
+    return replacement.isReplaced ? changes : tableName;
   }
 
   // INSERT ... REPLACE USING (columns), or ON a condition, as an overwrite with the option of that name. A statement
   // about another table stays as it is.
-  public static LogicalPlan replacing(LogicalPlan insert) {
+  public static LogicalPlan replaceRows(LogicalPlan insert) {
     Object[] parts = new Object[insert.productArity()];
     boolean isLance = false;
     for (int i = 0; i < parts.length; i++) {
       Object part = insert.productElement(i);
       if (part instanceof UnresolvedRelation) {
-        UnresolvedRelation named = (UnresolvedRelation) part;
-        isLance = isLance(named);
-        Map<String, String> options = new HashMap<>(named.options().asCaseSensitiveMap());
+        UnresolvedRelation tableName = (UnresolvedRelation) part;
+        isLance = isLance(tableName);
+        Map<String, String> options = new HashMap<>(tableName.options().asCaseSensitiveMap());
         describe(Shim.replaceCriteria(insert), options);
-        part = named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(options), false);
+        part = tableName.copy(tableName.multipartIdentifier(), new CaseInsensitiveStringMap(options), false);
       } else if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
         part = scala.Option.empty();
       } else if (insert.productElementName(i).equals("overwrite")) {
@@ -86,7 +86,7 @@ public final class LanceRelations {
   }
 
   // Refuses CREATE TABLE ... LIKE for a table of a catalog of ours, with what to write; returns others as they are.
-  public static LogicalPlan alike(LogicalPlan statement) {
+  public static LogicalPlan createTableLike(LogicalPlan statement) {
     String[] names = new String[2];
     boolean isOurs = false;
     int count = 0;
@@ -126,8 +126,8 @@ public final class LanceRelations {
     if (provider != null && provider.isDefined()) {
       return ((String) provider.get()).equalsIgnoreCase("lance");
     }
-    UnresolvedRelation named = new UnresolvedRelation(source, new CaseInsensitiveStringMap(new HashMap<String, String>()), false);
-    LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(named);
+    UnresolvedRelation tableName = new UnresolvedRelation(source, new CaseInsensitiveStringMap(new HashMap<String, String>()), false);
+    LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(tableName);
     // A view has the default format.
     while (relation.children().size() == 1 && !(relation instanceof View)) {
       relation = (LogicalPlan) relation.children().apply(0);
@@ -149,7 +149,7 @@ public final class LanceRelations {
 
   // A view of a catalog of ours that follows the columns of its query, with these columns. Where they differ from the stored
   // ones, Spark would store them in its own catalog, for another view of the same name.
-  public static LogicalPlan evolved(LogicalPlan plan) {
+  public static LogicalPlan evolveView(LogicalPlan plan) {
     View view = (View) plan;
     StructType columns = view.child().schema();
     scala.Option<String> catalog = view.desc().identifier().catalog();
@@ -170,12 +170,12 @@ public final class LanceRelations {
   private static CatalogPlugin catalogOf(Seq<?> name) {
     CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
     String first = (String) name.apply(0);
-    boolean named = name.size() > 1 && catalogs.isCatalogRegistered(first);
-    return named ? catalogs.catalog(first) : catalogs.currentCatalog();
+    boolean hasCatalog = name.size() > 1 && catalogs.isCatalogRegistered(first);
+    return hasCatalog ? catalogs.catalog(first) : catalogs.currentCatalog();
   }
 
-  private static boolean isLance(UnresolvedRelation named) {
-    LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(plain(named));
+  private static boolean isLance(UnresolvedRelation tableName) {
+    LogicalPlan relation = SparkSession.active().sessionState().analyzer().execute(plain(tableName));
     while (relation.children().size() == 1) {
       relation = (LogicalPlan) relation.children().apply(0);
     }
@@ -183,18 +183,18 @@ public final class LanceRelations {
         && ((DataSourceV2Relation) relation).table() instanceof LanceTable;
   }
 
-  private static UnresolvedRelation plain(UnresolvedRelation named) {
-    return named.copy(named.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap<String, String>()), named.isStreaming());
+  private static UnresolvedRelation plain(UnresolvedRelation tableName) {
+    return tableName.copy(tableName.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap<String, String>()), tableName.isStreaming());
   }
 
   /** Replaces the relation of a table by that of its changes. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  private static final class Replacing extends scala.runtime.AbstractPartialFunction {
+  private static final class ChangesReplacement extends scala.runtime.AbstractPartialFunction {
     private final CaseInsensitiveStringMap options;
     private final boolean streams;
-    boolean replaced = false;
+    boolean isReplaced = false;
 
-    Replacing(CaseInsensitiveStringMap options, boolean streams) {
+    ChangesReplacement(CaseInsensitiveStringMap options, boolean streams) {
       this.options = options;
       this.streams = streams;
     }
@@ -207,7 +207,7 @@ public final class LanceRelations {
       if (!isDefinedAt(node)) {
         return otherwise.apply(node);
       }
-      replaced = true;
+      isReplaced = true;
       LogicalPlan relation = (LogicalPlan) node;
       LanceTable changes = ((LanceTable) table(node)).changes(options, streams);
       Object[] parts = new Object[relation.productArity()];

@@ -1,11 +1,3 @@
-// Tables by path for df.write.format("lance") in the modes that create tables, and for reads of the same format.
-//
-// A read gets the table that it would get without a catalog, with all options; so does a write in the modes append and
-// overwrite, which make a table where there is none. The other modes become CREATE TABLE ... AS SELECT, in a catalog that
-// has tables by path only.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.io.File;
@@ -26,6 +18,13 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.shim.Callers;
 
+/**
+ * Tables by path for {@code df.write.format("lance")} in the modes that create tables, and for reads of this format.
+ *
+ * <p>A read gets the table that it would get without a catalog, with all options. So does a write in the modes append
+ * and overwrite, which create a missing table. The other modes become CREATE TABLE ... AS SELECT, in a catalog that
+ * has tables by path only.
+ */
 public final class LanceSaveModes {
   private static final String STORAGE = "storage.";
 

@@ -1,11 +1,3 @@
-// The session's own catalog with Lance tables in it: spark.sql.catalog.spark_catalog.
-//
-// Spark's own catalog keeps the registry: names, formats and places of all tables. What is no Lance table passes through
-// to it. Lance tables are those of LanceTableCatalog, whose questions Python answers with the places that the registry
-// has (spark/sql/session_names.py).
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.Map;
@@ -42,6 +34,13 @@ import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 
+/**
+ * The session's own catalog with Lance tables in it: spark.sql.catalog.spark_catalog.
+ *
+ * <p>Spark's own catalog keeps the registry: names, formats and locations of all tables. Calls about other tables pass
+ * through to it. Lance tables are those of LanceTableCatalog. Python answers its requests with the locations in the
+ * registry (spark/sql/session_names.py).
+ */
 public final class LanceSessionCatalog extends DelegatingCatalogExtension implements StagingTableCatalog, ProcedureCatalog {
   private static final String FORMAT = "lance";
   private final LanceTableCatalog lance = new LanceTableCatalog();

@@ -1,10 +1,3 @@
-// The table behind a name of the catalog: it knows its path, schema and version.
-//
-// The driver's Python plans its reads and writes (LanceScan, LanceWrite). Where it does not, they end in Spark's own
-// classes for Python data sources, with the columns that Spark asks for. Nothing of this is sent to executors.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.ArrayList;
@@ -53,7 +46,13 @@ import org.lance.spark.scan.LancePushdown;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
-/** A table, at the version that was the newest when its name was resolved, or the one asked for. */
+/**
+ * A table at one version: the newest when Spark resolved the name, or the requested one.
+ *
+ * <p>A catalog makes one for each name in a statement. The driver's Python plans its reads and writes (LanceScan,
+ * LanceWrite). Otherwise Spark's own classes for Python data sources run them, with the columns that Spark needs.
+ * Executors never get this class.
+ */
 public class LanceTable
     implements Table, SupportsRead, SupportsWrite, SupportsMetadataColumns, SupportsDeleteV2, SupportsAtomicPartitionManagement {
   private static final TableCapability[] ALL_CAPABILITIES = {
@@ -359,6 +358,7 @@ public class LanceTable
     return (Predicate[]) remaining.toArray(new Predicate[0]);
   }
 
+  /** A hidden column, such as _rowid: selected only by name. */
   public static final class Hidden implements MetadataColumn {
     private final StructField field;
 
@@ -486,6 +486,7 @@ public class LanceTable
     }
   }
 
+  /** Spark's description of a write, with the table's options. */
   public static final class WriteInfo implements LogicalWriteInfo {
     private final LogicalWriteInfo info;
     private final CaseInsensitiveStringMap options;

@@ -1,7 +1,3 @@
-// The catalog: names of tables and namespaces, answered by the driver's Python. The tables behind them are LanceTable.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.ArrayList;
@@ -56,6 +52,11 @@ import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceFunctions;
 
+/**
+ * The catalog of tables and namespaces. Spark makes one per session and catalog name, and may call it from any thread.
+ *
+ * <p>The driver's Python answers every call. Tables are of the class LanceTable.
+ */
 public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   // The metadata of a column with the SQL of its values; Python has the same name.
   public static final String GENERATION_EXPRESSION = "spark_lance.generation_expression";
@@ -298,7 +299,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return hasText ? ((String) origin.sqlText().get()).substring(0, start) : "";
   }
 
-  // A table that is not there, where that is no error: nothing of it is cached.
+  /** A table that does not exist, returned where that is no error. Nothing of it is cached. */
   private static final class MissingTable implements Table {
     private final String name;
 

@@ -1,7 +1,3 @@
-// The catalog where Spark keeps views in catalogs (Spark 4.2 and newer). Tables and views share their names.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.catalog;
 
 import java.util.ArrayList;
@@ -28,6 +24,9 @@ import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
 
+/**
+ * The catalog of releases that keep views in catalogs (Spark 4.2 and newer). Tables and views share their names.
+ */
 public class LanceViewCatalog extends LanceConstraintCatalog implements RelationCatalog {
   private static final String TABLE = "table";
   private static final String FUNCTION = "function";

@@ -1,5 +1,3 @@
-// Questions to the driver's Python, and its answers: JSON both ways.
-
 package org.lance.spark.load;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -33,6 +31,7 @@ import org.apache.spark.unsafe.Platform;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
+/** Requests to the driver's Python and its answers, both as JSON. All other classes call Python through this one. */
 public final class Bridge {
   /** The column of Spark's file sources that has the place of a row. */
   public static final String FILE_METADATA = "_metadata";

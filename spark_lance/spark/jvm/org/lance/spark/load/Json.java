@@ -1,13 +1,9 @@
-// Parts of JSON documents by their types.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.load;
 
 import java.util.List;
 import java.util.Map;
 
-/** Parts of requests and answers (spark/sql/protocol.py), which Jackson reads as Object. The protocol tells their types. */
+/** Parts of requests and answers (spark/sql/protocol.py) by their types. Jackson reads them as Object. */
 @SuppressWarnings("unchecked") // Types of members exist for the compiler only; Protocol has them.
 public final class Json {
   private Json() {}

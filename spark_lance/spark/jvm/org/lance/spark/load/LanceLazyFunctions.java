@@ -1,7 +1,3 @@
-// SQL functions that Spark knows by name before their classes are compiled. The first call compiles them.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.load;
 
 import java.util.List;
@@ -13,6 +9,7 @@ import org.apache.spark.sql.catalyst.analysis.FunctionRegistryBase;
 import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.classic.SparkSession;
 
+/** SQL functions that Spark knows by name before their classes are compiled. The first call compiles them. */
 @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceLazyFunctions extends scala.runtime.AbstractFunction1 {
   private final String unit;

@@ -1,14 +1,3 @@
-// Statements of other table formats that are not in Spark's grammar, such as OPTIMIZE and VACUUM: each is the CALL of a
-// procedure of the table's catalog.
-//
-// The parser of a session stays what it is, and a format that brings a grammar of its own is asked before. Only where it
-// refuses such a statement, the CALL is parsed in its place; where the table is of no catalog of ours, the error says the
-// CALL. DESCRIBE HISTORY t is in Spark's grammar, as column t of a table HISTORY: it is taken if t is in a catalog of ours.
-// So is ANALYZE TABLE, which Spark refuses for tables of catalogs, and CREATE and DROP INDEX, which it has for JDBC.
-// And the empty name is the current namespace for spark.catalog, whose listTables() fails otherwise at the root of a catalog.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.load;
 
 import java.lang.reflect.InvocationHandler;
@@ -32,6 +21,17 @@ import org.apache.spark.sql.internal.SessionState;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
+/**
+ * Statements of other table formats that Spark's grammar lacks, such as OPTIMIZE and VACUUM: each becomes a CALL of a
+ * procedure.
+ *
+ * <p>The session's parser stays, and this class wraps it. The wrapper parses the CALL only after the session's parser
+ * has refused the statement. If no catalog of this package has the table, the error names the CALL. DESCRIBE HISTORY t
+ * is valid in Spark's grammar, as column t of a table HISTORY. It is replaced if t is in a catalog of this package. So
+ * is ANALYZE TABLE, which Spark refuses for tables of catalogs, and CREATE and DROP INDEX, which Spark has for JDBC.
+ * The empty name becomes the current namespace, because listTables() of spark.catalog fails otherwise at the root of a
+ * catalog.
+ */
 @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceParser extends scala.runtime.AbstractFunction2 implements InvocationHandler {
   private static final String NAME = "(?:`(?:[^`]|``)+`|\\w+)";
@@ -151,7 +151,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     this.catalog = catalog;
   }
 
-  // Lets a session that is there say it, and those that are made from now on.
+  /** Wraps the parser of the enabled session, and of sessions made later. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
     public void accept(Object session, Object request) {
@@ -163,6 +163,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
   }
 
+  /** Puts the wrapper around a parser. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class ParserReplacement implements UnaryOperator {
     private final String catalog;

@@ -1,8 +1,3 @@
-// The optimizer rule that every session of a driver gets. It refuses CREATE TABLE ... USING lance in a catalog that cannot
-// keep such tables, refreshes views after writes through them, and loads LanceNearest where a session asks for it.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.load;
 
 import java.util.Map;
@@ -24,6 +19,12 @@ import org.apache.spark.sql.internal.SQLConf$;
 import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 
+/**
+ * The optimizer rule that every session of a driver gets.
+ *
+ * <p>It refuses CREATE TABLE ... USING lance in a catalog that cannot keep such tables. It refreshes views after
+ * writes through them, and loads LanceNearest if the session's setting asks for it.
+ */
 public final class LanceSessionRule {
   private LanceSessionRule() {}
 
@@ -35,7 +36,7 @@ public final class LanceSessionRule {
     }
   }
 
-  // Gives every session of the driver the rule, from its next query on.
+  /** Makes the rule for a session. Every session of the driver gets it, from its next query on. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class RuleBuilder extends scala.runtime.AbstractFunction1 {
     // Extensions with the rule. All sessions of a context share them.
@@ -101,10 +102,12 @@ public final class LanceSessionRule {
     }
   }
 
-  // ViewRefresh of tables. Spark keeps the source of a view, with the version that the source has pinned, for as long as
-  // the view lasts. After a write through the view, or REFRESH TABLE, the next query of it gets a source of its own.
-  // A write by path has a source of its own anyway, so it moves nobody's version. Sessions that have not enabled Lance
-  // keep to what Spark does, but for DELETE, UPDATE and MERGE, which are ours in every session of the driver.
+  /**
+   * Refreshes views after writes. Spark keeps the source of a view, with the version that the source has pinned, as long
+   * as the view lasts. After a write through the view, or REFRESH TABLE, the next query of the view gets a new source. A
+   * write by path has its own source, so it changes no other reader's version. Sessions that have not enabled Lance keep
+   * Spark's behaviour, except for DELETE, UPDATE and MERGE, which this package runs in every session of the driver.
+   */
   public static final class ViewRefresh {
     // Sources with versions that are not the newest any more.
     private static final Map<PythonDataSourceV2, Boolean> STALE = new WeakHashMap<>();
@@ -164,6 +167,7 @@ public final class LanceSessionRule {
     }
   }
 
+  /** Marks the tables of a plan as stale, or renews those that are. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   static final class PlanVisitor extends scala.runtime.AbstractFunction1 {
     private final boolean marks;

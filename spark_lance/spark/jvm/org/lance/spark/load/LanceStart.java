@@ -1,10 +1,3 @@
-// enable in the JVM: starts all parts in one call. Hundreds of calls from Python would take most of a second in a JVM that
-// has just started.
-//
-// A part is a class with a nested class Start. A part that this release refuses is missing, and the answer says why.
-//
-// Compiled in the driver by Janino, which comes with Spark.
-
 package org.lance.spark.load;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -18,6 +11,13 @@ import java.util.function.BiFunction;
 import org.apache.spark.sql.classic.SparkSession$;
 import org.apache.spark.sql.classic.SparkSession;
 
+/**
+ * Starts all parts in one call from {@code enable}. Hundreds of calls from Python would take most of a second in a new
+ * JVM.
+ *
+ * <p>A part is a class with a nested class Start. If this release refuses a part, the answer names the part and the
+ * reason.
+ */
 public final class LanceStart {
   public LanceStart() {}
 

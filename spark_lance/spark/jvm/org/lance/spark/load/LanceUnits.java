@@ -1,12 +1,3 @@
-// Classes that the driver compiles for itself, and the way from them into the driver's Python.
-//
-// An address of the form lance-units:/ is added to the driver's class loader. When a class of the packages
-// org.lance.spark.* is first asked for, the unit (one source file) that holds it is compiled by Janino, which comes
-// with Spark, for the release of Spark that runs, and kept in a folder for the next session. Whoever uses none of
-// these classes compiles nothing. Units may name each other: a unit is compiled when it is loaded. Executors are sent those that they need (LanceTransport).
-//
-// Compiled in the driver by Janino itself.
-
 package org.lance.spark.load;
 
 import java.io.ByteArrayInputStream;
@@ -45,6 +36,14 @@ import org.codehaus.janino.UnitCompiler;
 import org.codehaus.janino.util.ClassFile;
 import org.slf4j.LoggerFactory;
 
+/**
+ * Compiles the classes of this package in the driver, when Spark first loads them.
+ *
+ * <p>{@code enable} adds an address of the form lance-units:/ to the driver's class loader. When a class of
+ * org.lance.spark is first loaded, Janino, which comes with Spark, compiles its source file, called a unit. The result
+ * is kept in a folder for the next session. Units may name each other. Unused classes are never compiled. Executors
+ * get the classes that they need from LanceTransport.
+ */
 public final class LanceUnits extends URLStreamHandler {
   private static final String ADDRESS = "lance-units:/";
   // The driver's Python: (text of a question, an object it is about or null) -> text of the answer.
@@ -308,6 +307,7 @@ public final class LanceUnits extends URLStreamHandler {
     }
   }
 
+  /** The bytes of a compiled class, as a connection. */
   private static final class Content extends URLConnection {
     private final byte[] bytes;
 

@@ -1,12 +1,15 @@
-// A unit that a release of Spark may refuse. Whoever uses it goes on without it, so it is looked up by name: a class that
-// names it would be refused, too. LanceUnits has logged why the unit is missing.
-
 package org.lance.spark.load;
 
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import org.apache.spark.unsafe.Platform;
 
+/**
+ * A unit that a release of Spark may refuse.
+ *
+ * <p>Callers look it up by name and continue without it: a class that names it in its code would be refused, too.
+ * LanceUnits logs why the unit is missing.
+ */
 public final class OptionalUnit {
   private final Class<?> type;
 

@@ -1,7 +1,3 @@
-// Scala's sequences and functions in Java's terms.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.load;
 
 import java.util.Collection;
@@ -14,7 +10,12 @@ import scala.collection.immutable.Map;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** Scala's collections are covariant and its functions contravariant. Java's types are neither, so the casts are here. */
+/**
+ * Scala's sequences and functions in Java's terms.
+ *
+ * <p>Scala's collections are covariant and its functions contravariant. Java's types are neither, so the casts are
+ * here.
+ */
 @SuppressWarnings("unchecked") // Janino and the JVM know the classes only.
 public final class Seqs {
   private Seqs() {}

@@ -1,12 +1,3 @@
-// The values that UPDATE and MERGE assign, by Spark's own rules of store assignment: structs by the names of their
-// fields, casts that INSERT allows, checks of NOT NULL, and Spark's errors.
-//
-// For a table without row-level operations Spark casts a value to the column's type whatever it is, and a struct by the
-// places of its fields. A rule of the analyzer takes that cast away and asks Spark to do for the value what it does for
-// a table with row-level operations.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
@@ -56,11 +47,19 @@ import scala.Option;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
+/**
+ * The values that UPDATE and MERGE assign, by Spark's own rules of store assignment.
+ *
+ * <p>These rules match structs by the names of their fields, allow the casts of INSERT, and check NOT NULL. For a
+ * table without row-level operations Spark casts any value to the column's type, and a struct by position.
+ * LanceStatements calls this class in the analyzer. It removes that cast, and lets Spark resolve the value as for a
+ * table with row-level operations.
+ */
 public final class LanceAssignments {
   private LanceAssignments() {}
 
   // A statement with its values resolved; the statement itself where that is not possible yet, or not ours to do.
-  public static LogicalPlan resolved(LogicalPlan plan) {
+  public static LogicalPlan resolveValues(LogicalPlan plan) {
     boolean merges = plan instanceof MergeIntoTable;
     LogicalPlan table = merges ? ((MergeIntoTable) plan).targetTable() : ((UpdateTable) plan).table();
     if (!plan.childrenResolved()) {
@@ -72,18 +71,18 @@ public final class LanceAssignments {
         return plan;
       }
     } catch (UnsupportedOperationException refused) {
-      return plan; // said when the statement is taken
+      return plan; // the rewrite of the statement reports it
     }
     if (!isReady(plan, target) || (merges && changesSchema((MergeIntoTable) plan, target))) {
       return plan;
     }
-    return (LogicalPlan) plan.transformExpressions(Seqs.partial(new Resolving(target, false)));
+    return (LogicalPlan) plan.transformExpressions(Seqs.partial(new ValueResolution(target, false)));
   }
 
   // Whether Spark may still change the table's columns. A cast that it cannot make would hide the answer.
   private static boolean changesSchema(MergeIntoTable merge, LanceTarget target) {
     return merge.withSchemaEvolution()
-        && Shim.changesSchema((MergeIntoTable) merge.transformExpressions(Seqs.partial(new Resolving(target, true))));
+        && Shim.changesSchema((MergeIntoTable) merge.transformExpressions(Seqs.partial(new ValueResolution(target, true))));
   }
 
   // Whether Spark has resolved all values, but for casts that it cannot make.
@@ -146,8 +145,8 @@ public final class LanceAssignments {
       raw = above instanceof StructType ? ((StructType) above).fields()[((GetStructField) key).ordinal()].dataType() : raw;
     } else if (key instanceof Attribute && target.names.containsKey(((Attribute) key).exprId())) {
       StructField field = target.relation.table().schema().apply((String) target.names.get(((Attribute) key).exprId()));
-      Option<DataType> declared = CharVarcharUtils$.MODULE$.getRawType(field.metadata());
-      raw = declared.isDefined() ? (DataType) declared.get() : field.dataType();
+      Option<DataType> rawDeclaration = CharVarcharUtils$.MODULE$.getRawType(field.metadata());
+      raw = rawDeclaration.isDefined() ? (DataType) rawDeclaration.get() : field.dataType();
     }
     // A column of another type, such as blobs, which are read as descriptions.
     return CharVarcharUtils$.MODULE$.replaceCharVarcharWithString(raw).equals(key.dataType()) ? raw : key.dataType();
@@ -182,11 +181,11 @@ public final class LanceAssignments {
 
   // The struct whose fields, checked one by one and in their order, are a value; otherwise the value.
   private static Expression uncheckedStruct(Expression value, StructType type) {
-    Expression built = value instanceof If ? ((If) value).falseValue() : value;
-    if (!(built instanceof CreateNamedStruct) || (built != value && !(((If) value).predicate() instanceof IsNull))) {
+    Expression constructor = value instanceof If ? ((If) value).falseValue() : value;
+    if (!(constructor instanceof CreateNamedStruct) || (constructor != value && !(((If) value).predicate() instanceof IsNull))) {
       return value;
     }
-    Seq<Expression> fields = ((CreateNamedStruct) built).valExprs();
+    Seq<Expression> fields = ((CreateNamedStruct) constructor).valExprs();
     Expression struct = null;
     boolean checks = false;
     for (int i = 0; i < fields.size() && fields.size() <= type.length(); i++) {
@@ -205,7 +204,7 @@ public final class LanceAssignments {
     String[] names = ((StructType) struct.dataType()).fieldNames();
     // Spark checks the fields that a column had before its evolution, and drops those that were added.
     int count = checks ? Math.min(fields.size(), names.length) : names.length;
-    return Arrays.equals(Arrays.copyOf(names, count), ((StructType) built.dataType()).fieldNames()) ? struct : value;
+    return Arrays.equals(Arrays.copyOf(names, count), ((StructType) constructor.dataType()).fieldNames()) ? struct : value;
   }
 
   private static Expression resolveValue(Assignment assignment, LanceTarget target) {
@@ -259,11 +258,11 @@ public final class LanceAssignments {
 
   /** Replaces the values of assignments by stored ones, or by those without Spark's casts. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  private static final class Resolving extends scala.runtime.AbstractPartialFunction {
+  private static final class ValueResolution extends scala.runtime.AbstractPartialFunction {
     private final LanceTarget target;
     private final boolean strips;
 
-    Resolving(LanceTarget target, boolean strips) {
+    ValueResolution(LanceTarget target, boolean strips) {
       this.target = target;
       this.strips = strips;
     }

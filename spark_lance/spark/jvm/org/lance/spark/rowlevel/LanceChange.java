@@ -1,11 +1,3 @@
-// A DELETE, UPDATE or MERGE in the form in which the driver's Python receives it.
-//
-// Expressions stay expressions, because text does not preserve Python functions, lambdas and subqueries. Only the
-// columns of table and source in them are replaced, by names behind the aliases __lance_target and __lance_rows.
-// Python puts the expressions into DataFrames that have these aliases.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
@@ -63,7 +55,13 @@ import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Seq;
 
-/** A statement in the form in which Python receives it. */
+/**
+ * A DELETE, UPDATE or MERGE in the form that the driver's Python receives. LanceRowLevel makes one for each statement.
+ *
+ * <p>Expressions stay expressions, because text does not preserve Python functions, lambdas and subqueries. Only
+ * columns of the table and the source become names, behind the aliases __lance_target and __lance_rows. Python puts
+ * the expressions into DataFrames with these aliases.
+ */
 public final class LanceChange {
   private static final String TARGET = "__lance_target";
   private static final String SOURCE = "__lance_rows";
@@ -110,23 +108,23 @@ public final class LanceChange {
     question.put(Protocol.EQUAL, equalities(merge.mergeCondition(), new ArrayList<>()));
     List<Object> clauses = new ArrayList<>();
     question.put(Protocol.CLAUSES, clauses);
-    LogicalPlan parsed = parseText(merge);
-    MergeIntoTable writtenMerge = parsed instanceof MergeIntoTable ? (MergeIntoTable) parsed : merge;
+    LogicalPlan syntax = parseText(merge);
+    MergeIntoTable mergeSyntax = syntax instanceof MergeIntoTable ? (MergeIntoTable) syntax : merge;
     writtenTables = new Join(
-        writtenMerge.targetTable(), writtenMerge.sourceTable(), Cross$.MODULE$, scala.Option.empty(), JoinHint.NONE());
-    clauses("matched", merge.matchedActions(), writtenMerge.matchedActions(), clauses);
-    clauses("not matched", merge.notMatchedActions(), writtenMerge.notMatchedActions(), clauses);
+        mergeSyntax.targetTable(), mergeSyntax.sourceTable(), Cross$.MODULE$, scala.Option.empty(), JoinHint.NONE());
+    clauses("matched", merge.matchedActions(), mergeSyntax.matchedActions(), clauses);
+    clauses("not matched", merge.notMatchedActions(), mergeSyntax.notMatchedActions(), clauses);
     clauses(
-        "not matched by source", merge.notMatchedBySourceActions(), writtenMerge.notMatchedBySourceActions(), clauses);
+        "not matched by source", merge.notMatchedBySourceActions(), mergeSyntax.notMatchedBySourceActions(), clauses);
   }
 
   public void update(UpdateTable update) {
-    LogicalPlan parsed = parseText(update);
-    UpdateTable writtenUpdate = parsed instanceof UpdateTable ? (UpdateTable) parsed : update;
-    writtenTables = writtenUpdate.table();
+    LogicalPlan syntax = parseText(update);
+    UpdateTable updateSyntax = syntax instanceof UpdateTable ? (UpdateTable) syntax : update;
+    writtenTables = updateSyntax.table();
     scala.Option<Expression> condition = update.condition();
     question.put(Protocol.CONDITION, condition.isEmpty() ? null : condition((Expression) condition.get()));
-    question.put(Protocol.VALUES, values(update.assignments(), writtenUpdate.assignments()));
+    question.put(Protocol.VALUES, values(update.assignments(), updateSyntax.assignments()));
   }
 
   private void clauses(String rows, Seq<MergeAction> actions, Seq<MergeAction> writtenActions, List<Object> clauses) {
@@ -253,13 +251,13 @@ public final class LanceChange {
   // column of the source that it is, if it is nothing else.
   private Map<String, Object> expression(Expression expression) {
     LanceRenaming renaming = new LanceRenaming(target, TARGET, sourceNames, SOURCE, queries);
-    Expression renamed = (Expression) expression.transformDown(Seqs.partial(renaming));
+    Expression expressionByName = (Expression) expression.transformDown(Seqs.partial(renaming));
     Map<String, Object> result = new LinkedHashMap<>();
     result.put(Protocol.COLUMN, columns.size());
     result.put(Protocol.NEEDS, new ArrayList<>(renaming.needs));
     result.put(Protocol.TEXT, text(expression));
     result.put(Protocol.OF_SOURCE, columnOf(expression, sourceNames));
-    columns.add(ExpressionUtils$.MODULE$.column(renamed));
+    columns.add(ExpressionUtils$.MODULE$.column(expressionByName));
     return result;
   }
 
@@ -299,7 +297,7 @@ public final class LanceChange {
 
   private String text(Expression expression) {
     try {
-      return ((Expression) expression.transformDown(Seqs.partial(new Naming()))).sql();
+      return ((Expression) expression.transformDown(Seqs.partial(new ColumnNames()))).sql();
     } catch (RuntimeException noText) {
       return expression.toString();
     }
@@ -342,7 +340,7 @@ public final class LanceChange {
     Shim.recacheTable(session, parts);
   }
 
-  // A statement as it was parsed, from its text; null if there is none.
+  // The parsed text of a statement, before Spark resolves it; null if there is no text.
   public static LogicalPlan parseText(LogicalPlan plan) {
     Origin origin = plan.origin();
     if (origin.sqlText().isEmpty() || origin.startIndex().isEmpty() || origin.stopIndex().isEmpty()) {
@@ -359,6 +357,7 @@ public final class LanceChange {
     }
   }
 
+  /** Whether a type is a struct, as a function of Scala. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class IsStruct extends scala.runtime.AbstractFunction1 {
     public Object apply(Object type) {
@@ -368,7 +367,7 @@ public final class LanceChange {
 
   /** Replaces columns by their names, for a text. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  private static final class Naming extends scala.runtime.AbstractPartialFunction {
+  private static final class ColumnNames extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       return node instanceof AttributeReference;
     }

@@ -1,7 +1,3 @@
-// Common expressions of a statement, inlined where its text has them.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.rowlevel;
 
 import java.util.HashMap;
@@ -16,9 +12,10 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.lance.spark.load.Seqs;
 
 /**
- * Puts expressions in the place of the columns that Spark has made of them: the values in BETWEEN, NULLIF and the like
- * are computed by a projection below the operator that uses them. Random values are computed once for each row, by
- * the job that writes it.
+ * Puts the expressions of a statement back in place of the columns that Spark has made of them.
+ *
+ * <p>Spark computes the values in BETWEEN, NULLIF and similar in a projection below the operator that uses them.
+ * Random values are computed once for each row, by the job that writes the row.
  */
 @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceCommonExpressions extends scala.runtime.AbstractPartialFunction {

@@ -1,7 +1,3 @@
-// The rows of a local relation as a stream of Arrow for the driver's Python. No job runs. Python calls it (spark/table/changing.py).
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.rowlevel;
 
 import java.io.ByteArrayOutputStream;
@@ -18,6 +14,7 @@ import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
 
+/** The rows of a local relation as a stream of Arrow. Python calls it (spark/table/changing.py). No job runs. */
 public final class LanceLocalRows {
   private LanceLocalRows() {}
 

@@ -1,7 +1,3 @@
-// The subqueries of a statement that give a value and name columns of the table or of the source of a MERGE.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
@@ -27,7 +23,12 @@ import org.apache.spark.sql.classic.Dataset;
 import org.lance.spark.load.Seqs;
 import scala.collection.immutable.Seq;
 
-/** The subqueries that are computed as columns of the rows whose columns they name. */
+/**
+ * The scalar subqueries of a statement that name columns of the table or of the source of a MERGE.
+ *
+ * <p>Each becomes a column of the rows whose columns it names. LanceChange collects them. Python adds their columns to
+ * its DataFrames.
+ */
 public final class LanceQueries {
   private static final String QUERY = "__lance_query_";
   // Identity of a column -> its name, and the alias of these rows where both are joined.
@@ -71,7 +72,7 @@ public final class LanceQueries {
         }
         any = true;
       }
-      Expression value = (Expression) ((Expression) query[2]).transformDown(Seqs.partial(new Placing(byId)));
+      Expression value = (Expression) ((Expression) query[2]).transformDown(Seqs.partial(new ColumnReplacement(byId)));
       columns = Seqs.append(
           columns,
           new Alias(value, (String) query[1], NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty()));
@@ -79,8 +80,8 @@ public final class LanceQueries {
     if (!any) {
       return frame;
     }
-    LogicalPlan joined = RewriteCorrelatedScalarSubquery.apply(new Project(columns, plan));
-    return Dataset$.MODULE$.ofRows(dataset.sparkSession(), joined);
+    LogicalPlan join = RewriteCorrelatedScalarSubquery.apply(new Project(columns, plan));
+    return Dataset$.MODULE$.ofRows(dataset.sparkSession(), join);
   }
 
   // Maps identities to the columns of a plan that have these names, behind an alias if there is one.
@@ -122,18 +123,18 @@ public final class LanceQueries {
 
   // The names of those columns among some that an expression needs.
   public static Set<Object> neededNames(Expression expression, Map<ExprId, Object> names) {
-    Needing needing = new Needing(names);
-    expression.transformDown(Seqs.partial(needing));
-    return needing.needs;
+    NameCollector collector = new NameCollector(names);
+    expression.transformDown(Seqs.partial(collector));
+    return collector.needs;
   }
 
   /** Notes the columns in an expression that are among some, and changes nothing. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  private static final class Needing extends scala.runtime.AbstractPartialFunction {
+  private static final class NameCollector extends scala.runtime.AbstractPartialFunction {
     private final Map<ExprId, Object> names;
     final Set<Object> needs = new LinkedHashSet<>();
 
-    Needing(Map<ExprId, Object> names) {
+    NameCollector(Map<ExprId, Object> names) {
       this.names = names;
     }
 
@@ -152,10 +153,10 @@ public final class LanceQueries {
 
   /** Replaces columns by those of a frame. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  private static final class Placing extends scala.runtime.AbstractPartialFunction {
+  private static final class ColumnReplacement extends scala.runtime.AbstractPartialFunction {
     private final Map<ExprId, Object> byId;
 
-    Placing(Map<ExprId, Object> byId) {
+    ColumnReplacement(Map<ExprId, Object> byId) {
       this.byId = byId;
     }
 

@@ -1,7 +1,3 @@
-// The columns of table and source in an expression, replaced by names that DataFrames resolve.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.rowlevel;
 
 import java.util.LinkedHashSet;
@@ -21,7 +17,9 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Seqs;
 import scala.collection.immutable.Seq;
 
-/** Replaces columns behind the aliases of table and source. */
+/**
+ * Replaces the columns of table and source in an expression by names behind their aliases, which DataFrames resolve.
+ */
 @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
   private final LanceTarget target;

@@ -1,8 +1,3 @@
-// DELETE, UPDATE and MERGE on Lance tables: the node of such a statement, and the command that runs it.
-// LanceTarget has its table, LanceChange its form for Python.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.rowlevel;
 
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -19,6 +14,12 @@ import org.lance.spark.load.Seqs;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
+/**
+ * DELETE, UPDATE and MERGE on Lance tables: the node of such a statement, and the command that runs it in the driver.
+ *
+ * <p>LanceStatements calls {@code rewrite} in the optimizer. LanceTarget has the table, LanceChange the form for
+ * Python.
+ */
 public final class LanceRowLevel {
 
   private LanceRowLevel() {}
@@ -39,7 +40,7 @@ public final class LanceRowLevel {
     } else {
       change.merge((MergeIntoTable) statement);
     }
-    return new Pending(change);
+    return new StatementNode(change);
   }
 
   // What a statement changes; null for one that is none of the three.
@@ -58,14 +59,14 @@ public final class LanceRowLevel {
   }
 
   /** Stands in a plan for a statement on a Lance table. */
-  public static final class Pending extends LogicalPlan implements LanceStatements.RewrittenStatement {
+  public static final class StatementNode extends LogicalPlan implements LanceStatements.RewrittenStatement {
     private final LanceChange change;
 
-    public Pending(LanceChange change) {
+    public StatementNode(LanceChange change) {
       this.change = change;
     }
 
-    public SparkPlan planned() {
+    public SparkPlan physicalPlan() {
       return new Command(change);
     }
 
@@ -82,7 +83,7 @@ public final class LanceRowLevel {
     }
 
     public boolean canEqual(Object other) {
-      return other instanceof Pending;
+      return other instanceof StatementNode;
     }
 
     public int productArity() {

@@ -1,11 +1,3 @@
-// Sources of MERGE WITH SCHEMA EVOLUTION whose columns the table must not follow (Spark before 4.3).
-//
-// These releases demand every difference of types between a source and a table as a change of the table. A rule that
-// runs before casts such columns of the source, as store assignment would, so that Spark finds no difference. A column
-// stays as it is where the statement also uses it in another way, in which the cast might mean something else.
-//
-// Compiled in the driver by Janino; hence no generics, no lambdas.
-
 package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
@@ -46,12 +38,20 @@ import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
+/**
+ * Sources of MERGE WITH SCHEMA EVOLUTION with columns whose types the table must not follow (Spark before 4.3).
+ *
+ * <p>These releases demand every difference of types between a source and a table as a change of the table.
+ * LanceStatements calls this class before that check. It casts such columns of the source by store assignment, so that
+ * Spark finds no difference. A column is not cast if the statement also uses it in a way in which the cast might
+ * change the result.
+ */
 public final class LanceSources {
 
   private LanceSources() {}
 
   // The statement with a source whose columns fit; the same statement where nothing is to be cast.
-  public static LogicalPlan fitted(LogicalPlan plan) {
+  public static LogicalPlan castSource(LogicalPlan plan) {
     MergeIntoTable merge = (MergeIntoTable) plan;
     LanceTable table = table(merge.targetTable());
     if (Shim.asksForSchemaChanges() || table == null) {
@@ -73,11 +73,11 @@ public final class LanceSources {
       columns = Seqs.append(columns, cast(column, (DataType) casts.get(column.name().toLowerCase())));
     }
     LogicalPlan cast = new Project(columns, source);
-    LogicalPlan fitted = isAliased ? new SubqueryAlias(((SubqueryAlias) source).identifier(), cast) : cast;
+    LogicalPlan newSource = isAliased ? new SubqueryAlias(((SubqueryAlias) source).identifier(), cast) : cast;
     Object[] parts = new Object[plan.productArity()];
     for (int i = 0; i < parts.length; i++) {
       Object part = plan.productElement(i);
-      parts[i] = part == merge.sourceTable() ? fitted : part;
+      parts[i] = part == merge.sourceTable() ? newSource : part;
     }
     return (LogicalPlan) plan.makeCopy(parts);
   }

@@ -1,18 +1,3 @@
-// Takes DELETE, UPDATE and MERGE on Lance tables out of Spark's hands, in every session of the driver.
-//
-// Spark resolves these statements for every table, and then refuses them where a source has no row-level operations
-// of its own, as those of Python have none. The optimizer rule here puts a node of ours in the place of such a
-// statement, and the strategy plans that node. Both are asked at every planning, also in sessions that are older than
-// they are; there is no way to withdraw them, so this is done once for the extensions that sessions of a context share.
-//
-// What they do is in the unit LanceRowLevel, which is compiled with the first statement of these kinds. Without it
-// the plan stays as it was, and Spark refuses what it cannot do. The strategy also lets the unit LanceWriteRows plan
-// writes of few rows, which the driver does, LanceWriteColumns those of rows that are read as columns, LanceLateral
-// searches for each row of a relation, LanceShardDistribution micro-batches of upserts, whose rows go to the tasks that write their
-// shards, and LanceLocalProjection what is computed of few rows that the driver has read.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
@@ -51,6 +36,19 @@ import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 
+/**
+ * Rules and a planner strategy that run DELETE, UPDATE and MERGE on Lance tables, in every session of the driver.
+ *
+ * <p>Spark resolves these statements for every table. It then refuses them if a source has no row-level operations, as
+ * sources in Python. The optimizer rule replaces such a statement by a node of this package, and the strategy plans
+ * that node. Spark calls both at every planning, in sessions older than the rules as well. They cannot be withdrawn,
+ * so they are added once to the extensions that the sessions of a context share.
+ *
+ * <p>The work is in the unit LanceRowLevel, which is compiled with the first such statement. Without it the plan stays
+ * unchanged, and Spark refuses the statement. The strategy also calls LanceWriteRows (writes of few rows),
+ * LanceWriteColumns (writes of columns) and LanceLateral (searches for each row). LanceShardDistribution plans
+ * micro-batches of upserts, and LanceLocalProjection computes values over few rows in the driver.
+ */
 public final class LanceStatements {
   private static final String RELATIONS = "org.lance.spark.catalog.LanceRelations";
   private static final String NEW_COLUMNS = "org.lance.spark.write.LanceNewColumns";
@@ -60,8 +58,8 @@ public final class LanceStatements {
   private static final String UNIT = "org.lance.spark.rowlevel.LanceRowLevel";
   private static final String ASSIGNMENTS = "org.lance.spark.rowlevel.LanceAssignments";
   private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
-  private static final String WRITE = "org.lance.spark.write.LanceWrite$Planned";
-  private static final String CLUSTERED = "org.lance.spark.write.LanceWrite$Clustered";
+  private static final String WRITE = "org.lance.spark.write.LanceWrite$PythonWrite";
+  private static final String CLUSTERED = "org.lance.spark.write.LanceWrite$ClusteredWrite";
   private static final String FEW_ROWS = "org.lance.spark.write.LanceWriteRows";
   private static final String COLUMNS = "org.lance.spark.write.LanceWriteColumns";
   private static final String SEARCHES = "org.lance.spark.search.LanceLateral";
@@ -78,8 +76,9 @@ public final class LanceStatements {
   private LanceStatements() {}
 
   /** A statement that was taken. */
+  /** The node of a rewritten statement. */
   public interface RewrittenStatement {
-    SparkPlan planned();
+    SparkPlan physicalPlan();
   }
 
   /** Lets the statements of all sessions be taken. */
@@ -109,6 +108,7 @@ public final class LanceStatements {
     }
   }
 
+  /** Makes the optimizer rule for a session. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Rules extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
@@ -116,6 +116,7 @@ public final class LanceStatements {
     }
   }
 
+  /** Makes the analyzer rule for a session. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Resolutions extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
@@ -128,7 +129,7 @@ public final class LanceStatements {
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class AssignmentRule extends Rule {
     public TreeNode apply(TreeNode plan) {
-      return statement(Shim.keepsViews() ? ((LogicalPlan) plan).transformDownWithSubqueries(Seqs.partial(new Evolving())) : plan);
+      return statement(Shim.keepsViews() ? ((LogicalPlan) plan).transformDownWithSubqueries(Seqs.partial(new ViewEvolution())) : plan);
     }
 
     private static TreeNode statement(TreeNode plan) {
@@ -148,14 +149,14 @@ public final class LanceStatements {
       if (!kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
         return plan;
       }
-      Object resolved = null;
+      Object statement = null;
       try {
         OptionalUnit unit = OptionalUnit.ofThread(ASSIGNMENTS);
-        resolved = unit == null ? null : unit.call("resolved", plan);
+        statement = unit == null ? null : unit.call("resolveValues", plan);
       } catch (Throwable problem) {
         refuse(problem);
       }
-      return resolved == null ? plan : (TreeNode<?>) resolved;
+      return statement == null ? plan : (TreeNode<?>) statement;
     }
 
     private static boolean hasGeneratedColumns(LogicalPlan table) {
@@ -175,8 +176,9 @@ public final class LanceStatements {
     }
   }
 
+  /** Updates the columns of views WITH SCHEMA EVOLUTION. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  private static final class Evolving extends scala.runtime.AbstractPartialFunction {
+  private static final class ViewEvolution extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       if (!(node instanceof View)) {
         return false;
@@ -190,10 +192,11 @@ public final class LanceStatements {
         return otherwise.apply(node);
       }
       OptionalUnit unit = OptionalUnit.ofThread(RELATIONS);
-      return unit == null ? node : unit.call("evolved", node);
+      return unit == null ? node : unit.call("evolveView", node);
     }
   }
 
+  /** Makes the planner strategy for a session. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Strategies extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
@@ -201,6 +204,7 @@ public final class LanceStatements {
     }
   }
 
+  /** Makes the rule for names of tables for a session. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class NameRules extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
@@ -212,12 +216,13 @@ public final class LanceStatements {
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class NameRule extends Rule {
     public TreeNode apply(TreeNode plan) {
-      return ((LogicalPlan) plan).transformDownWithSubqueries(Seqs.partial(new Names()));
+      return ((LogicalPlan) plan).transformDownWithSubqueries(Seqs.partial(new NameResolution()));
     }
   }
 
+  /** The nodes that LanceRelations and the units of writes rewrite before Spark resolves them. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  private static final class Names extends scala.runtime.AbstractPartialFunction {
+  private static final class NameResolution extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       if (node instanceof InsertIntoStatement) {
         return replaces((InsertIntoStatement) node);
@@ -287,14 +292,15 @@ public final class LanceStatements {
         return unit == null ? node : unit.call("write", node);
       }
       OptionalUnit unit = OptionalUnit.ofThread(merges ? SOURCES : writes ? NEW_COLUMNS : RELATIONS);
-      String reads = node instanceof UnresolvedRelation ? "changes" : "replacing";
+      String reads = node instanceof UnresolvedRelation ? "changes" : "replaceRows";
       if (isRefusedView(node)) {
         return unit == null ? node : unit.call("refuseView", node);
       }
-      return unit == null ? node : unit.call(isLike(node) ? "alike" : merges ? "fitted" : writes ? "widened" : reads, node);
+      return unit == null ? node : unit.call(isLike(node) ? "createTableLike" : merges ? "castSource" : writes ? "addColumns" : reads, node);
     }
   }
 
+  /** The optimizer rule: replaces DELETE, UPDATE and MERGE on Lance tables by the node of LanceRowLevel. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class RewriteRule extends Rule {
     public TreeNode apply(TreeNode plan) {
@@ -302,16 +308,16 @@ public final class LanceStatements {
       if (!kind.equals("DeleteFromTable") && !kind.equals("UpdateTable") && !kind.equals("MergeIntoTable")) {
         return plan;
       }
-      Object rewritten = null;
+      Object rewrittenStatement = null;
       try {
         OptionalUnit unit = OptionalUnit.ofThread(UNIT);
-        rewritten = unit == null ? null : unit.call("rewrite", plan);
+        rewrittenStatement = unit == null ? null : unit.call("rewrite", plan);
       } catch (UnsupportedOperationException refusal) {
         throw refusal;
       } catch (Throwable problem) {
         warn(problem);
       }
-      return rewritten == null ? plan : (TreeNode<?>) rewritten;
+      return rewrittenStatement == null ? plan : (TreeNode<?>) rewrittenStatement;
     }
 
     static void warn(Throwable problem) {
@@ -319,13 +325,14 @@ public final class LanceStatements {
     }
   }
 
+  /** The planner strategy for the nodes of this package, and for writes and projections that the driver runs itself. */
   public static final class Planner extends SparkStrategy {
     public scala.collection.immutable.Seq<SparkPlan> apply(LogicalPlan plan) {
       scala.collection.immutable.Seq<SparkPlan> none = Seqs.empty();
-      SparkPlan planned = plan instanceof RewrittenStatement ? ((RewrittenStatement) plan).planned() : planWrite(plan);
-      planned = planned == null ? planSearch(plan) : planned;
-      planned = planned == null ? planProjection(plan) : planned;
-      return planned == null ? none : Seqs.append(none, planned);
+      SparkPlan physical = plan instanceof RewrittenStatement ? ((RewrittenStatement) plan).physicalPlan() : planWrite(plan);
+      physical = physical == null ? planSearch(plan) : physical;
+      physical = physical == null ? planProjection(plan) : physical;
+      return physical == null ? none : Seqs.append(none, physical);
     }
 
     // The plan of a search for each row of a relation; null if a plan is none.
@@ -339,7 +346,7 @@ public final class LanceStatements {
         return null;
       }
       OptionalUnit unit = OptionalUnit.find(SEARCHES, function.getClass().getClassLoader());
-      return unit == null ? null : (SparkPlan) unit.call("planned", plan);
+      return unit == null ? null : (SparkPlan) unit.call("planPhysical", plan);
     }
 
     // The plan of columns that are computed of rows which the driver has read; null if a plan is none.
@@ -348,7 +355,7 @@ public final class LanceStatements {
         return null;
       }
       Object scan = ((DataSourceV2ScanRelation) ((Project) plan).child()).scan();
-      return scan.getClass().getName().equals(ROWS) ? planned(LOCAL, scan, plan, "A projection") : null;
+      return scan.getClass().getName().equals(ROWS) ? planWithUnit(LOCAL, scan, plan, "A projection") : null;
     }
 
     @SuppressWarnings("deprecation") // Spark plans micro-batches with this class.
@@ -378,15 +385,15 @@ public final class LanceStatements {
       if (!name.equals(kind) && !(name.equals(CLUSTERED) && kind.equals(WRITE))) {
         return null;
       }
-      SparkPlan planned = planned(planner, write.get(), plan, "A write");
-      return planned == null && kind.equals(WRITE) ? planned(COLUMNS, write.get(), plan, "A write") : planned;
+      SparkPlan physical = planWithUnit(planner, write.get(), plan, "A write");
+      return physical == null && kind.equals(WRITE) ? planWithUnit(COLUMNS, write.get(), plan, "A write") : physical;
     }
 
     // The unit's plan for a logical plan with a part that it knows; null where it leaves it to Spark.
-    private static SparkPlan planned(String planner, Object part, LogicalPlan plan, String what) {
+    private static SparkPlan planWithUnit(String planner, Object part, LogicalPlan plan, String what) {
       try {
         OptionalUnit unit = OptionalUnit.find(planner, part.getClass().getClassLoader());
-        return unit == null ? null : (SparkPlan) unit.call("planned", plan);
+        return unit == null ? null : (SparkPlan) unit.call("planPhysical", plan);
       } catch (Throwable problem) {
         LoggerFactory.getLogger("spark_lance").warn(what + " was left to Spark's own plan: " + problem);
         return null;

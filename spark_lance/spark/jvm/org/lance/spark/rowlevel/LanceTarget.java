@@ -1,7 +1,3 @@
-// The table that a DELETE, UPDATE or MERGE is about, behind names, views and caches.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.rowlevel;
 
 import java.util.Arrays;
@@ -31,7 +27,7 @@ import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 
-/** The table of a statement, behind names, views and caches. */
+/** The table of a DELETE, UPDATE or MERGE, found behind names, views and caches. */
 public final class LanceTarget {
   private static final String PADDING = "readSidePadding";
   private static final Set<String> PADDING_PARTS =
@@ -70,10 +66,10 @@ public final class LanceTarget {
       return isLance((DataSourceV2Relation) plan);
     }
     if (plan instanceof InMemoryRelation) {
-      LogicalPlan cached = ((InMemoryRelation) plan).cacheBuilder().logicalPlan();
-      boolean isFound = find(cached);
-      for (int i = 0; isFound && i < cached.output().size(); i++) {
-        alias((Attribute) plan.output().apply(i), (Attribute) cached.output().apply(i));
+      LogicalPlan cachePlan = ((InMemoryRelation) plan).cacheBuilder().logicalPlan();
+      boolean isFound = find(cachePlan);
+      for (int i = 0; isFound && i < cachePlan.output().size(); i++) {
+        alias((Attribute) plan.output().apply(i), (Attribute) cachePlan.output().apply(i));
       }
       return isFound;
     }

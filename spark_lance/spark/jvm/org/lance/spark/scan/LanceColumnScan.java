@@ -1,7 +1,3 @@
-// The scan of rows that the driver has read, too many for a local scan: tasks without Python read them as columns.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.scan;
 
 import java.io.IOException;
@@ -25,6 +21,9 @@ import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.transport.LanceTransport;
 
+/**
+ * The scan of rows that the driver has read, too many for a local scan. Tasks without Python read them as columns.
+ */
 public final class LanceColumnScan implements Scan, Batch, SupportsReportStatistics {
   private final String displayName;
   private final Map<String, Object> question;

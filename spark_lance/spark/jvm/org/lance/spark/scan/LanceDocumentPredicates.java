@@ -1,11 +1,3 @@
-// Conditions on values at a path of JSON documents, in the form in which the driver's Python receives them.
-//
-// Spark's connectors have no form for get_json_object and variant_get (`column:path` becomes one of them), so the scan
-// gets Spark's own expressions. Python answers with a condition that leaves out documents which cannot meet them. Spark
-// applies its own condition to the others. See spark/scan/predicates.py.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.scan;
 
 import java.util.ArrayList;
@@ -37,6 +29,13 @@ import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import scala.collection.immutable.Seq;
 
+/**
+ * Conditions on values at a path of JSON documents, in the form that the driver's Python receives.
+ *
+ * <p>Spark's connectors have no form for get_json_object and variant_get ({@code column:path} becomes one of them). So
+ * the scan gets Spark's own expressions. Python answers with a condition that skips documents which cannot match.
+ * Spark applies its own condition to the rest. See spark/scan/predicates.py.
+ */
 public final class LanceDocumentPredicates {
   // Values of IN beyond which a condition is left to Spark alone.
   private static final int MOST_VALUES = 1000;

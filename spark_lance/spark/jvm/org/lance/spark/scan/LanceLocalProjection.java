@@ -1,10 +1,3 @@
-// What a query computes of few rows that the driver has read, one by one: computed while the query is planned, as Spark
-// does for rows that stand in a query itself. It starts no job then.
-//
-// Whatever cannot be computed so, such as functions of users and what fails, is left to Spark.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.scan;
 
 import java.util.ArrayList;
@@ -31,6 +24,12 @@ import org.lance.spark.load.Seqs;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Seq;
 
+/**
+ * Projections over few rows that the driver has read, computed while the query is planned. No job starts.
+ *
+ * <p>Spark does the same for rows that are literals in a query. User functions and failing expressions are left to
+ * Spark.
+ */
 public final class LanceLocalProjection {
   // More rows are for a task, whose code is compiled.
   private static final int MOST_ROWS = 1000;
@@ -38,7 +37,7 @@ public final class LanceLocalProjection {
   private LanceLocalProjection() {}
 
   // The plan of columns that are computed of rows; null where Spark plans them. The child of the projection is a scan.
-  public static SparkPlan planned(LogicalPlan plan) {
+  public static SparkPlan planPhysical(LogicalPlan plan) {
     Project project = (Project) plan;
     DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) project.child();
     if (!(relation.scan() instanceof LanceRows)) {
@@ -50,19 +49,19 @@ public final class LanceLocalProjection {
       return null;
     }
     try {
-      List<InternalRow> computed = new ArrayList<>(Arrays.asList(rows));
+      List<InternalRow> results = new ArrayList<>(Arrays.asList(rows));
       if (!isSame(columns, relation.output())) {
         InterpretedMutableProjection compute = new InterpretedMutableProjection(Seqs.<Expression>cast(columns), Seqs.<Attribute>cast(relation.output()));
         compute.initialize(0);
         for (int i = 0; i < rows.length; i++) {
-          computed.set(i, compute.apply(rows[i]).copy());
+          results.set(i, compute.apply(rows[i]).copy());
         }
       }
       Seq<Attribute> attributes = Seqs.empty();
       for (NamedExpression column : Seqs.view(columns)) {
         attributes = Seqs.append(attributes, column.toAttribute());
       }
-      return withRows(relation, attributes, Seqs.copy(computed));
+      return withRows(relation, attributes, Seqs.copy(results));
     } catch (Exception problem) {
       LoggerFactory.getLogger("spark_lance").debug("Spark computes what the driver could not: " + problem);
       return null;
@@ -106,6 +105,7 @@ public final class LanceLocalProjection {
     }
   }
 
+  /** Whether an expression is not computed while the query is planned. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   static final class Special extends scala.runtime.AbstractFunction1 {
     public Object apply(Object part) {

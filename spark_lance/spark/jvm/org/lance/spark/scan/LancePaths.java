@@ -1,7 +1,3 @@
-// Reads and writes of format("lance") that the driver's own Python describes and plans.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.scan;
 
 import java.util.ArrayList;
@@ -27,6 +23,7 @@ import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 
+/** Reads and writes of {@code format("lance")} that the driver's Python describes and plans. */
 public final class LancePaths {
   private LancePaths() {}
 

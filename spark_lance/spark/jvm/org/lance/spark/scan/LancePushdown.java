@@ -1,7 +1,3 @@
-// Spark's push-down in the form in which the driver's Python receives it: conditions, aggregates and columns as JSON.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.scan;
 
 import java.util.ArrayList;
@@ -25,6 +21,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
+/** Spark's push-down as JSON for the driver's Python: conditions, aggregates and columns. */
 public final class LancePushdown {
   // The type of the literals that were last described, and its JSON: lists have thousands of one type.
   private static volatile Object[] lastType = {null, null};

@@ -1,7 +1,3 @@
-// Rows that the driver has read, and what is known of the columns of a scan for Spark's estimates.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.scan;
 
 import java.io.ByteArrayInputStream;
@@ -62,7 +58,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 
-/** Rows that the driver has read. */
+/** The scan of rows that the driver has read, with statistics of its columns for Spark's estimates. */
 public final class LanceRows implements LocalScan, SupportsReportStatistics {
   private final String displayName;
   private final Map<String, Object> question;
@@ -152,6 +148,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     return statistics;
   }
 
+  /** The size of a scan. */
   public static final class Size implements Statistics {
     private final OptionalLong bytes;
     private final OptionalLong rows;
@@ -176,6 +173,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     }
   }
 
+  /** The statistics of a column. */
   public static final class Column implements ColumnStatistics {
     private final OptionalLong nulls;
     private final OptionalLong distinct;

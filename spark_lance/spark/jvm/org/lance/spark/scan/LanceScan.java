@@ -1,13 +1,3 @@
-// The scan of a table, planned by the driver's own Python.
-//
-// The description of a table (pushdown_of in spark/scan/predicates.py) says which predicates and limits Spark may push
-// down. All of it goes to Python as JSON when the scan is built, and comes back as rows, where little has to be read for
-// them, or as tasks. Rows become a local scan (LanceRows): no job of Spark's, or one without
-// Python; where they are many they stay columns, which tasks without Python read (LanceColumnScan). Tasks are what
-// Spark's own reader of Python data sources takes, which LanceTransport may put another one around (LanceTaskScan).
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.scan;
 
 import java.util.ArrayList;
@@ -48,6 +38,15 @@ import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 import scala.collection.immutable.Seq;
 
+/**
+ * Builds the scan of a table, planned by the driver's Python. LanceTable and LancePaths make a builder for each scan.
+ *
+ * <p>The description of a table (pushdown_of in spark/scan/predicates.py) says which predicates and limits Spark may
+ * push down. When Spark builds the scan, they go to Python as JSON. The answer is rows, if there is little to read, or
+ * tasks. Few rows become a local scan (LanceRows): Spark runs no job, or one without Python. Many rows stay columns,
+ * which tasks without Python read (LanceColumnScan). Tasks go to Spark's own reader of Python data sources, which
+ * LanceTransport may wrap (LanceTaskScan).
+ */
 public final class LanceScan {
   // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
   private static final String PLANS = "spark.lance.planInDriver";

@@ -1,7 +1,3 @@
-// The scan of a table by tasks, for Spark's own reader of Python data sources.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.scan;
 
 import java.util.ArrayList;
@@ -41,6 +37,7 @@ import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 
+/** The scan of a table by tasks, for Spark's own reader of Python data sources. LanceScan makes it. */
 public final class LanceTaskScan
     implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering, SupportsReportPartitioning {
   // Keys of a join beyond which they do not narrow a scan.

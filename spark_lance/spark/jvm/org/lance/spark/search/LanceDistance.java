@@ -1,15 +1,3 @@
-// The functions l2_distance, cosine_distance and dot_distance of two arrays of numbers.
-//
-//     l2        sum (a - b)^2, not its root
-//     cosine    1 - <a, b> / (|a| |b|), 1 where a length is 0
-//     dot       1 - <a, b>
-//
-// A call becomes expressions of Spark's own around its own vectors (org.apache.spark.ml.linalg): executors have none
-// of the classes here. Sums are of doubles; the result is a float, as the column _distance of a search is. An array
-// that is null, or has a null in it, has no distance. A constant array is made a vector once.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.search;
 
 import java.util.ArrayList;
@@ -38,6 +26,19 @@ import org.apache.spark.sql.types.NumericType;
 import org.apache.spark.sql.types.ObjectType;
 import org.lance.spark.load.Seqs;
 
+/**
+ * The functions l2_distance, cosine_distance and dot_distance of two arrays of numbers.
+ *
+ * <pre>
+ *     l2        sum (a - b)^2, not its root
+ *     cosine    1 - (a, b) / (|a| |b|), 1 where a length is 0
+ *     dot       1 - (a, b)
+ * </pre>
+ *
+ * <p>A call becomes Spark's own expressions on Spark's own vectors (org.apache.spark.ml.linalg), so executors need no
+ * class of this package. Sums are of doubles. The result is a float, as the column _distance of a search. An array
+ * that is null, or contains a null, has no distance. A constant array becomes a vector once.
+ */
 @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceDistance extends scala.runtime.AbstractFunction1 {
   private static final DataType VECTOR = new ObjectType(Vector.class);

@@ -1,13 +1,3 @@
-// A search for each row of another relation: FROM q, LATERAL vector_search('t', 'v', q.vector, k), and so with the words
-// of text_search, and words, vector or both of hybrid_search.
-//
-// Spark resolves the call to a Generate, as it does with every table function in LATERAL, which its optimizer puts on
-// top of the rows that it is called for. The generator stands only for the search: the planner puts a node in its
-// place that hands the rows, with what is searched for, to the driver's Python as a DataFrame, and gets one of the rows
-// that are found. Tasks are those of that DataFrame.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.search;
 
 import java.io.Serializable;
@@ -49,6 +39,14 @@ import org.lance.spark.load.Seqs;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
+/**
+ * A search for each row of another relation: {@code FROM q, LATERAL vector_search('t', 'v', q.vector, k)}.
+ *
+ * <p>The same holds for text_search with the words, and for hybrid_search with words, vector or both. Spark resolves
+ * the call to a Generate, as for every table function in LATERAL. LanceStatements replaces the Generate by the node of
+ * this class. The node hands the rows to the driver's Python as a DataFrame, and gets a DataFrame with the results.
+ * The tasks are those of that DataFrame.
+ */
 public final class LanceLateral {
 
   private static final Pattern LEFT = Pattern.compile("\\bLEFT\\b", Pattern.CASE_INSENSITIVE);
@@ -113,7 +111,7 @@ public final class LanceLateral {
   }
 
   // The node for a search, with the columns that are needed of it; null if a plan is none.
-  public static SparkPlan planned(LogicalPlan plan) {
+  public static SparkPlan planPhysical(LogicalPlan plan) {
     if (search(plan) != null) {
       Generate generate = (Generate) plan;
       return node(generate, generate.generatorOutput());
@@ -122,10 +120,10 @@ public final class LanceLateral {
       return null;
     }
     Generate generate = (Generate) ((Project) plan).child();
-    AttributeSet used = ((Project) plan).references();
+    AttributeSet references = ((Project) plan).references();
     Seq<Attribute> columns = Seqs.empty();
     for (Attribute column : Seqs.view(generate.generatorOutput())) {
-      if (used.contains((NamedExpression) column)) {
+      if (references.contains((NamedExpression) column)) {
         columns = Seqs.append(columns, column);
       }
     }
@@ -152,27 +150,27 @@ public final class LanceLateral {
           projectList,
           new Alias(value, name, NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty()));
     }
-    return new Node(new Node.About(search, childColumns, resultColumns), new PlanLater(new Project(projectList, generate.child())));
+    return new Node(new Node.SearchInfo(search, childColumns, resultColumns), new PlanLater(new Project(projectList, generate.child())));
   }
 
   /** Finds rows for the values in the last columns of its child's, and puts them behind the child's other columns. */
   public static final class Node extends SparkPlan {
     private static final long serialVersionUID = 1L;
-    private final About info;
+    private final SearchInfo info;
     private final SparkPlan child;
 
-    public Node(About info, SparkPlan child) {
+    public Node(SearchInfo info, SparkPlan child) {
       this.info = info;
       this.child = child;
     }
 
     /** A search, the columns that come along, and those that are wanted. */
-    public static final class About {
+    public static final class SearchInfo {
       final Search search;
       final Seq<Attribute> childColumns;
       final Seq<Attribute> resultColumns;
 
-      About(Search search, Seq<Attribute> childColumns, Seq<Attribute> resultColumns) {
+      SearchInfo(Search search, Seq<Attribute> childColumns, Seq<Attribute> resultColumns) {
         this.search = search;
         this.childColumns = childColumns;
         this.resultColumns = resultColumns;

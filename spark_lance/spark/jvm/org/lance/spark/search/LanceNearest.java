@@ -1,9 +1,3 @@
-// ORDER BY <distance>(column, constant) LIMIT k over a table with an index of that metric: only the rows that a search
-// of the index finds are read. Spark still sorts them by their exact distances. Off unless a session's setting says
-// otherwise (LanceSessionRule), as an index may miss rows.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.search;
 
 import java.util.ArrayList;
@@ -39,17 +33,23 @@ import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 import scala.collection.immutable.Seq;
 
+/**
+ * Reads only the rows that an index finds for {@code ORDER BY distance(column, constant) LIMIT k}.
+ *
+ * <p>The table needs an index of that metric. Spark still sorts the rows by their exact distances. The rule is off
+ * unless a session's setting turns it on (LanceSessionRule), because an index may miss rows.
+ */
 @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceNearest extends Rule {
   public LanceNearest() {}
 
   public TreeNode apply(TreeNode plan) {
-    return ((LogicalPlan) plan).transformDown(Seqs.partial(new Taking()));
+    return ((LogicalPlan) plan).transformDown(Seqs.partial(new LimitRewrite()));
   }
 
-  // Limits over sorted tables, with the tables replaced.
+  /** Replaces the table below a limit over a sort by distance. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  public static final class Taking extends scala.runtime.AbstractPartialFunction {
+  public static final class LimitRewrite extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
       return node instanceof GlobalLimit;
     }
@@ -85,7 +85,7 @@ public final class LanceNearest extends Rule {
       DataSourceV2Relation relation = (DataSourceV2Relation) leaf;
       LogicalPlan rows =
           match == null ? null : nearestRows(relation, match, (Number) ((Literal) limit.limitExpr()).value());
-      return rows == null ? null : (LogicalPlan) limit.transformDown(Seqs.partial(new Replacing(relation, rows)));
+      return rows == null ? null : (LogicalPlan) limit.transformDown(Seqs.partial(new PlanReplacement(relation, rows)));
     }
 
     // What a name of a projection stands for.
@@ -140,12 +140,13 @@ public final class LanceNearest extends Rule {
     }
   }
 
+  /** Replaces one plan by another. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  public static final class Replacing extends scala.runtime.AbstractPartialFunction {
+  public static final class PlanReplacement extends scala.runtime.AbstractPartialFunction {
     private final LogicalPlan oldPlan;
     private final LogicalPlan newPlan;
 
-    Replacing(LogicalPlan oldPlan, LogicalPlan newPlan) {
+    PlanReplacement(LogicalPlan oldPlan, LogicalPlan newPlan) {
       this.oldPlan = oldPlan;
       this.newPlan = newPlan;
     }
@@ -159,7 +160,7 @@ public final class LanceNearest extends Rule {
     }
   }
 
-  // A distance of a column to a constant, as LanceDistance makes it.
+  /** The distance of a column to a constant, as LanceDistance makes it. */
   public static final class Match {
     final String metric;
     final AttributeReference column;

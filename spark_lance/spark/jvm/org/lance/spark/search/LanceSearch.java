@@ -1,12 +1,3 @@
-// The table functions vector_search, text_search and hybrid_search: a call becomes a relation of the rows found.
-//
-// Arguments are constants, but for vectors and words of another table's rows (LanceLateral). What they mean is the
-// business of the driver's Python, which answers with the schema, the options of the read, and a line that says how the
-// search is done. The read ends in Spark's own classes for Python data sources; nothing of this is sent to executors.
-// Filters above the relation are applied to what was found.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.search;
 
 import java.util.ArrayList;
@@ -63,6 +54,14 @@ import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 
+/**
+ * The table functions vector_search, text_search and hybrid_search: a call becomes a relation of the results.
+ *
+ * <p>Arguments are constants; LanceLateral handles vectors and words of another table's rows. The driver's Python
+ * interprets them. It answers with the schema, the options of the read, and a line that describes the search. Spark's
+ * own classes for Python data sources read the results, so executors get no class of this package. Filters above the
+ * relation apply to the results.
+ */
 @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   private final String function;
@@ -78,7 +77,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   public Object apply(Object arguments) {
     scala.collection.immutable.Seq<Expression> expressions = Seqs.cast((scala.collection.immutable.Seq<?>) arguments);
     List<Object> values = new ArrayList<>();
-    Map<String, Object> named = new HashMap<>();
+    Map<String, Object> argumentsByName = new HashMap<>();
     // What every row brings: name of the argument -> its value.
     Map<String, Expression> ofRow = new LinkedHashMap<>();
     for (int i = 0; i < expressions.size(); i++) {
@@ -95,7 +94,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
       if (namedArgument == null) {
         values.add(constant);
       } else {
-        named.put(namedArgument.key(), constant);
+        argumentsByName.put(namedArgument.key(), constant);
       }
     }
     if (values.isEmpty() || !(values.get(0) instanceof String)) {
@@ -105,7 +104,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     Map<String, Object> question = question(function, (String) values.get(0));
     question.put(Protocol.FUNCTION, function);
     question.put(Protocol.ARGUMENTS, values);
-    question.put(Protocol.NAMED, named);
+    question.put(Protocol.NAMED, argumentsByName);
     question.put(Protocol.EACH, new ArrayList<>(ofRow.keySet()));
     Map<String, Object> answer = Json.object(Bridge.ask(question, null));
     DataSourceV2Relation relation = relation(answer);
@@ -140,7 +139,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   }
 
   static DataSourceV2Relation relation(Map<String, Object> answer) {
-    return DataSourceV2Relation.create(new Found(answer), scala.Option.empty(), scala.Option.empty());
+    return DataSourceV2Relation.create(new ResultTable(answer), scala.Option.empty(), scala.Option.empty());
   }
 
   private Map<String, Object> question(String function, String table) {
@@ -150,9 +149,9 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     boolean isPath = table.startsWith("/") || table.contains("://");
     List<Object> parts = isPath ? new ArrayList<>(Collections.singletonList(table)) : parts(session, table);
     CatalogPlugin first = parts.size() > 1 ? catalog(catalogs, (String) parts.get(0)) : null;
-    LanceTableCatalog named = LanceSessionCatalog.lanceOf(first);
-    if (named != null) {
-      return named.question(Protocol.SEARCH, texts(parts.subList(1, parts.size())));
+    LanceTableCatalog lanceCatalog = LanceSessionCatalog.lanceOf(first);
+    if (lanceCatalog != null) {
+      return lanceCatalog.question(Protocol.SEARCH, texts(parts.subList(1, parts.size())));
     }
     if (current == null) {
       return LanceSessionCatalog.lanceOf(catalogs.catalog(catalog)).question(Protocol.SEARCH, texts(parts));
@@ -166,8 +165,8 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   private List<Object> parts(SessionState session, String table) {
     List<Object> parts = new ArrayList<>();
     try {
-      scala.collection.immutable.Seq<String> parsed = session.sqlParser().parseMultipartIdentifier(table);
-      for (String part : Seqs.view(parsed)) {
+      scala.collection.immutable.Seq<String> nameParts = session.sqlParser().parseMultipartIdentifier(table);
+      for (String part : Seqs.view(nameParts)) {
         parts.add(part);
       }
     } catch (ParseException problem) {
@@ -240,12 +239,12 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     throw new IllegalArgumentException(function + " takes no value of the type " + type.sql());
   }
 
-  // The rows that a search finds.
-  public static final class Found implements Table, SupportsRead {
+  /** The results of a search as a table. */
+  public static final class ResultTable implements Table, SupportsRead {
     private final Map<String, Object> answer;
     private final StructType schema;
 
-    Found(Map<String, Object> answer) {
+    ResultTable(Map<String, Object> answer) {
       this.answer = answer;
       this.schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     }
@@ -264,16 +263,16 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-      return new Reading(this);
+      return new ResultScanBuilder(this);
     }
   }
 
-  // Builds Spark's own scan of the columns that are needed; at least one, so that rows can be counted.
-  public static final class Reading implements ScanBuilder, SupportsPushDownRequiredColumns {
-    private final Found table;
+  /** Builds Spark's own scan of the needed columns; at least one, so that rows can be counted. */
+  public static final class ResultScanBuilder implements ScanBuilder, SupportsPushDownRequiredColumns {
+    private final ResultTable table;
     private StructType readSchema;
 
-    Reading(Found table) {
+    ResultScanBuilder(ResultTable table) {
       this.table = table;
       this.readSchema = table.schema;
     }
@@ -286,17 +285,17 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     public Scan build() {
       CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(Json.texts(table.answer.get(Protocol.ALWAYS)));
       Scan scan = new PythonTable(Bridge.source(), "lance", readSchema).newScanBuilder(options).build();
-      return new Searching(scan, readSchema, table.answer);
+      return new ResultScan(scan, readSchema, table.answer);
     }
   }
 
-  // A scan that says how it searches, and how few rows it has.
-  public static final class Searching implements Scan, SupportsReportStatistics {
+  /** A scan that describes the search, and estimates its few rows. */
+  public static final class ResultScan implements Scan, SupportsReportStatistics {
     private final Scan scan;
     private final StructType schema;
     private final Map<String, Object> answer;
 
-    Searching(Scan scan, StructType schema, Map<String, Object> answer) {
+    ResultScan(Scan scan, StructType schema, Map<String, Object> answer) {
       this.scan = scan;
       this.schema = schema;
       this.answer = answer;
@@ -324,15 +323,16 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
 
     public Statistics estimateStatistics() {
       Number rows = (Number) answer.get(Protocol.ROWS);
-      return rows == null ? new Few(-1, 0) : new Few(rows.longValue(), schema.defaultSize());
+      return rows == null ? new RowEstimate(-1, 0) : new RowEstimate(rows.longValue(), schema.defaultSize());
     }
   }
 
-  public static final class Few implements Statistics {
+  /** The number of rows of a search; unknown if negative. */
+  public static final class RowEstimate implements Statistics {
     private final long rows;
     private final long width;
 
-    Few(long rows, long width) {
+    RowEstimate(long rows, long width) {
       this.rows = rows;
       this.width = width;
     }

@@ -1,9 +1,10 @@
-// Decisions by the call stack. Spark makes the same call for several statements, and only the stack tells which one it is.
-//
-// Class names here are Spark's. tests/spark/driver/test_java_units.py checks that each of them exists.
-
 package org.lance.spark.shim;
 
+/**
+ * Decisions by the call stack. Spark makes the same call for several statements, and only the stack shows which one.
+ *
+ * <p>Class names here are Spark's. tests/spark/driver/test_java_units.py checks that each of them exists.
+ */
 public final class Callers {
   // Suffixes of class names in decisions. Only suffixes, as some classes moved between releases.
   public static final String[] CLASSES = {

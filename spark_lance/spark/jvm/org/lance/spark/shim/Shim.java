@@ -1,8 +1,3 @@
-// Differences between releases of Spark, and Spark's private parts that the driver uses. See also Callers, WorkerShim.
-//
-// A method here fails with an exception that names the missing part. tests/spark/driver/test_java_units.py calls all of
-// them on each release, so a release that lacks a part is known before users meet it.
-
 package org.lance.spark.shim;
 
 import java.io.IOException;
@@ -57,6 +52,13 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.lance.spark.load.Seqs;
 
+/**
+ * Differences between releases of Spark, and Spark's private parts that the driver uses. See also Callers and
+ * WorkerShim.
+ *
+ * <p>A method fails with an exception that names the missing part. tests/spark/driver/test_java_units.py calls all
+ * methods on each release, so a missing part is known before users meet it.
+ */
 public final class Shim {
   private static Boolean takesCatalystFilters = null;
 

@@ -1,7 +1,3 @@
-// Spark's private parts that run Python workers of data sources, in the driver and in executors.
-//
-// Executors get this class (LanceTransport). It names no class of this package.
-
 package org.lance.spark.shim;
 
 import java.lang.reflect.Constructor;
@@ -20,7 +16,11 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import scala.collection.Iterator;
 
-/** The parts of Spark's reader factory for Python data sources, and the worker that it would start. */
+/**
+ * The parts of Spark's reader factory for Python data sources, and the worker that the factory would start.
+ *
+ * <p>The driver and executors use it; LanceTransport sends it to executors. It names no other class of this package.
+ */
 public final class WorkerShim {
   private static final String EVALUATOR =
       "org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory$MapInBatchEvaluator";

@@ -1,8 +1,3 @@
-// Columns of Spark's, copied into those of Arrow that rows are turned into (LanceRowColumns): what a scan reads as
-// columns needs no rows to be written.
-//
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.io.Serializable;
@@ -24,6 +19,12 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
+/**
+ * Copies Spark's columns into the columns of Arrow that LanceRowColumns fills. A write of a columnar scan makes no
+ * rows.
+ *
+ * <p>It runs in the tasks of a write, one thread each. LanceTransport sends it to executors.
+ */
 public final class LanceColumnCopies {
   private LanceColumnCopies() {}
 
@@ -44,13 +45,13 @@ public final class LanceColumnCopies {
 
   /** What a task of a write gets of batches: their rows, or, once this has been run in the driver, the batches. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
-  public static final class Taking implements FlatMapFunction, Runnable, Serializable {
+  public static final class BatchFunction implements FlatMapFunction, Runnable, Serializable {
     private static final long serialVersionUID = 1L;
     // Which columns of a batch are wanted, in this order.
     private final int[] ordinals;
     private volatile boolean asBatches = false;
 
-    public Taking(int[] ordinals) {
+    public BatchFunction(int[] ordinals) {
       this.ordinals = ordinals;
     }
 
@@ -59,18 +60,19 @@ public final class LanceColumnCopies {
     }
 
     public Iterator<?> call(Object batches) {
-      return new Taken((Iterator<ColumnarBatch>) batches, ordinals, asBatches);
+      return new RowsOrBatches((Iterator<ColumnarBatch>) batches, ordinals, asBatches);
     }
   }
 
-  private static final class Taken implements Iterator<Object> {
+  /** The rows of batches one by one, or the batches themselves. */
+  private static final class RowsOrBatches implements Iterator<Object> {
     private final Iterator<ColumnarBatch> batches;
     private final int[] ordinals;
     private final boolean asBatches;
     private ColumnarBatch next = null;
     private Iterator<?> rows = null;
 
-    Taken(Iterator<ColumnarBatch> batches, int[] ordinals, boolean asBatches) {
+    RowsOrBatches(Iterator<ColumnarBatch> batches, int[] ordinals, boolean asBatches) {
       this.batches = batches;
       this.ordinals = ordinals;
       this.asBatches = asBatches;
@@ -220,21 +222,21 @@ public final class LanceColumnCopies {
         Platform.putByte(null, at + i, valid[i] ? vector.getByte(from + i) : (byte) 0);
       }
     }
-    to.buffers[0].used += size;
+    to.buffers[0].size += size;
   }
 
   private static void texts(LanceRowNodes.Bytes to, ColumnVector vector, boolean[] valid, int from, int count) {
     long ends = to.next(count);
-    LanceRowNode.Growing bytes = to.buffers[1];
+    LanceRowNode.GrowingBuffer bytes = to.buffers[1];
     for (int i = 0; i < count; i++) {
       int size = 0;
       if (valid == null || valid[i]) {
         UTF8String text = vector.getUTF8String(from + i);
         size = text.numBytes();
         copyBytes(text.getBaseObject(), text.getBaseOffset(), bytes.room(size), size);
-        bytes.used += size;
+        bytes.size += size;
       }
-      Platform.putInt(null, ends + 4L * i, to.grown(size));
+      Platform.putInt(null, ends + 4L * i, to.extend(size));
     }
   }
 
@@ -269,7 +271,7 @@ public final class LanceColumnCopies {
       Platform.putLong(null, at + 16L * i, low);
       Platform.putLong(null, at + 16L * i + 8, high);
     }
-    to.buffers[0].used += 16L * count;
+    to.buffers[0].size += 16L * count;
   }
 
   // Items of arrays that follow each other are copied together.
@@ -289,7 +291,7 @@ public final class LanceColumnCopies {
         }
         end = first + size;
       }
-      Platform.putInt(null, ends + 4L * i, to.grown(size));
+      Platform.putInt(null, ends + 4L * i, to.extend(size));
     }
     copy(to.parts[0], items, item, null, start, end - start);
   }

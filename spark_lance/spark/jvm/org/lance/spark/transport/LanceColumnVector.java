@@ -1,11 +1,3 @@
-// A column of a batch, or a part of one, in Arrow's memory.
-//
-// Arrow's own getters check bounds and nulls for every value. Here the buffers of a batch are checked once, when it is
-// loaded, against its number of rows; then values are read by address. One class for all types, so that what the JVM
-// compiles for them calls no method that may be of several classes.
-//
-// Executors get this class (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.math.BigDecimal;
@@ -49,6 +41,14 @@ import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
+/**
+ * A column of a batch, or a part of one, in Arrow's memory.
+ *
+ * <p>Arrow's own getters check bounds and nulls for every value. This class checks the buffers of a batch once,
+ * against its number of rows, and then reads values by address. One class serves all types, so that compiled code
+ * calls no method of several classes. A vector is valid until its task reads the next batch. LanceTransport sends the
+ * class to executors.
+ */
 public final class LanceColumnVector extends ColumnVector {
   private static final LanceColumnVector[] NONE = {};
   private final FieldVector vector;

@@ -1,12 +1,3 @@
-// Batches of columns from a Python worker, as they come.
-//
-// Spark reads what a Python data source yields as Arrow batches, and takes every batch apart into rows before a query
-// sees it. Here the same worker, started and watched by the same classes of Spark's, gives its batches to the query.
-// Their columns are read where Arrow keeps them, or where the worker has placed them in memory that both share, by
-// address: see LanceColumnVector, LanceRing.
-//
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.io.Serializable;
@@ -40,6 +31,14 @@ import org.lance.spark.shim.WorkerShim;
 import scala.Tuple2;
 import scala.collection.Iterator;
 
+/**
+ * Reads batches of columns from a Python worker without turning them into rows.
+ *
+ * <p>Spark reads the Arrow batches of a Python data source, and splits every batch into rows before a query sees it.
+ * Here the same worker, started by the same classes of Spark, gives its batches to the query. LanceColumnVector reads
+ * their columns by address, in Arrow's memory or in memory shared with the worker (LanceRing). LanceTransport sends
+ * these classes to executors.
+ */
 public final class LanceColumns {
   private LanceColumns() {}
 
@@ -93,15 +92,15 @@ public final class LanceColumns {
       this.schema = worker.schema();
       BasePythonRunner<Iterator<InternalRow>, ColumnarBatch> runner = worker.runner(metrics);
       ring = schema.length() == 0 ? null : LanceRing.lease(memory);
-      boolean done = false;
+      boolean isOpen = false;
       try {
         InternalRow request = row(row(workerInput(partition.pickedPartition())));
         scala.collection.Iterator<InternalRow> input = scala.collection.Iterator$.MODULE$.single(request);
         TaskContext context = TaskContext.get();
         batches = runner.compute(scala.collection.Iterator$.MODULE$.single(input), context.partitionId(), context);
-        done = true;
+        isOpen = true;
       } finally {
-        if (!done) {
+        if (!isOpen) {
           close();
         }
       }

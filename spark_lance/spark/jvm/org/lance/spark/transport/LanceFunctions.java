@@ -1,10 +1,3 @@
-// Functions of the catalog: the transforms of partition fields, with the values of Iceberg's specification, and the
-// version of this package. Rows are clustered by them before they are written, so executors are sent these classes.
-//
-// The same values in Python: table/format/partitions.py.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.math.BigDecimal;
@@ -33,6 +26,13 @@ import org.apache.spark.sql.types.TimestampNTZType;
 import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.unsafe.types.UTF8String;
 
+/**
+ * Functions of the catalog: the transforms of partition fields, with the values of Iceberg's specification, and the
+ * package's version.
+ *
+ * <p>Spark clusters rows by the transforms before a write, so LanceTransport sends these classes to executors. The
+ * same values in Python: table/format/partitions.py.
+ */
 public final class LanceFunctions implements UnboundFunction {
   private static final long serialVersionUID = 1L;
   private static final List<String> NAMES =

@@ -1,7 +1,3 @@
-// Rows that the driver has read, too many for a local scan: partitions that are streams of Arrow. Tasks read them without Python.
-//
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.io.ByteArrayInputStream;
@@ -22,6 +18,12 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils$;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
+/**
+ * Partitions of rows that the driver has read, too many for a local scan: streams of Arrow that tasks read without
+ * Python.
+ *
+ * <p>LanceColumnScan makes them. LanceTransport sends these classes to executors.
+ */
 public final class LanceInMemoryPartitions {
   private LanceInMemoryPartitions() {}
 

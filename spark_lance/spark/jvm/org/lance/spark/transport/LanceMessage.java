@@ -1,10 +1,3 @@
-// A batch of columns as an encapsulated message of Arrow's, where a Python worker has placed it in shared memory (LanceRing).
-//
-// All of it is checked before any of it is read: the metadata is copied, and columns and buffers are asked for in the
-// order in which Arrow writes them, each with what it must have.
-//
-// Executors get this class (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.nio.ByteBuffer;
@@ -16,6 +9,14 @@ import org.apache.arrow.flatbuf.MessageHeader;
 import org.apache.arrow.flatbuf.RecordBatch;
 import org.apache.spark.unsafe.Platform;
 
+/**
+ * A batch of columns as Arrow's encapsulated message, which a Python worker has written into shared memory
+ * (LanceRing).
+ *
+ * <p>The whole message is checked before any value is read. The metadata is copied first. Columns and buffers are read
+ * in the order in which Arrow writes them, and each is checked against its expected size. LanceTransport sends the
+ * class to executors.
+ */
 public final class LanceMessage {
   // What keeps the memory.
   private final Object owner;

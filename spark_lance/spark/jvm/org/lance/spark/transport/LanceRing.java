@@ -1,26 +1,3 @@
-// Shared memory through which a Python worker hands batches to the task that started it, instead of the socket.
-//
-// The executor makes a file in memory, and unlinks its name before it has any content. The worker opens it by the
-// executor's own descriptor (/proc/<pid>/fd/<n>). The worker writes a batch into it and notes its place in a record.
-// Then it sends a batch without rows on the socket, which says that the next record is ready. Any other batch on the
-// socket is a batch itself. The executor reads columns in place, and writes the number of the last batch that it has
-// finished. All numbers have the machine's byte order, the lowest first:
-//
-//     0     magic, 8 bytes
-//     8     key of the lease, 16 bytes
-//     64    number of the last batch that the executor is done with, 8 bytes; the first is 1
-//     1024  64 records of 32 bytes, that of batch n at n % 64: n, offset and length of its message, 0; 8 bytes each
-//     3072  what the worker has read so far: lines of text, ended by a byte of 0
-//     4096  messages, wherever the worker puts them: Arrow's encapsulated form of a record batch (-1 and the length of
-//           the metadata, 4 bytes each; the metadata, a flatbuffer; the buffers)
-//
-// spark/worker/transport.py is the worker's side. Files are used for one task after the other, and are never unmapped while
-// anybody may read from them: whoever reads later than allowed sees wrong bytes, and the process does not end. A worker
-// holds a lock of the file (fcntl) while it may write. The executor gives a file to the next task only when it could
-// have that lock, and writes a new key under it; a worker looks for its key under the lock. So no two workers ever write.
-//
-// Executors get this class (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.io.IOException;
@@ -51,6 +28,33 @@ import org.apache.arrow.memory.util.MemoryUtil;
 import org.apache.spark.unsafe.Platform;
 import org.slf4j.LoggerFactory;
 
+/**
+ * Shared memory through which a Python worker hands batches to the task that started it, instead of the socket.
+ *
+ * <p>The executor makes a file in memory, and unlinks its name before it has any content. The worker opens it by the
+ * executor's own descriptor (/proc/PID/fd/N). The worker writes a batch into it and notes its place in a record. Then
+ * it sends a batch without rows on the socket, which says that the next record is ready. Any other batch on the socket
+ * is a batch itself. The executor reads columns in place, and writes the number of the last batch that it has
+ * finished. All numbers have the machine's byte order, the lowest first:
+ *
+ * <pre>
+ *     0     magic, 8 bytes
+ *     8     key of the lease, 16 bytes
+ *     64    number of the last batch that the executor is done with, 8 bytes; the first is 1
+ *     1024  64 records of 32 bytes, that of batch n at n % 64: n, offset and length of its message, 0; 8 bytes each
+ *     3072  what the worker has read so far: lines of text, ended by a byte of 0
+ *     4096  messages, wherever the worker puts them: Arrow's encapsulated form of a record batch (-1 and the length of
+ *           the metadata, 4 bytes each; the metadata, a flatbuffer; the buffers)
+ * </pre>
+ *
+ * <p>spark/worker/transport.py is the worker's side. Files are used for one task after the other, and are never
+ * unmapped while anybody may read from them: a read after that sees wrong bytes, and the process does not end. A worker
+ * holds a lock of the file (fcntl) while it may write. The executor gives a file to the next task only when it could
+ * have that lock, and writes a new key under the lock. A worker looks for its key under the lock. So no two workers ever
+ * write.
+ *
+ * <p>LanceTransport sends the class to executors.
+ */
 public final class LanceRing {
   private static final String FOLDER = "/dev/shm";
   private static final String PREFIX = "spark-lance-";
@@ -202,7 +206,7 @@ public final class LanceRing {
                 StandardOpenOption.DELETE_ON_CLOSE));
     FileAttribute<?>[] attributes = {PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))};
     FileChannel channel = FileChannel.open(folder.resolve(name), openOptions, attributes);
-    boolean done = false;
+    boolean isOpen = false;
     try {
       ByteBuffer zeros = ByteBuffer.allocateDirect(1 << 18);
       for (long at = 0; at < size; ) {
@@ -211,10 +215,10 @@ public final class LanceRing {
       }
       String path = descriptor(name);
       Region region = path == null ? null : new Region(channel, size, path);
-      done = region != null;
+      isOpen = region != null;
       return region;
     } finally {
-      if (!done) {
+      if (!isOpen) {
         channel.close();
       }
     }

@@ -1,11 +1,3 @@
-// Rows of a task as batches of Arrow, made here and handed to Spark's writer of Python data sources one in a row.
-//
-// That writer adds up the sizes of all columns after each row, to keep its batches below a number of bytes: a third of
-// the processor time of a write of many columns. Rows know their own size. Where this class is used, the writer's rows
-// have one column, `rows`. Each of its values is a stream of Arrow (LanceRowColumns); TaskWrite, in Python, unpacks it.
-//
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.io.ByteArrayOutputStream;
@@ -43,6 +35,14 @@ import org.apache.spark.util.TaskCompletionListener;
 import scala.Tuple2;
 import scala.runtime.AbstractFunction0;
 
+/**
+ * A writer factory that packs a task's rows into batches of Arrow, and hands each batch to Spark's writer as one row.
+ *
+ * <p>Spark's writer of Python data sources adds up the sizes of all columns after each row, to bound its batches. This
+ * takes a third of the processor time of a write of many columns, but rows know their own size. With this class the
+ * writer's rows have one column, {@code rows}, whose values are streams of Arrow (LanceRowColumns). TaskWrite, in
+ * Python, unpacks them. LanceTransport sends these classes to executors.
+ */
 public final class LanceRowBatches {
   // Bytes of a batch, which stands up to three times in memory. Spark's limit is lower only if somebody said so.
   private static final long MOST_BYTES = 16L << 20;
@@ -111,7 +111,7 @@ public final class LanceRowBatches {
         single.setConfString((String) setting._1(), (String) setting._2());
       }
       single.setConfString(RECORDS, "1");
-      SQLConf$.MODULE$.withExistingConf(single, new Writing(sparkWriter, new Batches(rows, factory, settings)));
+      SQLConf$.MODULE$.withExistingConf(single, new WriteAll(sparkWriter, new Batches(rows, factory, settings)));
     }
 
     public WriterCommitMessage commit() throws IOException {
@@ -132,11 +132,11 @@ public final class LanceRowBatches {
   }
 
   /** What Spark's writer does. */
-  private static final class Writing extends AbstractFunction0<Object> {
+  private static final class WriteAll extends AbstractFunction0<Object> {
     private final DataWriter<InternalRow> writer;
     private final Batches batches;
 
-    Writing(DataWriter<InternalRow> writer, Batches batches) {
+    WriteAll(DataWriter<InternalRow> writer, Batches batches) {
       this.writer = writer;
       this.batches = batches;
     }
@@ -152,11 +152,11 @@ public final class LanceRowBatches {
   }
 
   /** What it asks for: a batch, or whether there is one more. */
-  private static final class Asking extends AbstractFunction0<Object> {
+  private static final class BatchRequest extends AbstractFunction0<Object> {
     private final Batches batches;
     private final boolean forOne;
 
-    Asking(Batches batches, boolean forOne) {
+    BatchRequest(Batches batches, boolean forOne) {
       this.batches = batches;
       this.forOne = forOne;
     }
@@ -196,7 +196,7 @@ public final class LanceRowBatches {
     }
 
     public boolean hasNext() {
-      return (Boolean) SQLConf$.MODULE$.withExistingConf(settings, new Asking(this, false));
+      return (Boolean) SQLConf$.MODULE$.withExistingConf(settings, new BatchRequest(this, false));
     }
 
     public InternalRow next() {
@@ -205,7 +205,7 @@ public final class LanceRowBatches {
         if (ended) {
           throw new NoSuchElementException("the task has ended");
         }
-        return (InternalRow) SQLConf$.MODULE$.withExistingConf(settings, new Asking(this, true));
+        return (InternalRow) SQLConf$.MODULE$.withExistingConf(settings, new BatchRequest(this, true));
       } finally {
         busy.unlock();
         if (ended) {

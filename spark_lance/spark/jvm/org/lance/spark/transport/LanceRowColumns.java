@@ -1,10 +1,3 @@
-// Rows in Spark's own layout, turned into the columns of Arrow many at a time.
-//
-// Spark's ArrowWriter asks each field of each row for its value, and puts it into a vector that checks its bounds. Here
-// rows are copied until there are some thousands of them, and then one column after the other is filled in a loop.
-//
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.util.ArrayList;
@@ -18,6 +11,13 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
 
+/**
+ * Turns rows in Spark's own layout into columns of Arrow, thousands at a time.
+ *
+ * <p>Spark's ArrowWriter asks each field of each row for its value, and puts it into a vector that checks its bounds.
+ * This class copies some thousands of rows, and then fills one column after the other in a loop. Each task has its
+ * own; it is not safe for threads. LanceTransport sends these classes to executors.
+ */
 public final class LanceRowColumns {
   // Rows that are copied before columns are filled: few enough for a processor's cache.
   private static final int BLOCK_ROWS = 2048;
@@ -27,7 +27,7 @@ public final class LanceRowColumns {
   private final LanceRowNode[] columns;
   private final int nullBytes;
   private byte[] block = new byte[BLOCK_BYTES + LanceRowNode.WORD];
-  private int used = 0;
+  private int blockSize = 0;
   private final long[] starts = new long[BLOCK_ROWS];
   private int staged = 0;
   private int count = 0;
@@ -45,7 +45,7 @@ public final class LanceRowColumns {
   // Takes a row, which may change afterwards.
   public void add(UnsafeRow row) {
     int size = row.getSizeInBytes();
-    if (staged == BLOCK_ROWS || used + size > BLOCK_BYTES) {
+    if (staged == BLOCK_ROWS || blockSize + size > BLOCK_BYTES) {
       flush();
     }
     if (size > BLOCK_BYTES) {
@@ -53,9 +53,9 @@ public final class LanceRowColumns {
       fill(row.getBaseObject(), 1);
       return;
     }
-    starts[staged] = Platform.BYTE_ARRAY_OFFSET + used;
+    starts[staged] = Platform.BYTE_ARRAY_OFFSET + blockSize;
     Platform.copyMemory(row.getBaseObject(), row.getBaseOffset(), block, starts[staged], size);
-    used += size;
+    blockSize += size;
     staged++;
   }
 
@@ -102,7 +102,7 @@ public final class LanceRowColumns {
   private void flush() {
     fill(block, staged);
     staged = 0;
-    used = 0;
+    blockSize = 0;
   }
 
   private void fill(Object base, int rows) {

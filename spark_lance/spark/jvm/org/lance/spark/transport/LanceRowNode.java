@@ -1,7 +1,3 @@
-// A column of Arrow that is being filled, and what it is filled into: bytes that grow, and bits.
-//
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.util.List;
@@ -10,6 +6,11 @@ import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.ipc.message.ArrowFieldNode;
 import org.apache.spark.unsafe.Platform;
 
+/**
+ * A column of Arrow that is being filled, with its buffers. LanceRowNodes has a subclass for each form of values.
+ *
+ * <p>Each task has its own. LanceTransport sends these classes to executors.
+ */
 public abstract class LanceRowNode {
   public static final int WORD = 8;
   private static final boolean[] ALL_SET = {true, true, true, true, true, true, true, true};
@@ -17,10 +18,10 @@ public abstract class LanceRowNode {
   final Cells cells = new Cells();
   final Flags validity;
   // What Arrow has behind the validity, and the columns below this one.
-  final Growing[] buffers;
+  final GrowingBuffer[] buffers;
   final LanceRowNode[] parts;
 
-  LanceRowNode(BufferAllocator memory, Growing[] buffers, LanceRowNode[] parts) {
+  LanceRowNode(BufferAllocator memory, GrowingBuffer[] buffers, LanceRowNode[] parts) {
     this.validity = new Flags(memory);
     this.buffers = buffers;
     this.parts = parts;
@@ -37,9 +38,9 @@ public abstract class LanceRowNode {
 
   void describe(List<ArrowFieldNode> nodes, List<ArrowBuf> all) {
     nodes.add(new ArrowFieldNode(validity.count, validity.count - validity.set));
-    all.add(validity.bytes.written());
-    for (LanceRowNode.Growing buffer : buffers) {
-      all.add(buffer.written());
+    all.add(validity.bytes.content());
+    for (LanceRowNode.GrowingBuffer buffer : buffers) {
+      all.add(buffer.content());
     }
     for (LanceRowNode part : parts) {
       part.describe(nodes, all);
@@ -48,9 +49,9 @@ public abstract class LanceRowNode {
 
   // Bytes of what is there.
   long bytes() {
-    long all = validity.bytes.used;
-    for (LanceRowNode.Growing buffer : buffers) {
-      all += buffer.used;
+    long all = validity.bytes.size;
+    for (LanceRowNode.GrowingBuffer buffer : buffers) {
+      all += buffer.size;
     }
     for (LanceRowNode part : parts) {
       all += part.bytes();
@@ -61,9 +62,9 @@ public abstract class LanceRowNode {
   void clear() {
     validity.count = 0;
     validity.set = 0;
-    validity.bytes.used = 0L;
-    for (LanceRowNode.Growing buffer : buffers) {
-      buffer.used = 0L;
+    validity.bytes.size = 0L;
+    for (LanceRowNode.GrowingBuffer buffer : buffers) {
+      buffer.size = 0L;
     }
     for (LanceRowNode part : parts) {
       part.clear();
@@ -72,7 +73,7 @@ public abstract class LanceRowNode {
 
   void close() {
     validity.bytes.close();
-    for (LanceRowNode.Growing buffer : buffers) {
+    for (LanceRowNode.GrowingBuffer buffer : buffers) {
       buffer.close();
     }
     for (LanceRowNode part : parts) {
@@ -98,32 +99,32 @@ public abstract class LanceRowNode {
   }
 
   /** Bytes that grow. */
-  static final class Growing {
+  static final class GrowingBuffer {
     private final BufferAllocator memory;
     private ArrowBuf bytes = null;
-    long used = 0L;
+    long size = 0L;
 
-    Growing(BufferAllocator memory) {
+    GrowingBuffer(BufferAllocator memory) {
       this.memory = memory;
     }
 
     // The address behind what is there, where `more` bytes, and a word beyond them, can be written.
     long room(long more) {
-      long least = used + more + WORD;
+      long least = size + more + WORD;
       if (bytes == null || bytes.capacity() < least) {
-        ArrowBuf grown = memory.buffer(Math.max(least, bytes == null ? 1024L : 2L * bytes.capacity()));
+        ArrowBuf larger = memory.buffer(Math.max(least, bytes == null ? 1024L : 2L * bytes.capacity()));
         if (bytes != null) {
-          Platform.copyMemory(null, bytes.memoryAddress(), null, grown.memoryAddress(), used);
+          Platform.copyMemory(null, bytes.memoryAddress(), null, larger.memoryAddress(), size);
         }
         close();
-        bytes = grown;
+        bytes = larger;
       }
-      return bytes.memoryAddress() + used;
+      return bytes.memoryAddress() + size;
     }
 
-    ArrowBuf written() {
+    ArrowBuf content() {
       room(0L);
-      bytes.writerIndex(used);
+      bytes.writerIndex(size);
       return bytes;
     }
 
@@ -137,12 +138,12 @@ public abstract class LanceRowNode {
 
   /** A bit for each value, least significant first. */
   static final class Flags {
-    final Growing bytes;
+    final GrowingBuffer bytes;
     int count = 0;
     int set = 0;
 
     Flags(BufferAllocator memory) {
-      this.bytes = new Growing(memory);
+      this.bytes = new GrowingBuffer(memory);
     }
 
     void add(boolean[] flags, int more) {
@@ -165,7 +166,7 @@ public abstract class LanceRowNode {
         Platform.putByte(null, at, (byte) begun);
       }
       count += more;
-      bytes.used = (count + 7) / 8;
+      bytes.size = (count + 7) / 8;
     }
 
     void addSet(int more) {
@@ -175,7 +176,7 @@ public abstract class LanceRowNode {
       // Whole bytes from here on.
       int wholeBytes = more - head >> 3;
       Platform.setMemory(bytes.room(wholeBytes), (byte) -1, wholeBytes);
-      bytes.used += wholeBytes;
+      bytes.size += wholeBytes;
       count += 8 * wholeBytes;
       set += 8 * wholeBytes;
       add(flags, more - head - 8 * wholeBytes);

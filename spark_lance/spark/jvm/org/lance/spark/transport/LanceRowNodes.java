@@ -1,14 +1,3 @@
-// Columns of Arrow that are filled from rows in Spark's own layout (LanceRowColumns), one class for each form of values.
-//
-//   row      a bit for each field, set if it is null, in whole words; then a word for each field
-//   array    the number of items; a bit for each item, set if it is null, in whole words; the items, as wide as
-//            their type, words if that has no width
-//   word     numbers, dates and so on stand in it from its first byte on; of text, structs, arrays and maps it has
-//            the place, counted from where the row or array starts, in its upper half, and the size in its lower one
-//   map      the bytes that the keys take, an array of keys, an array of values
-//
-// Executors get these classes (LanceTransport). Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.util.Arrays;
@@ -25,6 +14,21 @@ import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 
+/**
+ * Columns of Arrow that are filled from rows in Spark's own layout (LanceRowColumns), one class for each form of
+ * values.
+ *
+ * <pre>
+ *   row      a bit for each field, set if it is null, in whole words; then a word for each field
+ *   array    the number of items; a bit for each item, set if it is null, in whole words; the items, as wide as
+ *            their type, words if that has no width
+ *   word     a number, date and so on starts at its first byte; text, structs, arrays and maps have the offset from the
+ *            start of the row or array in its upper half, and the size in its lower half
+ *   map      the number of bytes of the keys, an array of keys, an array of values
+ * </pre>
+ *
+ * <p>LanceTransport sends these classes to executors.
+ */
 public final class LanceRowNodes {
   private static final int DECIMAL = 16;
   // Decimals of as many digits stand in a word.
@@ -55,10 +59,10 @@ public final class LanceRowNodes {
 
   private LanceRowNodes() {}
 
-  private static LanceRowNode.Growing[] growing(BufferAllocator memory, int count) {
-    LanceRowNode.Growing[] all = new LanceRowNode.Growing[count];
+  private static LanceRowNode.GrowingBuffer[] growingBuffers(BufferAllocator memory, int count) {
+    LanceRowNode.GrowingBuffer[] all = new LanceRowNode.GrowingBuffer[count];
     for (int i = 0; i < count; i++) {
-      all[i] = new LanceRowNode.Growing(memory);
+      all[i] = new LanceRowNode.GrowingBuffer(memory);
     }
     return all;
   }
@@ -108,7 +112,7 @@ public final class LanceRowNodes {
   /** Nulls: Arrow has no bytes for them. */
   static final class Nothing extends LanceRowNode {
     Nothing(BufferAllocator memory) {
-      super(memory, growing(memory, 0), new LanceRowNode[0]);
+      super(memory, growingBuffers(memory, 0), new LanceRowNode[0]);
     }
 
     void take(Object base, int count) {}
@@ -118,6 +122,7 @@ public final class LanceRowNodes {
     }
   }
 
+  /** Booleans. */
   static final class Bits extends LanceRowNode {
     final LanceRowNode.Flags flags;
 
@@ -126,7 +131,7 @@ public final class LanceRowNodes {
     }
 
     private Bits(BufferAllocator memory, LanceRowNode.Flags values) {
-      super(memory, new LanceRowNode.Growing[] {values.bytes}, new LanceRowNode[0]);
+      super(memory, new LanceRowNode.GrowingBuffer[] {values.bytes}, new LanceRowNode[0]);
       this.flags = values;
     }
 
@@ -149,7 +154,7 @@ public final class LanceRowNodes {
     final int width;
 
     Fixed(BufferAllocator memory, int width) {
-      super(memory, growing(memory, 1), new LanceRowNode[0]);
+      super(memory, growingBuffers(memory, 1), new LanceRowNode[0]);
       this.width = width;
     }
 
@@ -173,7 +178,7 @@ public final class LanceRowNodes {
           Platform.putByte(null, to + i, Platform.getByte(base, at[i]));
         }
       }
-      buffers[0].used += (long) width * count;
+      buffers[0].size += (long) width * count;
     }
 
     // Takes values that stand side by side, none of them null.
@@ -181,7 +186,7 @@ public final class LanceRowNodes {
       validity.addSet(count);
       long size = (long) width * count;
       Platform.copyMemory(base, at, null, buffers[0].room(size), size);
-      buffers[0].used += size;
+      buffers[0].size += size;
     }
   }
 
@@ -190,7 +195,7 @@ public final class LanceRowNodes {
     private final boolean words;
 
     Decimals(BufferAllocator memory, boolean words) {
-      super(memory, growing(memory, 1), new LanceRowNode[0]);
+      super(memory, growingBuffers(memory, 1), new LanceRowNode[0]);
       this.words = words;
     }
 
@@ -216,7 +221,7 @@ public final class LanceRowNodes {
         Platform.putLong(null, to + (long) DECIMAL * i, low);
         Platform.putLong(null, to + (long) DECIMAL * i + LanceRowNode.WORD, high);
       }
-      buffers[0].used += (long) DECIMAL * count;
+      buffers[0].size += (long) DECIMAL * count;
     }
   }
 
@@ -224,22 +229,22 @@ public final class LanceRowNodes {
   abstract static class Offsets extends LanceRowNode {
     private long end = 0L;
 
-    Offsets(BufferAllocator memory, LanceRowNode.Growing[] buffers, LanceRowNode[] parts) {
+    Offsets(BufferAllocator memory, LanceRowNode.GrowingBuffer[] buffers, LanceRowNode[] parts) {
       super(memory, buffers, parts);
     }
 
     // Where the offsets behind the next values go.
     long next(int count) {
-      if (buffers[0].used == 0L) {
+      if (buffers[0].size == 0L) {
         Platform.putInt(null, buffers[0].room(4L), 0);
-        buffers[0].used = 4L;
+        buffers[0].size = 4L;
       }
       long to = buffers[0].room(4L * count);
-      buffers[0].used += 4L * count;
+      buffers[0].size += 4L * count;
       return to;
     }
 
-    int grown(int more) {
+    int extend(int more) {
       end += more;
       if (end > Integer.MAX_VALUE) {
         throw new IllegalStateException("a batch of rows has more than 2 GiB in one column");
@@ -261,7 +266,7 @@ public final class LanceRowNodes {
   /** Text and bytes. */
   static final class Bytes extends Offsets {
     Bytes(BufferAllocator memory) {
-      super(memory, growing(memory, 2), new LanceRowNode[0]);
+      super(memory, growingBuffers(memory, 2), new LanceRowNode[0]);
     }
 
     void take(Object base, int count) {
@@ -289,15 +294,16 @@ public final class LanceRowNodes {
           }
           to += size;
         }
-        Platform.putInt(null, ends + 4L * i, grown(size));
+        Platform.putInt(null, ends + 4L * i, extend(size));
       }
-      buffers[1].used += total;
+      buffers[1].size += total;
     }
   }
 
+  /** Structs. */
   static final class Struct extends LanceRowNode {
     Struct(BufferAllocator memory, LanceRowNode[] parts) {
-      super(memory, growing(memory, 0), parts);
+      super(memory, growingBuffers(memory, 0), parts);
     }
 
     void take(Object base, int count) {
@@ -324,7 +330,7 @@ public final class LanceRowNodes {
   /** Arrays. */
   static class Items extends Offsets {
     Items(BufferAllocator memory, LanceRowNode column) {
-      super(memory, growing(memory, 1), new LanceRowNode[] {column});
+      super(memory, growingBuffers(memory, 1), new LanceRowNode[] {column});
     }
 
     void take(Object base, int count) {
@@ -334,7 +340,7 @@ public final class LanceRowNodes {
         if (cells.valid[i]) {
           size = takeAll(base, cells.origin[i] + (Platform.getLong(base, cells.at[i]) >>> 32));
         }
-        Platform.putInt(null, ends + 4L * i, grown(size));
+        Platform.putInt(null, ends + 4L * i, extend(size));
       }
     }
 

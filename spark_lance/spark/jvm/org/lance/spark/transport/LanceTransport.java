@@ -1,8 +1,3 @@
-// How the rows of tasks come from Python workers and go to them: as rows, which is Spark's way, or as batches of columns
-// (LanceColumns, LanceRowBatches).
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.transport;
 
 import java.io.File;
@@ -36,6 +31,10 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.slf4j.LoggerFactory;
 
+/**
+ * How the rows of tasks come from Python workers and go to them: as rows, which is Spark's way, or as batches of
+ * columns (LanceColumns, LanceRowBatches).
+ */
 public final class LanceTransport {
   private static final String SETTING = "spark.lance.transport";
   // Bytes of shared memory through which a worker hands batches to its task; 0: through the socket.

@@ -1,10 +1,3 @@
-// Writes by name that leave columns out, on Spark 4.0.
-//
-// Later releases fill such columns with their defaults, or with null. Spark 4.0 can do it, too (TableOutputResolver),
-// but does not for the tables of a catalog. A rule of the analyzer asks for it before Spark refuses the write.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.write;
 
 import java.util.ArrayList;
@@ -21,6 +14,13 @@ import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
+/**
+ * Writes by name that leave columns out, on Spark 4.0.
+ *
+ * <p>Later releases fill such columns with their defaults, or with null. Spark 4.0 has the code (TableOutputResolver),
+ * but does not use it for tables of catalogs. LanceStatements calls this class in the analyzer, before Spark refuses
+ * the write.
+ */
 public final class LanceMissingColumns {
   private static final Seq<String> NONE = CollectionConverters.asScala(new ArrayList<String>()).toList();
 

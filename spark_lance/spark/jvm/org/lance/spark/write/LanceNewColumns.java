@@ -1,14 +1,3 @@
-// Writes by name with the options mergeSchema and overwriteSchema, and sources of MERGE WITH SCHEMA EVOLUTION.
-//
-// Spark compares the columns of a query with those of the table before the table hears of the write. A rule that runs
-// before puts a table in place of it that has the columns which it will have after the write; Spark then casts the rows
-// to them as always, and the write adds them.
-//
-// Spark 4.1 and 4.2 demand every difference of types between a source and a table as a change of the table. There the
-// rule casts the columns of the source that the table must not follow, so that Spark finds no difference.
-//
-// Compiled in the driver by Janino; hence no generics, no lambdas.
-
 package org.lance.spark.write;
 
 import java.util.HashMap;
@@ -30,11 +19,18 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
 
+/**
+ * Writes by name with the options mergeSchema and overwriteSchema.
+ *
+ * <p>Spark compares the columns of a query with those of the table before the table hears of the write.
+ * LanceStatements calls this class before that. It replaces the table by one that already has the new columns. Spark
+ * then casts the rows to them as always, and the write adds them.
+ */
 public final class LanceNewColumns {
   private LanceNewColumns() {}
 
   // A write to a table that has the new columns; the same write where it is none to a Lance table by name.
-  public static LogicalPlan widened(LogicalPlan write) {
+  public static LogicalPlan addColumns(LogicalPlan write) {
     V2WriteCommand command = (V2WriteCommand) write;
     DataSourceV2Relation relation = relation((LogicalPlan) command.table());
     if (relation == null || relation.table() instanceof StagedTable) {
@@ -52,7 +48,7 @@ public final class LanceNewColumns {
     question.put(Protocol.REPLACES, replaces);
     LanceTable table = LanceTable.load(question);
     if (table.schema().equals(relation.schema()) || table.schema().equals(((LanceTable) relation.table()).schema())) {
-      return write; // as it is, or widened before
+      return write; // no new columns, or the table has them already
     }
     Object[] parts = new Object[relation.productArity()];
     for (int i = 0; i < parts.length; i++) {
@@ -92,16 +88,16 @@ public final class LanceNewColumns {
 
   // The relation of a Lance table that a plan is, or names; null if it is none.
   static DataSourceV2Relation relation(LogicalPlan table) {
-    LogicalPlan resolved = table;
-    if (resolved instanceof UnresolvedRelation) {
-      UnresolvedRelation relation = (UnresolvedRelation) resolved;
-      resolved = SparkSession.active().sessionState().analyzer().execute(
+    LogicalPlan plan = table;
+    if (plan instanceof UnresolvedRelation) {
+      UnresolvedRelation relation = (UnresolvedRelation) plan;
+      plan = SparkSession.active().sessionState().analyzer().execute(
           relation.copy(relation.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap<>()), false));
     }
-    while (resolved instanceof SubqueryAlias) {
-      resolved = ((SubqueryAlias) resolved).child();
+    while (plan instanceof SubqueryAlias) {
+      plan = ((SubqueryAlias) plan).child();
     }
-    boolean isLance = resolved instanceof DataSourceV2Relation && ((DataSourceV2Relation) resolved).table() instanceof LanceTable;
-    return isLance ? (DataSourceV2Relation) resolved : null;
+    boolean isLance = plan instanceof DataSourceV2Relation && ((DataSourceV2Relation) plan).table() instanceof LanceTable;
+    return isLance ? (DataSourceV2Relation) plan : null;
   }
 }

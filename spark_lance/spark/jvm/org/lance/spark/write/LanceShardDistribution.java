@@ -1,10 +1,3 @@
-// Micro-batches of upserts: the rows of a shard are sent to one task, which writes them to the shard's log.
-//
-// Python chooses the value of a row for which Spark sends it (spark/streaming/upsert.py); here that becomes a
-// repartition under Spark's own node for the write. Without it any task may have any row, and the driver writes the logs.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.write;
 
 import java.util.List;
@@ -32,13 +25,20 @@ import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
+/**
+ * Micro-batches of upserts: all rows of a shard go to one task, which writes them to the shard's log.
+ *
+ * <p>Python chooses the value that decides the task of a row (spark/streaming/upsert.py). LanceStatements calls this class,
+ * which puts a repartition by that value under Spark's own node for the write. Without it any task may get any row, and
+ * the driver writes the logs.
+ */
 @SuppressWarnings("deprecation") // Spark plans micro-batches with WriteToDataSourceV2.
 public final class LanceShardDistribution {
 
   private LanceShardDistribution() {}
 
   // A micro-batch of upserts whose rows are sent to the tasks that write their shards; null if there is no such way.
-  public static SparkPlan planned(LogicalPlan write) {
+  public static SparkPlan planPhysical(LogicalPlan write) {
     WriteToDataSourceV2 plan = (WriteToDataSourceV2) write;
     MicroBatchWrite batch = (MicroBatchWrite) plan.batchWrite();
     LanceWrite.Stream stream = (LanceWrite.Stream) batch.writeSupport();
@@ -47,14 +47,14 @@ public final class LanceShardDistribution {
       return null;
     }
     try {
-      return planned(plan, batch, route);
+      return planRepartitioned(plan, batch, route);
     } catch (RuntimeException problem) {
       stream.forget();
       throw problem;
     }
   }
 
-  private static SparkPlan planned(WriteToDataSourceV2 plan, MicroBatchWrite batch, Map<String, Object> route) {
+  private static SparkPlan planRepartitioned(WriteToDataSourceV2 plan, MicroBatchWrite batch, Map<String, Object> route) {
     LogicalPlan repartitioned = new RepartitionByExpression(
         Seqs.of(partitionValue(route, plan.query())),
         plan.query(),

@@ -1,11 +1,3 @@
-// Writes that the driver's own Python plans and commits.
-//
-// Spark asks Python worker processes to plan a write and to commit it. Here the driver's Python does both, and tasks
-// are those of Spark's own writer of Python data sources, which gets rows in batches (LanceRowBatches) where that is of
-// use. Where few rows are written the driver does it itself: see LanceWriteRows.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.write;
 
 import java.util.ArrayList;
@@ -48,6 +40,13 @@ import org.lance.spark.shim.Callers;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 
+/**
+ * Writes that the driver's Python plans and commits. LanceTable and LancePaths make a builder for each write.
+ *
+ * <p>Spark runs Python worker processes to plan a write and to commit it. Here the driver's Python does both. Tasks
+ * run Spark's own writer of Python data sources, which may get rows in batches (LanceRowBatches). The driver writes
+ * few rows by itself: see LanceWriteRows.
+ */
 public final class LanceWrite {
   private LanceWrite() {}
 
@@ -112,17 +111,17 @@ public final class LanceWrite {
       Write write = sparkBuilder.build();
       // A shuffle of every micro-batch would cost more than it saves: compaction sorts what streams append.
       if (transforms.length > 0 && !Callers.isStreaming()) {
-        return new Clustered(displayName, source, info, truncates, declaration, clustering(transforms), write);
+        return new ClusteredWrite(displayName, source, info, truncates, declaration, clustering(transforms), write);
       }
-      return new Planned(displayName, source, info, truncates, declaration, write);
+      return new PythonWrite(displayName, source, info, truncates, declaration, write);
     }
   }
 
   /** A write to a partitioned table: Spark brings the rows of a partition together, and in order. */
-  public static final class Clustered extends Planned implements RequiresDistributionAndOrdering {
+  public static final class ClusteredWrite extends PythonWrite implements RequiresDistributionAndOrdering {
     private final Transform[] transforms;
 
-    Clustered(
+    ClusteredWrite(
         String displayName,
         PythonDataSourceV2 source,
         LogicalWriteInfo info,
@@ -153,7 +152,7 @@ public final class LanceWrite {
   }
 
   /** A write to a table. */
-  public static class Planned implements Write {
+  public static class PythonWrite implements Write {
     private final String displayName;
     private final PythonDataSourceV2 source;
     private final LogicalWriteInfo info;
@@ -163,7 +162,7 @@ public final class LanceWrite {
     // Lets what hands over the rows hand over batches of columns instead; null if it has none.
     private Runnable batches = null;
 
-    Planned(
+    PythonWrite(
         String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, String declaration, Write sparkWrite) {
       this.displayName = displayName;
       this.source = source;
@@ -252,12 +251,12 @@ public final class LanceWrite {
 
   /** A write by tasks. */
   public static final class Batch implements BatchWrite {
-    private final Planned write;
+    private final PythonWrite write;
     private final BatchWrite sparkWrite;
     // Null as long as, or if, Spark's own write does it.
     private Map<String, Object> plan = null;
 
-    Batch(Planned write, BatchWrite sparkWrite) {
+    Batch(PythonWrite write, BatchWrite sparkWrite) {
       this.write = write;
       this.sparkWrite = sparkWrite;
     }
@@ -287,7 +286,7 @@ public final class LanceWrite {
       if (plan == null) {
         sparkWrite.commit(messages);
       } else {
-        Planned.finish(plan, messages, null, false);
+        PythonWrite.finish(plan, messages, null, false);
       }
     }
 
@@ -295,18 +294,18 @@ public final class LanceWrite {
       if (plan == null) {
         sparkWrite.abort(messages);
       } else {
-        Planned.finish(plan, messages, null, true);
+        PythonWrite.finish(plan, messages, null, true);
       }
     }
   }
 
   /** The micro-batches of a stream. */
   public static final class Stream implements StreamingWrite {
-    private final Planned write;
+    private final PythonWrite write;
     private final StreamingWrite sparkWrite;
     private Map<String, Object> plan = null;
 
-    Stream(Planned write, StreamingWrite sparkWrite) {
+    Stream(PythonWrite write, StreamingWrite sparkWrite) {
       this.write = write;
       this.sparkWrite = sparkWrite;
     }
@@ -344,7 +343,7 @@ public final class LanceWrite {
       if (plan == null) {
         sparkWrite.commit(epoch, messages);
       } else {
-        Planned.finish(plan, messages, Long.valueOf(epoch), false);
+        PythonWrite.finish(plan, messages, Long.valueOf(epoch), false);
       }
     }
 
@@ -352,7 +351,7 @@ public final class LanceWrite {
       if (plan == null) {
         sparkWrite.abort(epoch, messages);
       } else {
-        Planned.finish(plan, messages, Long.valueOf(epoch), true);
+        PythonWrite.finish(plan, messages, Long.valueOf(epoch), true);
       }
     }
   }

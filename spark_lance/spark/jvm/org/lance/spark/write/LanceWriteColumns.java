@@ -1,10 +1,3 @@
-// Writes of what a scan reads as columns: they are copied as columns, and not turned into rows and back.
-//
-// Spark puts a node between such a scan and a write that makes rows of batches. Where nothing but that, and a choice of
-// columns, is between them, the node here asks the scan itself.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.write;
 
 import org.apache.spark.rdd.RDD;
@@ -36,13 +29,20 @@ import org.lance.spark.transport.LanceTransport;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
+/**
+ * Writes of a columnar scan: they copy columns, and make no rows.
+ *
+ * <p>Spark puts a node that makes rows of batches between such a scan and a write. If there is nothing but this node
+ * and a choice of columns between them, the node of this class reads the scan directly. LanceStatements calls it when
+ * Spark plans the write.
+ */
 public final class LanceWriteColumns {
 
   private LanceWriteColumns() {}
 
   // Spark's own plan of a write of what a scan reads, with the node below it; null for other writes. (Where there are
   // shuffles Spark looks for what the user said of them right below the write.)
-  public static SparkPlan planned(LogicalPlan plan) {
+  public static SparkPlan planPhysical(LogicalPlan plan) {
     boolean appends = plan instanceof AppendData;
     LogicalPlan query = appends ? ((AppendData) plan).query() : ((OverwriteByExpression) plan).query();
     while (query instanceof Project) {
@@ -56,7 +56,7 @@ public final class LanceWriteColumns {
       return null;
     }
     V2ExistingTableWriteExec write = (V2ExistingTableWriteExec) plans.apply(0);
-    if (!(write.write() instanceof LanceWrite.Planned)) {
+    if (!(write.write() instanceof LanceWrite.PythonWrite)) {
       return null;
     }
     return (SparkPlan) ((SparkPlan) plans.apply(0)).withNewChildren(Seqs.of(new Node(write.write(), write.query())));
@@ -84,12 +84,12 @@ public final class LanceWriteColumns {
       SparkPlan scan = below instanceof ColumnarToRowExec ? ((ColumnarToRowExec) below).child() : null;
       scan = scan instanceof InputAdapter ? ((InputAdapter) scan).child() : scan;
       int[] ordinals = scan == null || !scan.supportsColumnar() ? null : ordinals(columns, scan.output());
-      LanceWrite.Planned planned = (LanceWrite.Planned) write;
-      if (ordinals == null || ordinals.length == 0 || !LanceTransport.writesBatches(planned.info().schema())) {
+      LanceWrite.PythonWrite pythonWrite = (LanceWrite.PythonWrite) write;
+      if (ordinals == null || ordinals.length == 0 || !LanceTransport.writesBatches(pythonWrite.info().schema())) {
         return child.execute();
       }
-      LanceColumnCopies.Taking function = new LanceColumnCopies.Taking(ordinals);
-      planned.takesBatches(function);
+      LanceColumnCopies.BatchFunction function = new LanceColumnCopies.BatchFunction(ordinals);
+      pythonWrite.takesBatches(function);
       return scan.executeColumnar().toJavaRDD().mapPartitions(function).rdd();
     }
 

@@ -1,10 +1,3 @@
-// Writes of few rows, which the driver does itself.
-//
-// Where the rows are few and what they are made of is small, Spark collects them in one job, or in none if the driver
-// has them already, and Python writes and commits them: no task runs Python.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.write;
 
 import java.util.Map;
@@ -71,6 +64,13 @@ import org.lance.spark.rowlevel.LanceLocalRows;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
+/**
+ * Writes of few rows by the driver itself.
+ *
+ * <p>If the rows are few and their inputs small, Spark collects them in one job, or in none if the driver already has
+ * them. Python then writes and commits them, and no task runs Python. LanceStatements calls it when Spark plans the
+ * write.
+ */
 public final class LanceWriteRows {
   // How many times larger the rows of a file or of a cache may be than it is.
   private static final int COMPRESSED = 16;
@@ -80,7 +80,7 @@ public final class LanceWriteRows {
   private LanceWriteRows() {}
 
   // The plan of a write that the driver does itself; null if tasks are to do it, or it is not ours.
-  public static SparkPlan planned(LogicalPlan plan) {
+  public static SparkPlan planPhysical(LogicalPlan plan) {
     scala.Option<Write> write = null;
     LogicalPlan query = null;
     if (plan instanceof AppendData) {
@@ -93,11 +93,11 @@ public final class LanceWriteRows {
       write = ((OverwritePartitionsDynamic) plan).write();
       query = ((OverwritePartitionsDynamic) plan).query();
     }
-    if (write == null || write.isEmpty() || !(write.get() instanceof LanceWrite.Planned)) {
+    if (write == null || write.isEmpty() || !(write.get() instanceof LanceWrite.PythonWrite)) {
       return null;
     }
     // Few rows are in one file, whose name has the range of their partitions: nothing needs a shuffle.
-    LogicalPlan rows = write.get() instanceof LanceWrite.Clustered ? unclustered(query) : query;
+    LogicalPlan rows = write.get() instanceof LanceWrite.ClusteredWrite ? unclustered(query) : query;
     if (!isSmall(rows)) {
       return null;
     }
@@ -231,7 +231,7 @@ public final class LanceWriteRows {
     }
 
     public Seq<InternalRow> run() {
-      LanceWrite.Planned write = (LanceWrite.Planned) ((V2ExistingTableWriteExec) sparkWrite).write();
+      LanceWrite.PythonWrite write = (LanceWrite.PythonWrite) ((V2ExistingTableWriteExec) sparkWrite).write();
       String stream = stream(write.info().schema());
       Map<String, Object> answer = null;
       if (stream != null) {
