@@ -60,8 +60,28 @@ public final class LanceSessionRule {
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class SessionRule extends Rule {
     private static final String APPROXIMATE = "spark.lance.approximateSearch";
+    private static final String LOOP = "org.apache.spark.sql.catalyst.plans.logical.UnionLoop";
+    // Whether the plan that this thread optimizes has a recursive query.
+    private static final ThreadLocal<Boolean> IS_RECURSIVE = new ThreadLocal<>();
+
+    /**
+     * Whether the plan that this thread optimizes has a recursive query. Its turns analyze the optimized plan again, which
+     * Spark cannot do with keys of joins in it.
+     */
+    public static boolean isRecursive() {
+      return Boolean.TRUE.equals(IS_RECURSIVE.get());
+    }
+
+    private static boolean hasLoop(TreeNode<?> plan) {
+      boolean isLoop = plan.getClass().getName().equals(LOOP);
+      for (int i = 0; i < plan.children().size() && !isLoop; i++) {
+        isLoop = hasLoop((TreeNode<?>) plan.children().apply(i));
+      }
+      return isLoop;
+    }
 
     public TreeNode apply(TreeNode plan) {
+      IS_RECURSIVE.set(hasLoop(plan));
       refuseTable(plan);
       if (plan instanceof LogicalPlan) {
         ViewRefresh.refresh((LogicalPlan) plan);

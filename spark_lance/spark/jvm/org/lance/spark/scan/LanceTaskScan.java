@@ -33,6 +33,7 @@ import org.apache.spark.sql.types.StructType;
 import org.lance.spark.catalog.LancePartitions;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
+import org.lance.spark.load.LanceSessionRule;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
@@ -47,8 +48,13 @@ public final class LanceTaskScan
   private final Map<String, Object> initialPlan;
   private final StructType schema;
   private final PythonDataSourceV2 source = Bridge.source();
-  // What joins have found, and the plan with it.
-  private List<Object> runtimeFilters = new ArrayList<>();
+  private final boolean isRecursive = LanceSessionRule.SessionRule.isRecursive();
+  // Several executions may share a scan, each with keys of its own, or none. Spark hands over the keys, and then asks for a
+  // batch and its partitions. It also asks for batches that it only compares, so toBatch() alone changes nothing.
+  //
+  // The plan with the keys that were handed over last, until its batch is asked for; null without keys.
+  private Map<String, Object> filteredPlan = null;
+  // The plan whose partitions were asked for last; the reader goes with it.
   private Map<String, Object> plan;
   // How rows come from the workers, once somebody has asked: see LanceTransport.
   private String transport = null;
@@ -101,8 +107,29 @@ public final class LanceTaskScan
     return LanceMetric.of(Json.list(plan.get(Protocol.AMOUNTS)));
   }
 
-  public Batch toBatch() {
-    return this;
+  public synchronized Batch toBatch() {
+    Map<String, Object> ofKeys = filteredPlan;
+    filteredPlan = null;
+    return ofKeys == null ? this : new FilteredBatch(this, ofKeys);
+  }
+
+  /** The partitions of one execution, with the keys of its joins. */
+  private static final class FilteredBatch implements Batch {
+    private final LanceTaskScan scan;
+    private final Map<String, Object> plan;
+
+    FilteredBatch(LanceTaskScan scan, Map<String, Object> plan) {
+      this.scan = scan;
+      this.plan = plan;
+    }
+
+    public InputPartition[] planInputPartitions() {
+      return scan.partitionsOf(plan);
+    }
+
+    public PartitionReaderFactory createReaderFactory() {
+      return scan.createReaderFactory();
+    }
   }
 
   public synchronized MicroBatchStream toMicroBatchStream(String checkpoint) {
@@ -119,15 +146,17 @@ public final class LanceTaskScan
   public NamedReference[] filterAttributes() {
     List<NamedReference> names = new ArrayList<>();
     // What a limit leaves must not depend on a join.
-    boolean isFilterable = question.get(Protocol.LIMIT) == null && !isOrdered();
+    boolean isFilterable = question.get(Protocol.LIMIT) == null && !isOrdered() && !isRecursive;
     for (int i = 0; isFilterable && i < schema.length(); i++) {
       names.add(FieldReference.column(schema.fields()[i].name()));
     }
     return (NamedReference[]) names.toArray(new NamedReference[0]);
   }
 
-  // Keys of a join. Keys that cannot be compared here are left to the join, and so are too many keys.
+  // The keys of all joins of one execution. Keys that cannot be compared here are left to the join, and so are too many
+  // keys.
   public synchronized void filter(Predicate[] predicates) {
+    filteredPlan = null;
     List<Predicate> few = new ArrayList<>();
     for (Predicate predicate : predicates) {
       if (predicate.children().length <= MOST_KEYS) {
@@ -135,13 +164,12 @@ public final class LanceTaskScan
       }
     }
     List<Object> keys = LancePushdown.toJson((Predicate[]) few.toArray(new Predicate[0]));
-    if (question.get(Protocol.LIMIT) != null || isOrdered() || runtimeFilters.containsAll(keys)) {
+    if (question.get(Protocol.LIMIT) != null || isOrdered() || keys.isEmpty()) {
       return;
     }
     Map<String, Object> request = new LinkedHashMap<>(question);
-    runtimeFilters.addAll(keys);
-    request.put(Protocol.RUNTIME, runtimeFilters);
-    plan = Json.object(Bridge.ask(request, null));
+    request.put(Protocol.RUNTIME, keys);
+    filteredPlan = Json.object(Bridge.ask(request, null));
   }
 
   public Predicate[] pushedPredicates() {
@@ -152,7 +180,12 @@ public final class LanceTaskScan
     return false;
   }
 
-  public synchronized InputPartition[] planInputPartitions() {
+  public InputPartition[] planInputPartitions() {
+    return partitionsOf(initialPlan);
+  }
+
+  private synchronized InputPartition[] partitionsOf(Map<String, Object> plan) {
+    this.plan = plan;
     List<Object> pickled = Json.list(plan.get(Protocol.PARTITIONS));
     InputPartition[] partitions = new InputPartition[pickled.size()];
     LancePartitions fields = partitionFields();
@@ -211,7 +244,7 @@ public final class LanceTaskScan
 
   // Both sides of a self-join may be read once.
   public boolean equals(Object other) {
-    return other instanceof LanceTaskScan && question.equals(((LanceTaskScan) other).question) && runtimeFilters.equals(((LanceTaskScan) other).runtimeFilters);
+    return other instanceof LanceTaskScan && question.equals(((LanceTaskScan) other).question);
   }
 
   public int hashCode() {
