@@ -62,7 +62,9 @@ ENCODINGS: Mapping[str, Codec] = {
         block=fixed_size_list.decode_block,
         zipped=fixed_size_list.decode_zipped,
     ),
-    "packed_struct": Codec(mini_block=packed_struct.decode_mini_block),
+    "packed_struct": Codec(
+        mini_block=packed_struct.decode_mini_block, zipped=packed_struct.decode_zipped_rows
+    ),
     "variable_packed_struct": Codec(zipped_variable=packed_struct.decode_zipped),
     "range": Codec(block=sequences.decode_range),
     "delta": Codec(block=sequences.decode_delta),

@@ -3,7 +3,7 @@
     PackedStruct { bits_per_value: [b0, b1, ...], values: Flat(b0 + b1 + ...) }
 
 Row-major rows; field i of a row starts at the sum of the widths before it. Nulls of the struct are in the
-levels. Example {u8: 1, u16: 2}:  01 02 00
+levels. Example {u8: 1, u16: 2}:  01 02 00. In 2.3 full-zip pages have such rows, too.
 
     VariablePackedStruct { fields: [ { value, bits_per_value or bits_per_length } ... ] }
 
@@ -57,10 +57,18 @@ from spark_lance.proto import encodings21_pb2 as pb
 
 def decode_mini_block(packed: pb.PackedStruct, chunks: Chunks, resolver: Resolver) -> PackedStruct:
     """Decode all chunks of a page of PackedStruct."""
+    return _columns(packed, resolver.mini_block(packed.values, chunks))
+
+
+def decode_zipped_rows(packed: pb.PackedStruct, rows: Bytes, resolver: Resolver) -> PackedStruct:
+    """Decode full-zip values of PackedStruct, (rows, bytes)."""
+    return _columns(packed, resolver.zipped(packed.values, rows))
+
+
+def _columns(packed: pb.PackedStruct, rows: Block) -> PackedStruct:
     widths = list(packed.bits_per_value)
     if not widths or any(bits == 0 or bits % 8 for bits in widths):
         raise UnsupportedFormatError(f"packed structs with fields of {widths} bits are not supported")
-    rows = resolver.mini_block(packed.values, chunks)
     if not isinstance(rows, FixedWidth) or rows.bits != sum(widths):
         raise FormatError(f"the rows of a packed struct are not {sum(widths)} bits wide")
     table = rows.data.reshape(rows.count, sum(widths) // 8)

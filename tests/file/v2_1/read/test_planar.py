@@ -288,3 +288,16 @@ def test_compressed_runs(kind: pa.DataType, scheme: str, tmp_path: Path) -> None
         ours = spark_lance.dataset(path)
         assert ours.to_table() == table
         assert ours.take([0, 13, 4999]) == theirs.take([0, 13, 4999])
+
+
+def test_zipped_rows_of_packed_structs(tmp_path: Path) -> None:
+    """Fields of one width each, in full-zip pages, which pylance writes from 2.3 on."""
+    keys = {"lance-encoding:packed": "true", "lance-encoding:structural-encoding": "fullzip"}
+    kind = pa.struct([("a", pa.int8()), ("b", pa.float64()), ("c", pa.uint16())])
+    values = [{"a": i % 100, "b": i / 7, "c": i} for i in range(3000)]
+    table = pa.table([pa.array(values, kind)], schema=pa.schema([pa.field("c", kind, metadata=keys)]))
+    path = str(tmp_path / "t.lance")
+    lance.write_dataset(table, path, data_storage_version="2.3")
+    ours = spark_lance.dataset(path)
+    assert ours.to_table() == table
+    assert ours.take([0, 13, 2999])["c"].to_pylist() == [values[i] for i in (0, 13, 2999)]
