@@ -482,7 +482,7 @@ class LanceScanner:
             elif request.filter is None:
                 parts = scan.slice(offset, limit, target_bytes)
             else:
-                parts = _cut(scan.tables(request.filter, target_bytes), offset, limit)
+                parts = _cut(scan.tables(request.filter, target_bytes, ahead=limit is None), offset, limit)
         if request.order_by:
             parts = self._sorted(parts)
         for part in parts:
@@ -541,9 +541,9 @@ def _without_ids(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
 
 def _cut(parts: Iterable[pa.Table], offset: int, limit: int | None) -> Iterator[pa.Table]:
     """Pass over `offset` rows of a stream of tables, then let `limit` rows through."""
+    if limit == 0:
+        return
     for part in parts:
-        if limit == 0:
-            return
         skipped = min(offset, part.num_rows)
         offset -= skipped
         rows = part.num_rows - skipped
@@ -551,3 +551,6 @@ def _cut(parts: Iterable[pa.Table], offset: int, limit: int | None) -> Iterator[
         if piece.num_rows:
             limit = None if limit is None else limit - piece.num_rows
             yield piece
+        # The next table may take requests.
+        if limit == 0:
+            return

@@ -302,9 +302,11 @@ class FreshScan(Scan):
             visible = BitMap.deserialize(task.selection)
         return replace(task, selection=(visible - hidden).serialize())
 
-    def tables(self, filter: Filter | None = None, target_bytes: int = _WINDOW_BYTES) -> Iterator[pa.Table]:
+    def tables(
+        self, filter: Filter | None = None, target_bytes: int = _WINDOW_BYTES, ahead: bool = True
+    ) -> Iterator[pa.Table]:
         """Yield the rows of the base and then those of the shards, in tables of about `target_bytes`."""
-        yield from super().tables(filter, target_bytes)
+        yield from super().tables(filter, target_bytes, ahead)
         condition = None if filter is None else self.condition(filter)
         for part in self.parts(condition):
             yield from part.tables(condition, target_bytes)

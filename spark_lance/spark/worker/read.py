@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
-from spark_lance.table.reading.scan_task import ScanTask
+from spark_lance.table.reading.scan_task import ScanTask, read_ahead
 
 _EMPTY_BATCH = 1 << 20
 
@@ -105,20 +106,29 @@ class TaskRows:
         """Yield all rows of a partition that meet the condition."""
         for first in range(0, partition.rows, _EMPTY_BATCH):
             yield rows_without_columns(min(_EMPTY_BATCH, partition.rows - first))
-        for piece in partition.pieces:
-            assert self.shared is not None  # there is a fragment
-            task = piece.task(self.shared)
-            if not task.names and self.condition is None:
-                yield rows_without_columns(live_rows(task))
-                continue
-            yield from self._rows(task)
+        if not partition.pieces:
+            return
+        assert self.shared is not None  # there is a fragment
+        tasks = [piece.task(self.shared) for piece in partition.pieces]
+        reads = [partial(self._stored, task) for task in tasks]
+        # A read with a limit may need no rows of later tasks.
+        all_batches = (read() for read in reads) if self.limit else read_ahead(tasks, reads, self.batch_bytes)
+        for task, batches in zip(tasks, all_batches, strict=True):
+            yield from self._rows(task, batches)
 
-    def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    def _stored(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task that meet the condition, in the types of the table."""
+        if not task.names and self.condition is None:
+            yield rows_without_columns(live_rows(task))
+            return
+        size = min(self.batch_size, self.limit or self.batch_size)
+        yield from task.batches(self.batch_bytes, size, self.condition)
+
+    def _rows(self, task: ScanTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         target = arrow_schema(self.schema)
         convert: BatchConverter | None = None
         most = self.batch_bytes
-        size = min(self.batch_size, self.limit or self.batch_size)
-        for batch in task.batches(most, size, self.condition):
+        for batch in batches:
             if not task.names:
                 yield rows_without_columns(batch.num_rows)
                 continue

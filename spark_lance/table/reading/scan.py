@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import pyarrow as pa
 from pyroaring import BitMap
@@ -25,7 +25,7 @@ from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.partition_pruning import PartitionPruner
 from spark_lance.table.reading.pruning import Pruner, prune
-from spark_lance.table.reading.scan_task import Filter, ScanTask
+from spark_lance.table.reading.scan_task import Filter, ScanTask, read_ahead
 from spark_lance.table.reading.system_columns import (
     ROW_ADDRESS,
     ROW_ID,
@@ -194,16 +194,23 @@ class Scan(OfTable):
         return self._task(fragment, self._starts[fragment.id] if ROW_OFFSET in self.names else 0, ())
 
     def tables(
-        self, filter: Filter | None = None, target_bytes: int = _TABLE_WINDOW_BYTES
+        self, filter: Filter | None = None, target_bytes: int = _TABLE_WINDOW_BYTES, ahead: bool = True
     ) -> Iterator[pa.Table]:
         """Yield the rows of all tasks in order, in tables of about `target_bytes`.
+
+        Args:
+            filter: keep the rows for which this is true.
+            target_bytes: bytes of one table.
+            ahead: whether tasks of an object store may begin before the rows of earlier ones are used up.
 
         Raises:
             SchemaError, ExpressionError, FormatError, UnsupportedFormatError: see `ScanTask.tables`.
         """
         condition = None if filter is None else self.condition(filter)
-        for task in self.tasks_for(condition):
-            yield from task.tables(target_bytes, condition)
+        tasks = self.tasks_for(condition)
+        reads = [partial(task.tables, target_bytes, condition) for task in tasks]
+        for tables in read_ahead(tasks, reads, target_bytes) if ahead else (read() for read in reads):
+            yield from tables
 
     def batches(
         self, batch_bytes: int, batch_size: int, filter: Filter | None = None
@@ -221,16 +228,21 @@ class Scan(OfTable):
             FormatError, UnsupportedFormatError: see `ScanTask.tables`.
         """
         left = limit
+        tasks: list[ScanTask] = []
+        reads = []
         for fragment in self.fragments:
             if left == 0:
-                return
+                break
             rows = self.live_rows(fragment)
             skipped = min(offset, rows)
             offset -= skipped
             count = rows - skipped if left is None else min(left, rows - skipped)
             if count:
-                yield from self.task(fragment).slice(skipped, count, target_bytes)
+                tasks.append(self.task(fragment))
+                reads.append(partial(tasks[-1].slice, skipped, count, target_bytes))
             left = None if left is None else left - count
+        for tables in read_ahead(tasks, reads, target_bytes):
+            yield from tables
 
     def live_rows(self, fragment: table_pb2.DataFragment) -> int:
         """Return the rows of a fragment that are not deleted; mostly from the manifest alone."""

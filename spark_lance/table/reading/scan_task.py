@@ -8,10 +8,14 @@ many bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +50,12 @@ from spark_lance.table.reading.system_columns import (
 
 _MAX_WINDOW_ROWS = 1 << 22
 _MIN_ROW_BYTES = 0.125
+# Tasks of an object store that fetch their first rows while others are read, and the bytes of these rows.
+_AHEAD = 4
+_AHEAD_BYTES = 64 << 20
+# Bytes in memory for a byte of a file, about.
+_EXPANSION = 4
+Item = TypeVar("Item")
 
 
 class BatchSizer:
@@ -94,6 +104,44 @@ def in_batches(tables: Iterable[pa.Table], batch_size: int) -> Iterator[pa.Recor
         for first in range(0, table.num_rows, batch_size):
             # Arrow does not stop a slice at the end of a table without columns.
             yield from _as_batches(table.slice(first, min(batch_size, table.num_rows - first)))
+
+
+def read_ahead(
+    tasks: Sequence[ScanTask], reads: Iterable[Callable[[], Iterator[Item]]], target_bytes: int
+) -> Iterator[Iterator[Item]]:
+    """Yield the results of the reads of tasks in order.
+
+    On an object store the first item of each result comes ahead: while one task is read, the next ones open
+    their files and fetch their first rows. Consume each result before the next one.
+
+    Args:
+        tasks: tasks of one scan.
+        reads: for each task, the function that begins its read.
+        target_bytes: the most bytes of an item; those of all items that are ahead stay below `_AHEAD_BYTES`.
+    """
+    if len(tasks) < 2 or tasks[0].store.is_local:
+        for read in reads:
+            yield read()
+        return
+    ahead: deque[tuple[int, Future[Iterator[Item]]]] = deque()
+    waiting = deque(zip(tasks, reads, strict=True))
+    with ThreadPoolExecutor(_AHEAD) as pool:
+        try:
+            while waiting or ahead:
+                while waiting and len(ahead) < _AHEAD:
+                    size = min(target_bytes, _EXPANSION * waiting[0][0].file_bytes)
+                    if ahead and size + sum(other for other, _ in ahead) > _AHEAD_BYTES:
+                        break
+                    ahead.append((size, pool.submit(_begun, waiting.popleft()[1])))
+                yield ahead.popleft()[1].result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begun(read: Callable[[], Iterator[Item]]) -> Iterator[Item]:
+    """Return the items of a read whose first one is in memory."""
+    items = read()
+    return chain(list(islice(items, 1)), items)
 
 
 def _as_batches(table: pa.Table) -> list[pa.RecordBatch]:
@@ -149,6 +197,11 @@ class ScanTask(OfTable):
     def message(self) -> table_pb2.DataFragment:
         """The fragment's message."""
         return table_pb2.DataFragment.FromString(self.fragment)
+
+    @property
+    def file_bytes(self) -> int:
+        """The bytes of the fragment's files, as far as the manifest has them."""
+        return sum(file.file_size_bytes or _AHEAD_BYTES for file in self.message.files)
 
     @property
     def arrow_schema(self) -> pa.Schema:
