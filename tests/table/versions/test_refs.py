@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
 
+import spark_lance
 from spark_lance.errors import FormatError, TableNotFoundError, VersionNotFoundError
 from spark_lance.io.local import LocalStore
 from spark_lance.io.store import open_store
 from spark_lance.table.format.paths import Naming, newest_manifest_name
 from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.versions.retention import MAX_REF_AGE_MS, drop_expired_refs, set_retention
 from spark_lance.table.versions.versions import (
     find_version,
     latest_version,
@@ -170,3 +173,22 @@ def test_a_hint_is_written_in_place(tmp_path: Path) -> None:
         write_hint(table, version)
         assert hint.read_text() == f'{{"version":{version}}}'
     assert [path.name for path in hint.parent.iterdir()] == [hint.name]
+
+
+def test_clean_ups_drop_refs_that_are_older_than_they_are_kept_for(tmp_path: Path) -> None:
+    dataset = spark_lance.write_dataset(pa.table({"id": [1]}), tmp_path / "t")
+    store, main = dataset.store, dataset.main_root
+    for name in ("short", "long", "plain"):
+        dataset.tags.create(f"{name}_tag", 1)
+        dataset.create_branch(f"{name}_branch")
+    day = 24 * 3600 * 1000
+    for name, days in (("short", 2), ("long", 20)):
+        for kind in ("tag", "branch"):
+            set_retention(store, main, kind, f"{name}_{kind}", {MAX_REF_AGE_MS: days * day})
+    later = datetime.now(timezone.utc) + timedelta(days=5)
+    assert drop_expired_refs(store, main) == []
+    assert drop_expired_refs(store, main, now=later, dry_run=True) == ["short_tag", "short_branch"]
+    assert drop_expired_refs(store, main, now=later) == ["short_tag", "short_branch"]
+    assert sorted(dataset.tags.list()) == ["long_tag", "plain_tag"]
+    assert sorted(dataset.branches.list()) == ["long_branch", "plain_branch"]
+    assert drop_expired_refs(store, main, 3 * day, later) == ["plain_tag", "plain_branch"]
