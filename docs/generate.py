@@ -132,13 +132,30 @@ def _option(option: click.Option) -> tuple[str, str] | None:
 
 
 def metadata_tables() -> Iterator[str]:
-    """Yield the metadata tables with their columns."""
+    """Yield the metadata tables with their columns; tables with the same columns have one section."""
+    by_columns: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for name, table in METADATA_TABLES.items():
+        rows = tuple((f"`{column.name}`", f"`{column.type}`", column.about) for column in table.columns)
+        by_columns.setdefault(rows, []).append(name)
+    for rows, (name, *others) in by_columns.items():
         yield f"## `{name}`"
         yield ""
-        rows = ((f"`{column.name}`", f"`{column.type}`", column.about) for column in table.columns)
-        yield from markdown(("column", "type", "what it says"), rows)
+        if others:
+            yield f"The same columns: {', '.join(f'`{other}`' for other in others)}."
+            yield ""
+        yield from markdown(("column", "type", "meaning"), [row for row in rows if not _is_constant(row)])
         yield ""
+        constants: dict[str, list[str]] = {}
+        for column, _, about in filter(_is_constant, rows):
+            constants.setdefault(about.removeprefix("always "), []).append(column)
+        if constants:
+            parts = (f"{value}: {', '.join(names)}" for value, names in constants.items())
+            yield f"Always {'; '.join(parts)}."
+            yield ""
+
+
+def _is_constant(row: tuple[str, str, str]) -> bool:
+    return row[2] in ("always null", "always 0", "always empty")
 
 
 def engines() -> Iterator[str]:

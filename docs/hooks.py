@@ -1,4 +1,4 @@
-"""Rank guides above reference pages, and reference pages above decisions, in the search of the site."""
+"""Rank guides above reference pages in the search of the site."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 REFERENCE = (
     "api", "options.md", "types.md", "cli.md", "metadata.md",
-    "encodings.md", "differences.md", "architecture.md",
+    "differences.md", "architecture.md",
 )  # fmt: skip
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Set how much a page counts in searches, unless the page does so itself."""
     path = page.file.src_uri
-    boost = 0.02 if path.startswith("decisions/") else 0.1 if path.startswith(REFERENCE) else 1
+    boost = 0.1 if path.startswith(REFERENCE) else 1
     page.meta.setdefault("search", {"boost": boost})
     return markdown

@@ -14,7 +14,7 @@ FOLDERS = ("spark_lance", "protos", "tests", "benchmarks", "examples", "docs", "
 # What decisions name and the code does not: of others, and rejected.
 ELSEWHERE = {"RECORD", "RestNamespace", "SupportsRowLevelOperations"}
 
-PAGES = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+PAGES = sorted((ROOT / "decisions").glob("[0-9]*.md"))
 DECISIONS = "\n".join(page.read_text() for page in PAGES)
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -41,7 +41,7 @@ def words() -> set[str]:
 
 
 def test_each_decision_is_a_page_with_its_number_and_is_listed() -> None:
-    index = (ROOT / "docs" / "decisions" / "index.md").read_text()
+    index = (ROOT / "decisions" / "index.md").read_text()
     for number, page in enumerate(PAGES, 1):
         title, _, text = page.read_text().partition("\n")
         assert page.name.startswith(f"{number:02}-")

@@ -1,4 +1,4 @@
-"""docs/encodings.md names every encoding, and only tests that exist."""
+"""tests/file/encodings.md names every encoding, and only tests that exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_lance.file.v2_1 import ENCODINGS, LAYOUTS
 from spark_lance.file.v2_1.base.codec import Codec
 from tests.conftest import ROOT
 
-TEXT = (ROOT / "docs" / "encodings.md").read_text()
+TEXT = (ROOT / "tests" / "file" / "encodings.md").read_text()
 SECTIONS = {part.splitlines()[0]: part for part in TEXT.split("\n## ")[1:]}
 
 
@@ -36,10 +36,12 @@ def test_every_name_has_a_row(section: str, table: dict[str, object]) -> None:
     for name, cells in found.items():
         refused = table[name] is None or table[name] == Codec()
         said = cells[0].startswith("refused")
-        assert said == refused, f"docs/encodings.md says of {name}: {'refused' if said else 'decoded'}"
+        assert said == refused, f"tests/file/encodings.md says of {name}: {'refused' if said else 'decoded'}"
         # What is decoded has been decoded from somebody's bytes, and from damaged ones.
         tested = (cells[0] or cells[1]) and cells[3]
-        assert refused or tested, f"docs/encodings.md names no test of {name}, or none with damaged bytes"
+        assert refused or tested, (
+            f"tests/file/encodings.md names no test of {name}, or none with damaged bytes"
+        )
 
 
 def test_every_test_that_is_named_exists() -> None:

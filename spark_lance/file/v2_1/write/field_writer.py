@@ -11,7 +11,7 @@ compressed if samples shrink much.
 Other text and binaries are compressed if samples shrink: by lz4 in chunks of up to 64 KiB, or by zstd in
 chunks of up to 28 KiB, if it does much more. FSST, which the reference implementation writes here, is only
 read. No measured kind of text is smaller in it than in zstd, and numpy would train it at 55 MB/s at best;
-docs/encodings.md has the figures.
+tests/file/encodings.md has the figures.
 
 Field metadata, see settings.py, has the last word.
 
