@@ -58,7 +58,7 @@ MISTAKES = [
     ("read(timestampAsOf='yesterday')", "A", "write it as 2026-01-31 12:00:00"),
     ("session.read.format('lance').load()", "A", "option 'path' is missing: use load(path)"),
     ("session.read.format('lance').load(path + 's')", "A", "did you mean PATH?"),
-    ("stream(startingVersion='x')", "A", "must be a version number, or `latest` (for a time 'x'"),
+    ("stream(startingVersion='x')", "A", "must be a version number, or `latest` (for a time"),
     ("append(rows, mergeSchem=True)", "A", "did you mean 'mergeSchema'?"),
     ("append(rows, txnAppId='job')", "A", "'txnAppId' and 'txnVersion' must be set together"),
     ("append(rows.withColumnRenamed('customer', 'custmer'))", "A", "did you mean 'customer'?"),
