@@ -2,7 +2,8 @@
 
 INSERT by position and by name, store assignment, fields of structs in another order, UPDATE, DELETE, MERGE,
 new and wider columns, schema evolution, DataFrames and LanceTable: afterwards both tables have the same rows
-and types. Parquet has no UPDATE, DELETE and MERGE: a new table gets the rows that SELECTs return, by INSERT.
+and types. The Lance table has partitions and a CHECK constraint: a statement that violates it has no effect.
+Parquet has no UPDATE, DELETE and MERGE: a new table gets the rows that SELECTs return, by INSERT.
 """
 
 from __future__ import annotations
@@ -48,6 +49,28 @@ NUMBERS = ("0", "1", "-1", "7Y", "300S", "70000", "3L", "1.5", "2.25BD", "9.5d",
 STRANGE = ("5000000000", "123456.789", "true", "date'2020-01-01'", "'12'", "'x'")
 # A wider type that schema evolution may give to a column -> a value of it that the old type lacks.
 WIDER = {"i": ("BIGINT", "5000000000"), "d": ("DECIMAL(9,3)", "123456.125BD")}
+PARTITIONS = (
+    "",
+    "",
+    "i",
+    "bucket(3, id)",
+    "bucket(3, d)",
+    "truncate(5, d)",
+    "truncate(1, vc)",
+    "ch, i",
+    "lc",
+    "truncate(2, tr)",
+)
+# Conditions that schema evolution does not violate.
+CHECKS = (
+    "",
+    "",
+    "i <> 3",
+    "d <> 1.5 OR id > 115",
+    "length(vc) <> 3",
+    "st.n <> 3 AND lc <> 'ab'",
+    "upper(ch) <> 'AB'",
+)
 INDICES = {"i": "BTREE", "d": "ZONEMAP", "lc": "BTREE", "ch": "BITMAP", "vc": "BTREE", "tr": "BITMAP"}
 
 
@@ -388,8 +411,13 @@ class Sides:
             session.conf.set("spark.sql.shuffle.partitions", "1")
         self._name = f"declared_{os.getpid()}_{seed}"
         self._number = 0
+        self.defaults = dict(DEFAULTS)
         self.columns = dict(COLUMNS)
-        self._ours.sql(f"CREATE TABLE lance.t ({self._ddl(COLUMNS, DEFAULTS)})").collect()
+        partitions = draw.choice(PARTITIONS)
+        self._check = draw.choice(CHECKS)
+        self._ours.conf.set("spark.sql.sources.v2.bucketing.enabled", draw.choice(("true", "false")))
+        clause = f"PARTITIONED BY ({partitions})" if partitions else ""
+        self._ours.sql(f"CREATE TABLE lance.t ({self._ddl(COLUMNS, DEFAULTS)}) {clause}").collect()
         self._theirs.sql(
             f"CREATE TABLE {self._control} ({self._ddl(COLUMNS, DEFAULTS)}) USING parquet"
         ).collect()
@@ -409,6 +437,29 @@ class Sides:
     def build_indices(self) -> None:
         for name in self.indices:
             self._ours.sql(f"CALL lance.system.create_index('t', '{name}', '{INDICES[name]}')").collect()
+
+    def constrain(self) -> None:
+        """Delete the rows that violate the constraint, and add it."""
+        if not self._check:
+            return
+        self._ours.sql(f"DELETE FROM lance.t WHERE NOT ({self._check})").collect()
+        self._without_violations()
+        LanceTable.forName(self._ours, "lance.t").addConstraint("c", self._check)
+
+    def _violations(self) -> int:
+        if not self._check:
+            return 0
+        return self._theirs.sql(f"SELECT * FROM {self._control} WHERE NOT ({self._check})").count()
+
+    def _without_violations(self) -> None:
+        old = self._control
+        self._number += 1
+        self._theirs.sql(
+            f"CREATE TABLE {self._control} ({self._ddl(self.columns, self.defaults)}) USING parquet"
+        ).collect()
+        rows = f"SELECT * FROM {old} WHERE coalesce({self._check}, true)"
+        self._theirs.sql(f"INSERT INTO {self._control} {rows}").collect()
+        self._theirs.sql(f"DROP TABLE {old}").collect()
 
     def fill(self, draw: random.Random) -> None:
         rows = []
@@ -430,6 +481,7 @@ class Sides:
 
     def apply(self, change: Change, defaults: dict[str, str]) -> tuple[str | None, str | None]:
         """Run a change on both sides; return the conditions of the errors."""
+        self.defaults = defaults
         statement = change.statement.format(rows="lance.t")
         face = change.face or (lambda session: session.sql(statement).collect())
         ours = _condition(lambda: face(self._ours))
@@ -444,7 +496,11 @@ class Sides:
     def _apply_control(self, change: Change, defaults: dict[str, str]) -> str | None:
         old = self._control
         if change.same:
-            return _condition(lambda: self._theirs.sql(change.statement.format(rows=old)).collect())
+            condition = _condition(lambda: self._theirs.sql(change.statement.format(rows=old)).collect())
+            if condition is None and change.columns == self.columns and self._violations():
+                self._without_violations()  # an INSERT of one row
+                return VIOLATION
+            return condition
         self._number += 1
         new = self._control
         self._theirs.sql(
@@ -457,6 +513,10 @@ class Sides:
                 self._theirs.sql(f"DROP TABLE {new}").collect()
                 self._number -= 1
                 return condition
+        if self._violations():
+            self._theirs.sql(f"DROP TABLE {new}").collect()
+            self._number -= 1
+            return VIOLATION
         self._theirs.sql(f"DROP TABLE {old}").collect()
         return None
 
@@ -499,6 +559,7 @@ def _condition(call: Callable[[], object]) -> str | None:
     return None
 
 
+VIOLATION = "CHECK_CONSTRAINT_VIOLATION"
 # Conditions that name one fault, once for INSERT and once for other statements.
 SAME = {"CAST_OVERFLOW_IN_TABLE_INSERT": "CAST_OVERFLOW"}
 
@@ -509,11 +570,14 @@ def check(spark: SparkSession, folder: Path, seed: int, changes: int, queries: i
     sides = Sides(spark, folder, seed, draw)
     try:
         sides.fill(draw)
+        sides.constrain()
         sides.build_indices()
         generator, selects = Changes(draw, sides.indices), Queries(draw, DECLARED)
         for number in range(changes):
             change = generator.one(sides.columns)
             ours, theirs = (SAME.get(str(each), each) for each in sides.apply(change, generator.defaults))
+            if VIOLATION in (ours, theirs) and ours is not None and theirs is not None:
+                ours = theirs  # A statement with two faults has the condition of one.
             assert ours == theirs, f"seed {seed}, {number}: {change.statement}"
             mine, other = sides.contents()
             assert mine == other, f"seed {seed}, {number}: {change.statement}"
