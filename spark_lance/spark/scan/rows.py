@@ -189,8 +189,8 @@ class LanceReader(DataSourceReader):
         self._batch_bytes, self._batch_size = options.batch_bytes, options.batch_size
         self._table = manifest.schema
         self._names, self._fields = resolve_projection(manifest.schema, schema)
-        chosen = (field for field in manifest.schema.fields if field.name in self._names)
-        self._blobs = tuple(field for field in chosen if has_blobs(field))
+        fields = (field for field in manifest.schema.fields if field.name in self._names)
+        self._blobs = tuple(field for field in fields if has_blobs(field))
         self._scan = snapshot.scan(self._names, fragments=_chosen(manifest, options.fragments))
         self._condition: Condition | None = None
         if options.filter is not None:
@@ -294,8 +294,8 @@ class LanceReader(DataSourceReader):
             lines += [f"index: {name} ({kind})" for _, name, kind in indices]
         if self._limit is not None:
             lines.append(f"limit: {self._limit}")
-        chosen = sum(task.selection is not None for task in self._tasks)
-        rows = f", of {chosen} only rows that an index or their numbers name" if chosen else ""
+        count = sum(task.selection is not None for task in self._tasks)
+        rows = f", of {count} only rows that an index or their numbers name" if count else ""
         metrics = self.metrics()
         lines.append(f"fragments: {metrics.fragments} read{rows}, {metrics.skipped} skipped")
         lines.append(f"rows: at most {metrics.rows}")

@@ -241,8 +241,8 @@ class SearchReader(DataSourceReader):
             result = table.to_table(names, options.filter, k, full_text_query=request, prefilter=True)
         if not self._names:
             return result
-        chosen = result.select(self._names)
+        batch = result.select(self._names)
         if not self._blobs:
-            return chosen
+            return batch
         addresses = result[ROW_ADDRESS].to_numpy().astype(np.uint64)
-        return taken_with_sources(chosen, addresses, self._schema, manifest, table.snapshot.bases)
+        return taken_with_sources(batch, addresses, self._schema, manifest, table.snapshot.bases)

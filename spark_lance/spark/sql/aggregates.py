@@ -346,8 +346,8 @@ class _Facts:
 
     def _all(self) -> int | None:
         """Return how many rows there are, if it takes no look at them."""
-        chosen = self._target.rows if self._target is not None else None
-        return self._reader.known_rows() if chosen is None else chosen.num_rows
+        target_rows = self._target.rows if self._target is not None else None
+        return self._reader.known_rows() if target_rows is None else target_rows.num_rows
 
     def _filled(self, path: Sequence[str], chosen: RowSet | None) -> int | None:
         """Return how many of the rows have a value."""

@@ -90,14 +90,14 @@ def answers_to_each(plan: WordsPlan, schema: st.StructType, queries: DataFrame) 
     along, *values = queries.schema.fields
     *parts, measure = plan.measures
     before = (along, *(st.StructField(name, st.FloatType()) for name in parts))
-    chosen = queries
+    rows = queries
     for value in values:
-        chosen = chosen.where(F.col(value.name).isNotNull())
+        rows = rows.where(F.col(value.name).isNotNull())
     # Few queries often come as one partition.
-    chosen = chosen.repartition(queries.sparkSession.sparkContext.defaultParallelism)
+    rows = rows.repartition(queries.sparkSession.sparkContext.defaultParallelism)
     last = st.StructField(measure, st.FloatType(), False)
     answer_schema = st.StructType([along, FOUND.fields[0], *before[1:], last])
-    best = chosen.mapInArrow(_answer_words(plan, arrow_schema(answer_schema)), answer_schema)
+    best = rows.mapInArrow(_answer_words(plan, arrow_schema(answer_schema)), answer_schema)
     best = best.repartition(F.shiftright(F.col("_address"), 32)).sortWithinPartitions("_address")
     fetch = fetch_rows(plan.table, schema, before, measure)
     return best.mapInArrow(fetch, with_measured(schema, before, measure))

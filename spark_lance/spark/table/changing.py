@@ -139,8 +139,8 @@ def update_rows(
     def attempt(at: Attempt) -> Changed:
         check_movable(at.manifest)
         assigned = Assignments.of(at.manifest.schema, values, table.aliased).with_generated()
-        needed = [*assigned.expressions, *map(quoted, assigned.partly)]
-        frame = _where(table, at.manifest, condition, needed, widened)
+        columns_to_read = [*assigned.expressions, *map(quoted, assigned.partly)]
+        frame = _where(table, at.manifest, condition, columns_to_read, widened)
         changed = _new_values(table, frame, assigned)
         names = tuple(field.name for field in assigned.fields)
         action = Action("update", names, tuple(range(len(names))))

@@ -108,9 +108,9 @@ class Expressions:
         for name in self.values:
             columns[name] = self._understood(version, rows, functions, name)
             _refuse_other_rows(rows, columns[name], name)
-        chosen = _matching(rows, self.where)
+        selection = _matching(rows, self.where)
         columns = dict(self.fitted(rows, columns))
-        frame = chosen.select(ROW_ADDRESS, *[column.alias(name) for name, column in columns.items()])
+        frame = selection.select(ROW_ADDRESS, *[column.alias(name) for name, column in columns.items()])
         self._frames.clear()
         self._frames[key] = frame
         return frame
@@ -305,18 +305,18 @@ def _matching(rows: DataFrame, where: Expression | None) -> DataFrame:
     if where is None:
         return rows
     with analysed("the condition"):
-        chosen = rows.where(as_column(functions_of(rows.sparkSession), where))
-        _ = chosen.schema
-    return chosen
+        selection = rows.where(as_column(functions_of(rows.sparkSession), where))
+        _ = selection.schema
+    return selection
 
 
 def _named(table: TableBase, version: Manifest, expressions: Sequence[Expression]) -> tuple[str, ...]:
     """Return the columns of a version that expressions may name."""
     names = [field.name for field in version.schema.fields]
     system = system_names(names)
-    needed = needed_columns([*names, *system], expressions, table.aliased)
+    columns_to_read = needed_columns([*names, *system], expressions, table.aliased)
     # An expression that cannot be parsed may use everything; but a star does not include system columns.
-    return tuple(names if len(needed) == len(names) + len(system) else needed)
+    return tuple(names if len(columns_to_read) == len(names) + len(system) else columns_to_read)
 
 
 def _some(where: Expression | None) -> list[Expression]:

@@ -70,11 +70,11 @@ def _check_columns(spark: SparkSession, schema: Schema, name: str, expression: s
             f"constraint {name} ({expression}) is not about the row alone, as {match[0]!r} shows: use "
             "columns, literals and functions of them"
         )
-    chosen = tuple(field for field in fields if field.name in columns)
-    if not chosen:
+    selection = tuple(field for field in fields if field.name in columns)
+    if not selection:
         names = ", ".join(field.name for field in fields)
         raise ConstraintError(f"constraint {name} ({expression}) names no column of the table: {names}")
-    _check_condition(spark, name, expression, chosen)
+    _check_condition(spark, name, expression, selection)
     return columns
 
 

@@ -192,11 +192,11 @@ class Clustering:
         """Return `count` of some sorted values, equally far apart; null if there are no values."""
         f = self._f
         step = f.size(values) / (count + 1)
-        chosen = f.transform(
+        bounds = f.transform(
             f.sequence(f.lit(1), f.lit(count)),
             lambda place: f.element_at(values, f.ceil(place * step).cast("int")),
         )
-        column: Column = f.when(f.size(values) > 0, chosen)
+        column: Column = f.when(f.size(values) > 0, bounds)
         return column
 
     def _rank(self, value: Column, edges: Sequence[Any]) -> Column:
@@ -496,7 +496,7 @@ class Optimizing:
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
         dataset = self.table.dataset()
-        chosen = read_options(dataset.manifest.config, self.options)
+        options = read_options(dataset.manifest.config, self.options)
 
         def execute(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
             if sum(task.stored_bytes for task in tasks) <= local_bytes(self.table.spark):
@@ -508,7 +508,7 @@ class Optimizing:
             only = self._matching(dataset) if self.conditions else None
             metrics = compact_table(
                 dataset.snapshot,
-                chosen,
+                options,
                 only=only,
                 execute=execute,
                 remap=SegmentRemap(),
@@ -546,12 +546,12 @@ class Optimizing:
         if not columns or not all(isinstance(column, str) for column in columns):
             raise SchemaError("give the names of one or more columns to sort by")
         dataset = self.table.dataset()
-        chosen = read_options(dataset.manifest.config, self.options)
-        if chosen.defer_index_remap:
+        options = read_options(dataset.manifest.config, self.options)
+        if options.defer_index_remap:
             raise OptionError("deferIndexRemap is for compaction: it cannot tell where sorted rows went")
 
         def attempt(at: Snapshot) -> CompactionMetrics:
-            return self._cluster_once(dataset.at(at.manifest), tuple(columns), chosen, interleaved)
+            return self._cluster_once(dataset.at(at.manifest), tuple(columns), options, interleaved)
 
         with operation(self.table.spark, "clustering", self.table.path):
             return self._metrics(retry_operation(dataset.snapshot, attempt))
@@ -601,7 +601,7 @@ class Optimizing:
 
 
 def _moved(manifest: Manifest, old: set[int], parts: Sequence[ClusterPart]) -> CompactionMetrics:
-    gone = [fragment for fragment in manifest.fragments if fragment.id in old]
-    files = sum(len(fragment.files) + fragment.HasField("deletion_file") for fragment in gone)
+    old_fragments = [fragment for fragment in manifest.fragments if fragment.id in old]
+    files = sum(len(fragment.files) + fragment.HasField("deletion_file") for fragment in old_fragments)
     added = sum(len(part.new) for part in parts)
-    return CompactionMetrics(len(gone), added, files, added)
+    return CompactionMetrics(len(old_fragments), added, files, added)

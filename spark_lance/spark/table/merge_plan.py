@@ -364,8 +364,8 @@ class MergeJoin:
         only = (
             self._rows.condition if pairs and self._rows is not None and self._rows.pairs == pairs else None
         )
-        needed = [*expressions, *map(quoted, partly)]
-        frame = self._widened.table(read_needed(self._table, self._manifest, needed, only))
+        columns_to_read = [*expressions, *map(quoted, partly)]
+        frame = self._widened.table(read_needed(self._table, self._manifest, columns_to_read, only))
         old = [F.col(quoted(name)).alias(f"{OLD}{name}") for name in dict.fromkeys(partly)]
         frame = frame.select("*", F.col(ROW_ADDRESS).alias(ADDRESS), *old)
         return frame if named else frame.drop(ROW_ADDRESS)
@@ -606,9 +606,9 @@ def _chosen(
             applies = applies & condition
         action = action.when(applies, F.lit(number))
     with analysed("the conditions of the clauses"):
-        chosen = joined.withColumn(_ACTION, action).where(F.col(_ACTION).isNotNull())
-        assert chosen.schema
-    return chosen, values
+        actions = joined.withColumn(_ACTION, action).where(F.col(_ACTION).isNotNull())
+        assert actions.schema
+    return actions, values
 
 
 def _with_values(

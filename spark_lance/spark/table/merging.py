@@ -380,11 +380,11 @@ class MergeBuilder(OneSpelling):
         for left in range(_EVOLUTIONS, 0, -1):
             dataset = self._table.dataset()
             existing = {top.name.lower() for top in dataset.manifest.schema.fields}
-            needed = self._source_columns()
+            columns = self._source_columns()
             fresh = [
                 new_field(one, {})
                 for one in self._source.schema.fields
-                if one.name.lower() not in existing and one.name.lower() in needed
+                if one.name.lower() not in existing and one.name.lower() in columns
             ]
             if not fresh:
                 return
@@ -398,12 +398,12 @@ class MergeBuilder(OneSpelling):
 
     def _source_columns(self) -> set[str]:
         """Return the names of columns that clauses take from the source."""
-        needed: set[str] = set()
+        columns: set[str] = set()
         for clause in self._clauses:
             if clause.is_all:
                 names = {name.lower() for name in self._source.columns}
-                needed |= names - {name.lower() for name in clause.without}
-        return needed
+                columns |= names - {name.lower() for name in clause.without}
+        return columns
 
 
 def _declared_key(manifest: Manifest) -> tuple[str, ...]:
