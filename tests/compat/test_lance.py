@@ -251,3 +251,15 @@ def test_figures_of_vector_indices_have_the_same_names(lance: Any, tmp_path: Pat
         "num_sub_vectors": 4,
         "transposed": True,
     }
+
+
+def test_options_and_tasks_of_compaction_are_importable(tmp_path: Path) -> None:
+    """lance-ray imports both names, and plans with an object of the first."""
+    from spark_lance.compat.lance.optimize import Compaction, CompactionOptions, CompactionTask
+
+    dataset = ours.write_dataset(pa.table({"n": range(6)}), str(tmp_path / "t"), max_rows_per_file=2)
+    options = CompactionOptions(target_rows_per_fragment=100)
+    plan = Compaction.plan(dataset, options)
+    assert all(isinstance(task, CompactionTask) for task in plan.tasks)
+    Compaction.commit(dataset, [task.execute(dataset) for task in plan.tasks], options)
+    assert len(ours.dataset(str(tmp_path / "t")).get_fragments()) == 1

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.datasets.maintain import Compaction as _Compaction
 from spark_lance.table.maintenance.compact import CompactionMetrics, CompactionPlan, RewriteResult
+from spark_lance.table.maintenance.compact_task import CompactionTask
 
 __all__ = [
     "Compaction",
     "CompactionMetrics",
+    "CompactionOptions",
     "CompactionPlan",
+    "CompactionTask",
     "DatasetOptimizer",
     "RewriteResult",
 ]
+
+
+class CompactionOptions(TypedDict, total=False):
+    """Options of `compact_files` and of plans, by name."""
+
+    target_rows_per_fragment: int | None
+    max_rows_per_group: int | None
+    max_bytes_per_file: int | None
+    materialize_deletions: bool | None
+    materialize_deletions_threshold: float | None
+    num_threads: int | None
+    batch_size: int | None
+    io_buffer_size: int | None
+    compaction_mode: str | None
+    binary_copy_read_batch_bytes: int | None
+    defer_index_remap: bool | None
+    max_source_fragments: int | None
+    max_source_rows: int | None
+    max_source_bytes: int | None
+    excluded_fragment_ids: list[int] | None
+    data_storage_version: str | None
 
 
 @raises_os_errors
