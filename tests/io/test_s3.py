@@ -337,12 +337,9 @@ def test_settings_that_need_s3fs(
         store.read(join(root, "x"))
 
 
-def test_keys_in_the_environment(
-    server: Server, s3_client: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    """A token of the environment does not complete the keys of storage options."""
-    if server.url != request.getfixturevalue("moto").url:
-        pytest.skip("a real server refuses the token")
+# A real server refuses the token.
+@pytest.mark.parametrize("s3_server", [pytest.param("moto", marks=pytest.mark.s3)], indirect=True)
+def test_keys_in_the_environment(server: Server, s3_client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"endpoint": server.url, "region": "us-east-1", "s3_client": s3_client}
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token of somebody else")
     for name, value in object_store.KEYS.items():
