@@ -130,13 +130,13 @@ class Bridge:
         body = json.loads(text)
         try:
             request = BridgeRequest(self._spark, self._source, body, subject)
-            with commit_options(origin=self._origin):
+            with commit_options(origin=self._commit_origin):
                 answer = _answer_to(body["verb"])(request)
         except (errors.LanceError, OSError, PySparkException) as error:
             return json.dumps(_failure(error, body))
         return json.dumps({"answer": answer})
 
-    def _origin(self) -> Mapping[str, str]:
+    def _commit_origin(self) -> Mapping[str, str]:
         # The session of the statement, in the thread of the JVM that waits for this answer.
         return commit_origin(SparkSession.getActiveSession() or self._spark)
 

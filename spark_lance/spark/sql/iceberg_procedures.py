@@ -18,8 +18,8 @@ from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.io.store import join
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, texts
-from spark_lance.spark.sql.staging import ENABLED, wap_branch
 from spark_lance.spark.table.maintaining import Optimizing
+from spark_lance.spark.table.staging import ENABLED, wap_branch
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef

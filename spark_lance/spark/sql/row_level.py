@@ -24,12 +24,12 @@ from spark_lance.spark.base.compat import java_exception, java_frame, session_of
 from spark_lance.spark.options.foreign_options import STORAGE_NAMES
 from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, options_that_choose, read_options
 from spark_lance.spark.sql.catalogs import BridgeRequest
-from spark_lance.spark.sql.staging import staged_options
 from spark_lance.spark.table.base import WithSubqueryColumns
 from spark_lance.spark.table.changing import delete_rows, update_rows
 from spark_lance.spark.table.expressions import Resolved, quoted
 from spark_lance.spark.table.merging import MergeBuilder
 from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, Changed, policy
+from spark_lance.spark.table.staging import staged_options
 from spark_lance.spark.table.table import LanceTable
 
 logger = logging.getLogger(__name__)

@@ -53,8 +53,8 @@ from spark_lance.spark.sql.evolution import (
     replaces_columns,
 )
 from spark_lance.spark.sql.properties import fixed_properties
-from spark_lance.spark.sql.staging import staged_options, staging_branch
 from spark_lance.spark.table.constraints import add_constraint
+from spark_lance.spark.table.staging import staged_options, staging_branch
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
 from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec

@@ -25,8 +25,8 @@ from spark_lance.spark.driver.jobs import wait_for_tasks
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.sql.catalogs import BridgeRequest
-from spark_lance.spark.sql.staging import check_staged
 from spark_lance.spark.streaming.write import stream_writer
+from spark_lance.spark.table.staging import check_staged
 from spark_lance.spark.worker.write import pickled_write
 
 if TYPE_CHECKING:

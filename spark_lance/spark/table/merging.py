@@ -46,6 +46,7 @@ from spark_lance.spark.table.row_commits import (
     run_attempts,
 )
 from spark_lance.spark.table.row_tasks import ChangeRows, TaskAnswer
+from spark_lance.spark.table.staging import check_session_stages
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.reading.snapshot import Snapshot
@@ -266,13 +267,15 @@ class MergeBuilder(OneSpelling):
             version.
 
         Raises:
-            OptionError: there is no clause, or one that can never count.
+            OptionError: there is no clause, or one that can never count; or spark.wap.branch or spark.wap.id
+                directs the session's writes to a branch.
             ExpressionError: an expression does not fit table and source.
             SchemaError: a column does not exist, is set twice, or cannot hold values of that type.
             MergeError: several rows of the source would change one row of the table.
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table uses what is not written here.
         """
+        check_session_stages(self._table)
         return self.run().frame(self._table.spark)
 
     def run(self) -> Changed:

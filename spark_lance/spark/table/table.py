@@ -52,6 +52,7 @@ from spark_lance.spark.table.maintaining import (
 from spark_lance.spark.table.merging import MergeBuilder, UpsertLog, compact_logs
 from spark_lance.spark.table.row_commits import RETRIES, RETRY_TIMEOUT, policy
 from spark_lance.spark.table.searching import SearchableTable
+from spark_lance.spark.table.staging import check_session_stages
 from spark_lance.table.versions.ages import age_of_hours
 from spark_lance.table.versions.resolve import MAIN, Reference, version_at
 
@@ -356,9 +357,11 @@ class LanceTable(SearchableTable):
 
         Raises:
             ExpressionError: the condition does not fit the table.
+            OptionError: spark.wap.branch or spark.wap.id directs the session's writes to a branch.
             CommitError: other writers were in the way; see its subclasses.
             UnsupportedFormatError: the table needs a feature that is not written here.
         """
+        check_session_stages(self)
         reruns = policy(conflictRetries, retryTimeout)
         return delete_rows(self, condition, reruns).frame(self.spark)
 
@@ -386,7 +389,7 @@ class LanceTable(SearchableTable):
             One row, as `delete`.
 
         Raises:
-            OptionError: nothing is set.
+            OptionError: nothing is set, or spark.wap.branch or spark.wap.id directs writes to a branch.
             ExpressionError: the condition or a value does not fit the table.
             SchemaError: a column does not exist, is set twice, or cannot hold values of that type.
             CommitError: other writers were in the way; see its subclasses.
@@ -399,6 +402,7 @@ class LanceTable(SearchableTable):
             )
         if not set:
             raise OptionError('an update needs at least one column: update(condition, set={"a": "a + 1"})')
+        check_session_stages(self)
         reruns = policy(conflictRetries, retryTimeout)
         return update_rows(self, condition, set, reruns).frame(self.spark)
 

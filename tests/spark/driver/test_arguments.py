@@ -93,7 +93,7 @@ def test_text_in_place_of_sql(table: LanceTable) -> None:
     assert "update(set={...})" in told
     for values in ({"name": "hello"}, {"name": "id + hello"}):
         told = message(lambda values=values: table.update("id = 1", values), ExpressionError)  # type: ignore[misc]
-        assert "the table has the columns id, name" in told
+        assert "there are id, name" in told
     (quoted,) = re.findall(r'\{"name": "(.*?)"\}', told)
     (call,) = re.findall(r"lit\(\"(\w+)\"\)", told)
     table.update("id = 1", {"name": quoted})

@@ -675,6 +675,13 @@ def test_direct_writes_past_the_branch_of_a_session_are_refused(session: SparkSe
     try:
         refusal = outcome(lambda: frame.write.format("lance").mode("append").save(path))
         assert f"INSERT INTO <catalog>.`{path}`, or RESET spark.wap.branch" in refusal
+        table, source = LanceTable.forPath(path), frame.withColumnRenamed("id", "key")
+        for change in (
+            table.delete,
+            lambda: table.update(set={"id": "2"}),
+            table.merge(source, "id = key").whenMatchedDelete().execute,
+        ):
+            assert "spark.wap.branch directs writes to branch 'audit'" in outcome(change)
         run(f"INSERT INTO lance.`{path}` VALUES (1)")
         frame.write.format("lance").option("branch", "audit").mode("append").save(path)
         frame.writeTo("staged").append()

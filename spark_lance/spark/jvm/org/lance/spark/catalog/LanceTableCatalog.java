@@ -375,18 +375,22 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
   }
 
   // Spark 4.0 calls the methods with columns; without them it would lose the expressions of generated columns.
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public Table createTable(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
     return created(identifier, schema(columns), partitions, properties, Collections.emptyList());
   }
 
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageCreate(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
     return staged("create", identifier, schema(columns), partitions, properties, Collections.emptyList());
   }
 
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageReplace(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
     return staged("replace", identifier, schema(columns), partitions, properties, Collections.emptyList());
   }
 
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
   public StagedTable stageCreateOrReplace(
       Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
     return staged("create_or_replace", identifier, schema(columns), partitions, properties, Collections.emptyList());

@@ -16,9 +16,18 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_lance.datasets.dataset import LanceDataset, dataset
 from spark_lance.errors import BranchExistsError, OptionError, TableNotFoundError
+from spark_lance.spark.driver.arguments import check_running
 from spark_lance.spark.options.options import read_options
+from spark_lance.spark.table.base import TableBase
 
-__all__ = ["ENABLED", "check_staged", "staged_options", "staging_branch", "wap_branch"]
+__all__ = [
+    "ENABLED",
+    "check_session_stages",
+    "check_staged",
+    "staged_options",
+    "staging_branch",
+    "wap_branch",
+]
 
 ENABLED = "write.wap.enabled"
 
@@ -89,6 +98,18 @@ def check_staged(options: Mapping[str, str], staging: Mapping[str, str] | None) 
             f"{options['path']} itself: name the table in SQL, INSERT INTO <catalog>.`{options['path']}`, or "
             f"RESET spark.wap.{setting}"
         )
+
+
+def check_session_stages(table: TableBase) -> None:
+    """Refuse a change of rows by `LanceTable` past the branch that its session directs writes to.
+
+    Raises:
+        OptionError: as `check_staged`, or the session has been stopped.
+    """
+    check_running(table.spark)
+    settings = {name: table.spark.conf.get(f"spark.wap.{name}", None) for name in ("branch", "id")}
+    staging = {name: value for name, value in settings.items() if value is not None}
+    check_staged({**table.options, "path": table.path}, staging)
 
 
 def _leads_to_main(options: Mapping[str, str], staging: Mapping[str, str] | None) -> bool:
