@@ -122,7 +122,7 @@ def _main(options: Mapping[str, str]) -> LanceDataset:
 
 
 def _target(main: LanceDataset, staging: Mapping[str, str]) -> str | None:
-    if main.config().get(ENABLED, "").lower() != "true":
+    if main.branch is not None or main.config().get(ENABLED, "").lower() != "true":
         return None
     if "branch" in staging and "id" in staging:
         raise OptionError("spark.wap.branch and spark.wap.id are both set: RESET spark.wap.id, or the other")

@@ -675,7 +675,7 @@ def test_direct_writes_past_the_branch_of_a_session_are_refused(session: SparkSe
     try:
         refusal = outcome(lambda: frame.write.format("lance").mode("append").save(path))
         assert f"INSERT INTO <catalog>.`{path}`, or RESET spark.wap.branch" in refusal
-        table, source = LanceTable.forPath(path), frame.withColumnRenamed("id", "key")
+        table, source = LanceTable.forPath(session, path), frame.withColumnRenamed("id", "key")
         for change in (
             table.delete,
             lambda: table.update(set={"id": "2"}),
