@@ -219,6 +219,21 @@ def test_fields_that_a_merge_adds_to_a_struct_with_char_are_stored(session: Spar
     ]
 
 
+@needs_merges
+def test_merges_into_tables_with_char_cast_the_source(session: SparkSession) -> None:
+    # Spark reads CHAR columns through a projection, which must not hide the table.
+    session.sql("CREATE TABLE lance.t (id BIGINT, i INT, c CHAR(3), l ARRAY<INT>)").collect()
+    session.sql("INSERT INTO lance.t VALUES (1, 1, 'a', NULL)").collect()
+    source = "SELECT {} AS id, 7Y AS i, NULL AS c, NULL AS l"
+    for key in ("1L", "2L"):
+        session.sql(
+            f"MERGE WITH SCHEMA EVOLUTION INTO lance.t USING ({source.format(key)}) AS s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        ).collect()
+    assert texts(session, "SELECT * FROM lance.t ORDER BY id") == ["1 7 None None", "2 7 None None"]
+    assert session.table("lance.t").schema["i"].dataType.simpleString() == "int"
+
+
 @needs_inserts
 def test_values_that_do_not_fit_are_refused(session: SparkSession) -> None:
     session.sql(

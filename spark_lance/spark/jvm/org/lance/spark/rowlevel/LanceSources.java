@@ -122,8 +122,9 @@ public final class LanceSources {
       plan = SparkSession.active().sessionState().analyzer().execute(
           relation.copy(relation.multipartIdentifier(), new CaseInsensitiveStringMap(new HashMap<>()), false));
     }
-    while (plan instanceof SubqueryAlias) {
-      plan = ((SubqueryAlias) plan).child();
+    // Spark pads CHAR columns of reads in a Project.
+    while (plan instanceof SubqueryAlias || plan instanceof Project) {
+      plan = (LogicalPlan) plan.children().apply(0);
     }
     Object table = plan instanceof DataSourceV2Relation ? ((DataSourceV2Relation) plan).table() : null;
     return table instanceof LanceTable ? (LanceTable) table : null;
