@@ -361,7 +361,7 @@ class LanceScanner:
         fragments = {fragment.id: _bytes_of(fragment) for fragment in scan.fragments}
         is_prefilter = not self.request.is_search or self.request.prefilter
         condition = self._condition if is_prefilter else None
-        chosen = {_number(task.message) for task in scan.tasks_for(condition)}
+        read_numbers = {_number(task.message) for task in scan.tasks_for(condition)}
         uses = (
             ()
             if condition is None
@@ -369,8 +369,8 @@ class LanceScanner:
         )
         return PlanPicture(
             self.explain_plan(verbose=True),
-            {number: size for number, size in fragments.items() if number in chosen},
-            {number: size for number, size in fragments.items() if number not in chosen},
+            {number: size for number, size in fragments.items() if number in read_numbers},
+            {number: size for number, size in fragments.items() if number not in read_numbers},
             [f"{text} by {name} ({kind})" for text, name, kind in uses],
         )
 

@@ -401,12 +401,12 @@ class TextSearch:
             numbers = {word: number for number, word in enumerate(cut.distinct.to_pylist())}
             # As in an index, texts without words do not count.
             with_words = np.flatnonzero(lengths)
-            moved = np.searchsorted(with_words, np.arange(len(lengths)))
+            text_numbers = np.searchsorted(with_words, np.arange(len(lengths)))
             postings, positions = [], []
             for word in words:
                 mine = np.flatnonzero(cut.word == numbers.get(word, -1))
                 documents, often = np.unique(cut.text[mine], return_counts=True)
-                postings.append((moved[documents], often))
+                postings.append((text_numbers[documents], often))
                 positions.append(Positions(np.concatenate([[0], np.cumsum(often)]), cut.position[mine]))
             addresses = table.column(ROW_ADDRESS).to_numpy()[with_words]
             total = int(lengths.sum())

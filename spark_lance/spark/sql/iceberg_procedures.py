@@ -416,10 +416,10 @@ def _fast_forward(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any
 
 def _published(request: BridgeRequest, table: LanceTable, branch: str, target: str) -> DataFrame:
     dataset = table.dataset()
-    done = publish_branch(dataset.store, dataset.main_root, branch, target)
+    versions = publish_branch(dataset.store, dataset.main_root, branch, target)
     return _frame(
         request,
-        [(target, done.before, done.after)],
+        [(target, versions.before, versions.after)],
         "branch_updated string, previous_ref bigint, updated_ref bigint",
     )
 
@@ -432,11 +432,11 @@ def _publish_changes(request: BridgeRequest, table: LanceTable, a: Mapping[str, 
             f"the property {ENABLED}, or ALTER TABLE t CREATE BRANCH `{branch}`, and INSERT INTO "
             f"db.t.`branch_{branch}`"
         )
-    done = _published(request, table, branch, MAIN).first()
-    assert done is not None
+    row = _published(request, table, branch, MAIN).first()
+    assert row is not None
     table.branches.delete(branch)
     columns = "source_snapshot_id bigint, current_snapshot_id bigint"
-    return _frame(request, [(done.previous_ref, done.updated_ref)], columns)
+    return _frame(request, [(row.previous_ref, row.updated_ref)], columns)
 
 
 def _cherrypick_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
@@ -456,8 +456,8 @@ def _cherrypick_snapshot(request: BridgeRequest, table: LanceTable, a: Mapping[s
             f"their newest ones. For an older version of the table itself CALL {request.catalog.name}."
             f"system.rollback_to_snapshot('<table>', {number})"
         )
-    done = publish_branch(dataset.store, dataset.main_root, names[0], version=number)
-    return _frame(request, [(number, done.after)], "source_snapshot_id bigint, current_snapshot_id bigint")
+    after = publish_branch(dataset.store, dataset.main_root, names[0], version=number).after
+    return _frame(request, [(number, after)], "source_snapshot_id bigint, current_snapshot_id bigint")
 
 
 def _has_own_version(dataset: LanceDataset, branch: str, record: Mapping[str, Any], number: int) -> bool:

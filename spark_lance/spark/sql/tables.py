@@ -113,8 +113,8 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
     catalog, name = request.catalog, request.name
     options, table = resolve_table(catalog, name)
     staging = request.body.get("staging")
-    named = options.keys() & {"tag", "branch"} or request.body.keys() & {"version", "asof"}
-    if staging and not table and not named:
+    has_version = options.keys() & {"tag", "branch"} or request.body.keys() & {"version", "asof"}
+    if staging and not table and not has_version:
         branch = staging_branch(options, staging, writes=request.body.get("writes", False))
         if branch is not None:
             # Whatever is asked about the table later is asked by this name.

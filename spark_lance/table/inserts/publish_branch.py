@@ -459,12 +459,12 @@ def _deleted_rows(
         if survivor is not None and not survivor.HasField("deletion_file"):
             continue
         deleted = source.deletions(fragment)
-        gone = (
+        all_deleted = (
             np.arange(source.physical_rows(fragment), dtype=np.uint32)
             if survivor is None
             else later.deletions(survivor)
         )
-        rows = np.setdiff1d(gone, deleted)
+        rows = np.setdiff1d(all_deleted, deleted)
         if not len(rows):
             continue
         number = ids.get(_key(fragment))

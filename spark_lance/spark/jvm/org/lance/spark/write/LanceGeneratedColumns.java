@@ -1,10 +1,3 @@
-// Generated columns: Spark parses GENERATED ALWAYS AS for CREATE TABLE, and computes no values for the tables of catalogs.
-//
-// A rule of the analyzer computes them: rows that have null in such a column, as those that leave it out, get the value
-// of its expression. The commit then checks all values, so a write that no rule has seen stores no other ones.
-//
-// Compiled in the driver by Janino.
-
 package org.lance.spark.write;
 
 import java.util.ArrayList;
@@ -27,6 +20,12 @@ import org.lance.spark.catalog.LanceTableCatalog;
 import org.lance.spark.load.Seqs;
 import scala.jdk.javaapi.CollectionConverters;
 
+/**
+ * Generated columns. Spark parses GENERATED ALWAYS AS for CREATE TABLE, and computes no values for tables of catalogs.
+ *
+ * <p>LanceStatements calls this class in the analyzer. A row with null in such a column, or without it, gets the value of
+ * the expression. The commit checks all values, so a write that this class has not seen is refused if its values differ.
+ */
 public final class LanceGeneratedColumns {
   private static final String EXPRESSION = LanceTableCatalog.GENERATION_EXPRESSION;
   private static final String COMPUTED = "spark_lance.computed";
