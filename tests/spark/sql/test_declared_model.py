@@ -486,8 +486,6 @@ class Sides:
         face = change.face or (lambda session: session.sql(statement).collect())
         ours = _condition(lambda: face(self._ours))
         theirs = self._apply_control(change, defaults)
-        if theirs is None:
-            self.columns = change.columns
         if change.face is None:
             return ours, theirs
         # LanceTable has its own errors, and none for a value that no row gets: `contents` would tell.
@@ -500,6 +498,8 @@ class Sides:
             if condition is None and change.columns == self.columns and self._violations():
                 self._without_violations()  # an INSERT of one row
                 return VIOLATION
+            if condition is None:
+                self.columns = change.columns
             return condition
         self._number += 1
         new = self._control
@@ -513,12 +513,14 @@ class Sides:
                 self._theirs.sql(f"DROP TABLE {new}").collect()
                 self._number -= 1
                 return condition
-        if self._violations():
-            self._theirs.sql(f"DROP TABLE {new}").collect()
-            self._number -= 1
-            return VIOLATION
+        violated = self._violations() > 0
+        if violated:
+            # Spark changes the columns before it writes rows: a failed write leaves the new columns behind.
+            rows = ", ".join(name if name in self.columns else f"NULL AS {name}" for name in change.columns)
+            self._theirs.sql(f"INSERT OVERWRITE {new} SELECT {rows} FROM {old}").collect()
         self._theirs.sql(f"DROP TABLE {old}").collect()
-        return None
+        self.columns = change.columns
+        return VIOLATION if violated else None
 
     def contents(self) -> tuple[list[str], list[str]]:
         """Return the types and rows of both sides."""
