@@ -36,8 +36,10 @@ __all__ = [
     "server_error",
     "serving",
     "slow",
+    "stalled",
     "storage_options",
     "throttled",
+    "too_many",
 ]
 
 Environ = dict[str, Any]
@@ -60,6 +62,12 @@ def throttled(app: App, environ: Environ, start: StartResponse) -> Iterable[byte
     """The store asks for fewer requests."""
     _drain(environ)
     return _answer(environ, start, "503 Slow Down", "SlowDown", "Please reduce your request rate.")
+
+
+def too_many(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+    """The store asks for fewer requests, as servers other than S3 do."""
+    _drain(environ)
+    return _answer(environ, start, "429 Too Many Requests", "TooManyRequests", "Slow down.")
 
 
 def server_error(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
@@ -92,6 +100,19 @@ def cut_short(app: App, environ: Environ, start: StartResponse) -> Iterable[byte
     start(status, headers)
     yield body[: len(body) // 2]
     _cut(environ)
+
+
+def stalled(seconds: float) -> Fault:
+    """Return a fault: the second half of the answer's body comes late."""
+
+    def send(app: App, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+        status, headers, body = carry_out(app, environ)
+        start(status, headers)
+        yield body[: len(body) // 2]
+        time.sleep(seconds)
+        yield body[len(body) // 2 :]
+
+    return send
 
 
 def slow(seconds: float) -> Fault:
@@ -179,8 +200,11 @@ class Server:
 
 
 @contextmanager
-def running_server() -> Iterator[Server]:
-    """Run a server on a free port of this machine; skips the test where moto is not installed."""
+def running_server(certificate: tuple[str, str] | None = None) -> Iterator[Server]:
+    """Run a server on a free port of this machine; skips the test where moto is not installed.
+
+    Servers of one process share their buckets.
+    """
     moto = pytest.importorskip("moto.server")
     inner = moto.DomainDispatcherApplication(moto.create_backend_app)
     one_at_a_time = threading.Lock()
@@ -191,13 +215,18 @@ def running_server() -> Iterator[Server]:
         with one_at_a_time:
             return list(inner(environ, start))
 
-    with serving(locked) as server:
+    with serving(locked, certificate) as server:
         yield server
 
 
 @contextmanager
-def serving(app: App) -> Iterator[Server]:
-    """Serve an application on a free port of this machine, with faults on demand."""
+def serving(app: App, certificate: tuple[str, str] | None = None) -> Iterator[Server]:
+    """Serve an application on a free port of this machine, with faults on demand.
+
+    Args:
+        app: the application.
+        certificate: files of a certificate for localhost and its key, for https.
+    """
     serving = pytest.importorskip("werkzeug.serving")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = Server("", app)
@@ -207,8 +236,11 @@ def serving(app: App) -> Iterator[Server]:
             # WSGI's names lose some headers, such as those with an underscore.
             return {**super().make_environ(), HEADERS: self.headers.items()}
 
-    http = serving.make_server("127.0.0.1", 0, server, threaded=True, request_handler=Handler)
-    server.url = f"http://127.0.0.1:{http.server_port}"
+    http = serving.make_server(
+        "127.0.0.1", 0, server, threaded=True, request_handler=Handler, ssl_context=certificate
+    )
+    host = "https://localhost" if certificate else "http://127.0.0.1"
+    server.url = f"{host}:{http.server_port}"
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:

@@ -20,9 +20,13 @@ from spark_lance.redaction import redacted
 class Kind(enum.Enum):
     """The meaning of a failure."""
 
-    THROTTLED = "the store is overloaded or limits the rate of requests"
-    SERVER = "the store failed"
-    CONNECTION = "the connection failed"
+    THROTTLED = "the store is overloaded or limits the rate of requests: try again later or with fewer tasks"
+    SERVER = "the store failed: try again later"
+    CONNECTION = "the connection failed: check the network and the endpoint, then try again"
+    CERTIFICATE = (
+        "the store's certificate is not trusted: set AWS_CA_BUNDLE (S3) or SSL_CERT_FILE to a file with the "
+        "certificates of its authority"
+    )
     ACCESS = "the store does not accept the credentials, or they do not allow this"
     EXPIRED = "the credentials have expired: get new ones and try again"
     NO_CREDENTIALS = "no usable credentials were found: give them as storage options or in the environment"
@@ -114,6 +118,9 @@ CLASSES: Mapping[str, Kind] = MappingProxyType(
         "RefreshError": Kind.EXPIRED,
         "NoRegionError": Kind.REGION,
         "ResourceExistsError": Kind.TAKEN,
+        "CertificateError": Kind.CERTIFICATE,
+        "SSLCertVerificationError": Kind.CERTIFICATE,
+        "ClientConnectorCertificateError": Kind.CERTIFICATE,
         "SSLError": Kind.CONNECTION,
         "HTTPClientError": Kind.CONNECTION,
         "ResponseStreamingError": Kind.CONNECTION,
@@ -161,6 +168,7 @@ LOCAL: Mapping[int, str] = MappingProxyType(
         errno.ETIMEDOUT: "the connection to the network file system is lost: mount it again",
     }
 )
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 _MAX_CAUSES = 8
 
@@ -173,6 +181,9 @@ def kind_of(error: BaseException) -> Kind | None:
         for code in _codes(cause):
             if (kind := CODES.get(code)) is not None:
                 return kind
+        # botocore's SSLError is in a text, too.
+        if _UNTRUSTED in str(cause):
+            return Kind.CERTIFICATE
         for name in (base.__name__ for base in type(cause).__mro__):
             if (kind := CLASSES.get(name)) is not None:
                 return kind

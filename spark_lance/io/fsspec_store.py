@@ -20,7 +20,7 @@ from spark_lance.io.deletion import check_inside
 from spark_lance.io.drivers import directory_names, open_driver
 from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, translated
 from spark_lance.io.ranges import fetch_joined
-from spark_lance.io.retry import retried
+from spark_lance.io.retry import hedged, retried
 from spark_lance.io.store import OutputFile, Store, StoredObject, refusal
 from spark_lance.io.stored_object import stored_object
 
@@ -47,7 +47,7 @@ class FsspecStore(Store):
         return False
 
     def read(self, path: str) -> bytes:
-        data = self._call("reading", path, lambda fs: self._read(fs, path))
+        data = self._call("reading", path, lambda fs: self._read(fs, path), hedge=True)
         count_read(len(data))
         return data
 
@@ -61,7 +61,7 @@ class FsspecStore(Store):
         return fetch_joined(path, ranges, fetch)
 
     def look_up(self, path: str) -> StoredObject:
-        info = self._call("looking up", path, lambda fs: fs.info(path))
+        info = self._call("looking up", path, lambda fs: fs.info(path), hedge=True)
         if info["type"] == "directory":
             raise FileNotFoundError(f"{path} is a directory")
         return stored_object(info, path)
@@ -131,7 +131,7 @@ class FsspecStore(Store):
                     return b""
                 raise
 
-        return self._call("reading", path, read)
+        return self._call("reading", path, read, hedge=True)
 
     def _create(self, fs: fsspec.AbstractFileSystem, path: str, data: bytes) -> None:
         """Create an object if it is absent; errors are those of the driver."""
@@ -143,16 +143,32 @@ class FsspecStore(Store):
         path: str,
         request: Callable[[fsspec.AbstractFileSystem], Result],
         once: bool = False,
+        hedge: bool = False,
     ) -> Result:
         """Return the result of a request to the driver; its errors become this package's."""
         fs = self.fs
-        return self._attempt(doing, path, lambda: request(fs), once)
+        return self._attempt(doing, path, lambda: request(fs), once, hedge)
 
-    def _attempt(self, doing: str, path: str, send: Callable[[], Result], once: bool = False) -> Result:
-        """Return the result of a request, sent again while it fails for a moment, unless `once`."""
+    def _attempt(
+        self, doing: str, path: str, send: Callable[[], Result], once: bool = False, hedge: bool = False
+    ) -> Result:
+        """Return the result of a request.
+
+        Args:
+            doing: the action, for messages.
+            path: the object.
+            send: sends the request.
+            once: whether it is sent once only; otherwise it is sent again while it fails for a moment.
+            hedge: whether it is a read, which is sent a second time if the user wants that for slow ones.
+        """
         what = f"{doing} {self.protocol}://{path}"
+        wait = self.retry.hedge_seconds if hedge else 0.0
+
+        def attempt() -> Result:
+            return hedged(send, wait, is_transient, what) if wait else send()
+
         try:
-            return send() if once else retried(send, self.retry, is_transient, what)
+            return attempt() if once else retried(attempt, self.retry, is_transient, what)
         except Exception as error:  # noqa: BLE001 (drivers raise whatever they like)
             raise self._failure(error, doing, what) from presentable(error, self.options)
 

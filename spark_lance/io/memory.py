@@ -52,6 +52,7 @@ class MemoryStore(FsspecStore):
         path: str,
         request: Callable[[fsspec.AbstractFileSystem], Result],
         once: bool = False,
+        hedge: bool = False,
     ) -> Result:
         fs = self.fs
         try:

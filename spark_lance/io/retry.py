@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import queue
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from spark_lance.errors import OptionError
 
@@ -25,17 +27,19 @@ class RetryPolicy:
         base_seconds: longest wait before the second try; it doubles with every further one.
         cap_seconds: longest wait before any try.
         total_seconds: no try is started after this time since the first one.
+        hedge_seconds: a read without an answer after this time is sent a second time; 0 is never.
     """
 
     attempts: int = 20
     base_seconds: float = 0.05
     cap_seconds: float = 5.0
     total_seconds: float = 1800.0
+    hedge_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise OptionError(f"at least one attempt is needed, not {self.attempts}")
-        if min(self.base_seconds, self.cap_seconds, self.total_seconds) < 0:
+        if min(self.base_seconds, self.cap_seconds, self.total_seconds, self.hedge_seconds) < 0:
             raise OptionError("the times of a retry policy cannot be negative")
 
     @classmethod
@@ -86,3 +90,41 @@ def retried(
             logger.info("%s failed (%s), next try in %.2f s", doing, type(error).__name__, wait)
             time.sleep(wait)
     raise AssertionError("unreachable")  # pragma: no cover
+
+
+def hedged(
+    request: Callable[[], Result],
+    seconds: float,
+    transient: Callable[[Exception], bool],
+    doing: str = "a request",
+) -> Result:
+    """Return the first answer to a request that is sent a second time if it has none after some seconds.
+
+    The other request ends by itself: by its answer, or by the timeout of its connection.
+
+    Args:
+        request: changes nothing, so it may run twice at the same time.
+        seconds: how long to wait before the second request.
+        transient: whether an error may pass by itself. Any other error is an answer.
+        doing: for the log; must not hold secrets.
+    """
+    answers: queue.SimpleQueue[tuple[Result | None, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((request(), None))
+        except Exception as error:  # noqa: BLE001 (the caller raises it)
+            answers.put((None, error))
+
+    threading.Thread(target=run, name="lance-request").start()
+    try:
+        result, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        logger.info("%s has no answer after %.2f s and is sent a second time", doing, seconds)
+        threading.Thread(target=run, name="lance-hedge").start()
+        result, error = answers.get()
+        if error is not None and transient(error):
+            result, error = answers.get()
+    if error is not None:
+        raise error
+    return cast("Result", result)

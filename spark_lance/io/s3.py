@@ -67,6 +67,7 @@ _ALIASES: Mapping[str, Alias] = {
     "sse_customer_key_base64": Alias("s3_additional_kwargs.SSECustomerKey", decoded),
     "request_payer": Alias("requester_pays", flag),
     "allow_invalid_certificates": Alias("client_kwargs.verify", negated),
+    "ca_bundle": Alias("client_kwargs.verify"),
     "connect_timeout": Alias("config_kwargs.connect_timeout", seconds),
     "timeout": Alias("config_kwargs.read_timeout", seconds),
     "request_timeout": Alias("config_kwargs.read_timeout", seconds),
@@ -83,6 +84,11 @@ _ALIASES: Mapping[str, Alias] = {
     "metadata_endpoint": IGNORED,
     "checksum_algorithm": IGNORED,
     "download_retry_count": IGNORED,
+}
+# Why s3fs sends all later requests after the first one of obstore has failed.
+_REFUSALS: Mapping[Kind | None, str] = {
+    Kind.REGION: "the bucket is in another region",
+    Kind.CERTIFICATE: "the system does not know the authority of the store's certificate",
 }
 _NAMES = "anon cache_regions client_kwargs config_kwargs default_block_size endpoint_url key max_concurrency"
 _NAMES += " requester_pays s3_additional_kwargs secret session token use_ssl version_aware"
@@ -117,14 +123,13 @@ class S3Store(CloudStore):
     def read(self, path: str) -> bytes:
         # Without max_concurrency s3fs asks for the size first.
         driver = lambda fs: bytes(fs.cat_file(path, max_concurrency=1))  # noqa: E731
-        data = self._request("reading", path, lambda client: client.read(path), driver)
+        data = self._request("reading", path, lambda client: client.read(path), driver, hedge=True)
         count_read(len(data))
         return data
 
     def look_up(self, path: str) -> StoredObject:
-        return self._request(
-            "looking up", path, lambda client: client.look_up(path), lambda fs: _head(fs, path)
-        )
+        driver = lambda fs: _head(fs, path)  # noqa: E731
+        return self._request("looking up", path, lambda client: client.look_up(path), driver, hedge=True)
 
     def put(self, path: str, data: bytes) -> None:
         if len(data) > _PART_BYTES:
@@ -189,7 +194,7 @@ class S3Store(CloudStore):
         if self._client(path) is None:
             return super()._read_range(path, start, end)
         driver = lambda fs: super(S3Store, self)._read_range(path, start, end)  # noqa: E731
-        return cast("bytes", self._request("reading", path, read, driver))
+        return cast("bytes", self._request("reading", path, read, driver, hedge=True))
 
     def _put(self, path: str, data: bytes) -> None:
         driver = lambda fs: fs.pipe_file(path, data)  # noqa: E731
@@ -217,23 +222,25 @@ class S3Store(CloudStore):
         by_client: Callable[[S3Client], Result],
         by_driver: Callable[[fsspec.AbstractFileSystem], Result],
         once: bool = False,
+        hedge: bool = False,
     ) -> Result:
         """Return the result of a request that obstore sends, or s3fs if obstore cannot be used."""
         client = self._client(path)
         if client is None:
-            return self._call(doing, path, by_driver, once)
+            return self._call(doing, path, by_driver, once, hedge)
 
         def send() -> Result:
             try:
                 return by_client(client)
             except OSError as error:
-                if kind_of(error) is not Kind.REGION:
+                # The store did nothing. s3fs follows to the bucket's region and has certificates of its own.
+                reason = _REFUSALS.get(kind_of(error))
+                if reason is None:
                     raise
-                # The store did nothing. s3fs follows to the bucket's region, for all later requests, too.
-                _CLIENTS.refuse(self.identity, "the bucket is in another region")
+                _CLIENTS.refuse(self.identity, reason)
                 return by_driver(self.fs)
 
-        return self._attempt(doing, path, send, once)
+        return self._attempt(doing, path, send, once, hedge)
 
     def _send(self, operation: str, path: str, **request: Any) -> Any:
         """Send one S3 request, and again while it fails for a moment."""

@@ -49,6 +49,13 @@ _REFUSED_KEY = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _STATUS = re.compile(r"status code: (\d{3})")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_TIMEOUT = re.compile(r"kind: Timeout\b|\bTimedOut\b")
+_DETAIL = re.compile(r'\b(?:message|error): "([^"]+)"')
+
+
+class CertificateError(OSError):
+    """The certificate of the store is not trusted; nothing was sent."""
 
 
 class S3RequestError(OSError):
@@ -234,7 +241,9 @@ def _failure(error: Exception) -> Exception:
     if status is None:
         if isinstance(error, (ValueError, TypeError)):
             return error
-        return ConnectionError(text.partition("\n")[0].rpartition(" - ")[2])
+        if certificate := _CERTIFICATE.search(text):
+            return CertificateError(f"invalid certificate: {certificate[1]}")
+        return ConnectionError(_connection_problem(text))
     code = _CODE.search(text)
     message = _MESSAGE.search(text)
     service_code = code[1] if code and code[1] in CODES else None
@@ -242,6 +251,15 @@ def _failure(error: Exception) -> Exception:
     if isinstance(error, FileNotFoundError) and service_code is None:
         return FileNotFoundError(words)
     return S3RequestError(words, service_code, int(status[1]))
+
+
+def _connection_problem(text: str) -> str:
+    """Return what a text of the client says about a connection."""
+    summary = text.partition("\n")[0].rpartition(" - ")[2]
+    if _TIMEOUT.search(text):
+        return f"{summary}: no answer in time"
+    detail = _DETAIL.search(text)
+    return f"{summary}: {detail[1]}" if detail else summary
 
 
 class _Process:

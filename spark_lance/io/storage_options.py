@@ -179,6 +179,7 @@ _OWN_NAMES = frozenset(
         "conditional_put",
         "client_max_retries",
         "client_retry_timeout",
+        "hedge_after",
         "durability",
         "s3_client",
     }
@@ -201,12 +202,13 @@ def split_own(options: Mapping[str, Any]) -> tuple[OwnOptions, dict[str, Any]]:
         plain = name.lower().removeprefix("aws_")
         (own if plain in _OWN_NAMES else rest)[plain if plain in _OWN_NAMES else name] = value
     retry = None
-    if own.keys() & {"client_max_retries", "client_retry_timeout"}:
+    if own.keys() & {"client_max_retries", "client_retry_timeout", "hedge_after"}:
         default = RetryPolicy.of_requests()
         retries = _converted("client_max_retries", count, own.get("client_max_retries", default.attempts - 1))
         patience = own.get("client_retry_timeout", default.total_seconds)
         timeout = _converted("client_retry_timeout", seconds, patience)
-        retry = RetryPolicy(retries + 1, default.base_seconds, default.cap_seconds, timeout)
+        hedge = _converted("hedge_after", seconds, own.get("hedge_after", default.hedge_seconds))
+        retry = RetryPolicy(retries + 1, default.base_seconds, default.cap_seconds, timeout, hedge)
     way = str(own.get("conditional_put", "etag")).lower()
     if way not in ("etag", "disabled"):
         raise OptionError("storage option conditional_put is 'etag' or 'disabled'")

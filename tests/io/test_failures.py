@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from typing import Any
 
 import pytest
@@ -77,6 +78,8 @@ KINDS: list[tuple[Exception, Kind | None]] = [
     (PermissionError("x"), Kind.ACCESS),
     (NoCredentialsError(), Kind.NO_CREDENTIALS),
     (ClientPayloadError(), Kind.CONNECTION),
+    (ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] ..."), Kind.CERTIFICATE),
+    (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), Kind.CONNECTION),
     (asyncio.TimeoutError(), Kind.CONNECTION),
     (ConnectionResetError(104, "x"), Kind.CONNECTION),
     (socket.gaierror(-2, "x"), Kind.CONNECTION),

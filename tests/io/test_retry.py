@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable
 
 import pytest
 
 from spark_lance.errors import OptionError
-from spark_lance.io.retry import RetryPolicy, retried
+from spark_lance.io.retry import RetryPolicy, hedged, retried
 
 
 def test_waits_double_up_to_the_cap() -> None:
@@ -92,3 +94,44 @@ def test_the_log_does_not_quote_errors(sleeps: list[float], caplog: pytest.LogCa
         retried(Flaky(1, ConnectionError("?sig=s3cret")), RetryPolicy(), lambda error: True, "reading x")
     assert "reading x failed (ConnectionError)" in caplog.text
     assert "s3cret" not in caplog.text
+
+
+class InTurns:
+    """Requests that run one after the other: the first one waits until the second one has ended."""
+
+    def __init__(self, first: Callable[[], str], second: Callable[[], str]) -> None:
+        self.requests = [first, second]
+        self.second_ended = threading.Event()
+
+    def __call__(self) -> str:
+        request = self.requests.pop(0)
+        if self.requests:
+            assert self.second_ended.wait(30)
+            return request()
+        try:
+            return request()
+        finally:
+            # The answer of the second request is in the queue before that of the first one.
+            threading.Timer(0.05, self.second_ended.set).start()
+
+
+def _fail(error: Exception) -> Callable[[], str]:
+    def request() -> str:
+        raise error
+
+    return request
+
+
+def _is_connection(error: Exception) -> bool:
+    return isinstance(error, ConnectionError)
+
+
+def test_the_first_of_two_answers_counts() -> None:
+    one, two = (lambda: "first"), (lambda: "second")
+    assert hedged(one, 30, _is_connection) == "first"
+    assert hedged(InTurns(one, two), 0.01, _is_connection) == "second"
+    assert hedged(InTurns(one, _fail(ConnectionError())), 0.01, _is_connection) == "first"
+    with pytest.raises(FileNotFoundError):
+        hedged(InTurns(one, _fail(FileNotFoundError())), 0.01, _is_connection)
+    with pytest.raises(TimeoutError):
+        hedged(InTurns(_fail(TimeoutError()), _fail(ConnectionError())), 0.01, _is_connection)

@@ -8,8 +8,9 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -28,8 +29,10 @@ from tests.object_store import (
     never_arrived,
     server_error,
     slow,
+    stalled,
     storage_options,
     throttled,
+    too_many,
 )
 
 DATA = os.urandom(1 << 20)
@@ -66,7 +69,9 @@ class TestS3(StoreTests):
     races = 8
 
 
-@pytest.mark.parametrize("fault", [throttled, server_error, never_arrived, lost_answer, cut_short, slow(0.3)])
+@pytest.mark.parametrize(
+    "fault", [throttled, too_many, server_error, never_arrived, lost_answer, cut_short, slow(0.3)]
+)
 def test_reads_outlive_faults(fault: object_store.Fault, server: Server, place: tuple[Store, str]) -> None:
     store, root = place
     store.put(join(root, "x"), DATA)
@@ -96,9 +101,49 @@ def test_faults_that_stay_are_told(server: Server, place: tuple[Store, str]) -> 
     store.put(join(root, "x"), b"1")
     server.forget()
     server.fault(throttled, "GET", "/x$", times=99)
-    with pytest.raises(StoreError, match=r"reading s3://bucket/.*/x: the store is overloaded"):
+    with pytest.raises(StoreError, match=r"reading s3://bucket/.*/x: the store is overloaded.* fewer tasks"):
         store.read_ranges(join(root, "x"), [(0, 1)])
     assert server.count("GET", "/x$") == 4
+
+
+def test_timeouts_end_requests(server: Server) -> None:
+    """A read is sent again, a conditional write is not; both end."""
+    impatient = storage_options(server, client_max_retries=1, timeout="300ms")
+    store, root = open_store(f"s3://bucket/{uuid.uuid4().hex}", impatient)
+    path = join(root, "x")
+    store.put(path, DATA)
+    for fault in (slow(1), stalled(1)):
+        server.fault(fault, "GET", "/x$")
+        assert store.read(path) == DATA
+        server.fault(fault, "GET", "/x$")
+        assert bytes(store.read_ranges(path, [(5, 100_000)])[0]) == DATA[5:100_005]
+    server.fault(slow(1), "GET", "/x$", times=2)
+    with pytest.raises(StoreError, match=r"reading s3://bucket/.*/x: the connection failed: check the net"):
+        store.read(path)
+    server.fault(slow(1), "PUT", "/v$")
+    with pytest.raises(StoreError, match=r"creating s3://bucket/.*/v: the connection failed"):
+        store.put_if_absent(join(root, "v"), b"1")
+    assert server.count("PUT", "/v$") == 1
+
+
+def test_a_second_request_overtakes_a_slow_one(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    store, root = open_store(f"s3://bucket/{uuid.uuid4().hex}", storage_options(server, hedge_after="200ms"))
+    path = join(root, "x")
+    server.fault(slow(0.5), "PUT", "/x$")
+    store.put(path, DATA)
+    assert server.count("PUT", "/x$") == 1
+    reads: dict[str, Callable[[], Any]] = {
+        "GET": lambda: bytes(store.read_ranges(path, [(0, 9)])[0]),
+        "HEAD": lambda: store.size(path),
+    }
+    for method, expected in (("GET", DATA[:9]), ("HEAD", len(DATA))):
+        server.fault(slow(4), method, "/x$")
+        start = time.monotonic()
+        with caplog.at_level("INFO", "spark_lance.io.retry"):
+            assert reads[method]() == expected
+        assert time.monotonic() - start < 4
+        assert server.count(method, "/x$") == 2
+    assert "is sent a second time" in caplog.text
 
 
 @pytest.mark.parametrize("fault", [throttled, server_error])
@@ -234,6 +279,70 @@ def test_expired_credentials(method: str, server: Server, place: tuple[Store, st
         assert "the credentials have expired" in str(caught.value)
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for localhost that no authority has signed, and its key."""
+    serving = pytest.importorskip("werkzeug.serving")
+    certificate, key = serving.make_ssl_devcert(str(tmp_path_factory.mktemp("tls") / "x"), host="localhost")
+    return certificate, key
+
+
+@pytest.fixture
+def secure(
+    server: Server, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """The options for the server by https; nothing of the environment knows its certificate."""
+    for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with object_store.running_server(certificate) as https:
+        yield storage_options(https, allow_http="false")
+
+
+only_moto = pytest.mark.parametrize("s3_server", [pytest.param("moto", marks=pytest.mark.s3)], indirect=True)
+
+
+@only_moto
+@pytest.mark.parametrize("way", ["AWS_CA_BUNDLE", "ca_bundle", "aws_ca_bundle", "allow_invalid_certificates"])
+def test_certificates_of_an_own_authority(
+    way: str, secure: dict[str, Any], certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {way: "true" if way.startswith("allow") else certificate[0]}
+    if way.isupper():
+        monkeypatch.setenv(way, options.pop(way))
+    store, root = open_store(f"s3://bucket/{uuid.uuid4().hex}", {**secure, **options})
+    store.put_if_absent(join(root, "x"), DATA)
+    assert bytes(store.read_ranges(join(root, "x"), [(7, 9)])[0]) == DATA[7:16]
+    assert store.list(root) == ["x"]
+
+
+@only_moto
+def test_certificates_that_are_not_trusted(
+    secure: dict[str, Any],
+    certificate: tuple[str, str],
+    s3_client: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The error is final and says what to set; obstore asks the system, s3fs has a list of its own."""
+    path = f"bucket/{uuid.uuid4().hex}/x"
+    with caplog.at_level("INFO", "spark_lance.io.retry"):
+        for _attempt in range(2):
+            store, _ = open_store("s3://bucket", secure)
+            with pytest.raises(StoreError, match=r"certificate is not trusted: set AWS_CA_BUNDLE"):
+                store.put_if_absent(path, b"1")
+            with pytest.raises(StoreError, match=r"certificate is not trusted"):
+                store.read(path)
+    assert "next try" not in caplog.text
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+    store, _ = open_store("s3://bucket", {**secure, "user_agent": "another identity"})
+    if s3_client == "obstore":
+        store.put_if_absent(path, b"1")
+        assert store.read(path) == b"1"
+    else:
+        with pytest.raises(StoreError, match="not trusted"):
+            store.read(path)
+
+
 def test_missing_credentials(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -338,7 +447,7 @@ def test_settings_that_need_s3fs(
 
 
 # A real server refuses the token.
-@pytest.mark.parametrize("s3_server", [pytest.param("moto", marks=pytest.mark.s3)], indirect=True)
+@only_moto
 def test_keys_in_the_environment(server: Server, s3_client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"endpoint": server.url, "region": "us-east-1", "s3_client": s3_client}
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token of somebody else")

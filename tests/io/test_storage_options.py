@@ -194,12 +194,13 @@ def test_our_own_options_do_not_reach_the_driver() -> None:
             "aws_conditional_put": "disabled",
             "client_max_retries": "3",
             "client_retry_timeout": 9,
+            "hedge_after": "500ms",
             "region": "r",
         }
     )
     assert rest == {"region": "r"}
     default = RetryPolicy.of_requests()
-    retry = RetryPolicy(4, default.base_seconds, default.cap_seconds, 9)
+    retry = RetryPolicy(4, default.base_seconds, default.cap_seconds, 9, 0.5)
     assert own == OwnOptions("sqlite:///x", "http://d", False, retry)
     assert split_own({"a": 1}) == (OwnOptions(), {"a": 1})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -236,6 +237,17 @@ def test_appends_outlive_faults(
     written = write_dataset(ROWS, uri, mode="append", storage_options=options)
     assert server.is_calm(), "the fault was never met"
     assert written.version == 2
+    for table in (ours(uri, options), theirs(uri, options)):
+        assert (table.version, table.count_rows()) == (2, 6)
+
+
+def test_a_commit_that_times_out_and_arrives_later(server: Server, options: Options) -> None:
+    uri = f"s3://bucket/tables/{uuid.uuid4().hex}"
+    write_dataset(ROWS, uri, storage_options=options)
+    server.fault(slow(1.5), "PUT", "_versions/")
+    written = write_dataset(ROWS, uri, mode="append", storage_options={**options, "timeout": "500ms"})
+    assert written.version == 2
+    time.sleep(1.5)
     for table in (ours(uri, options), theirs(uri, options)):
         assert (table.version, table.count_rows()) == (2, 6)
 
