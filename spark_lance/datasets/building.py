@@ -123,15 +123,14 @@ def write_fragments(
     latest = find_latest(place.table)
     kind = "overwrite" if mode == "create" and latest is not None else mode
     plan = plan_write(
-        place.store,
-        place.root,
+        place.table,
         latest,
         reader.schema,
         kind,
         data_storage_version=data_storage_version,
         bases=[base.stored() for base in initial_bases or ()],
     )
-    bases = plan.places(place.store, place.root, latest)
+    bases = plan.places(place.table, latest)
     aligner = Aligner(reader.schema, plan.schema)
     written = write_files(
         (aligner.align(batch) for batch in reader),

@@ -145,11 +145,10 @@ def write_dataset(
     table = TableRef(place.store, place.root)
     latest = find_latest(table)
     reader = _reader(data, schema, latest if mode == "append" else None)
-    at = (table.store, table.root, latest)
     rules = {"data_storage_version": data_storage_version, "stable_row_ids": enable_stable_row_ids}
     new_bases = [base.stored() for base in initial_bases or ()]
-    plan = plan_write(*at, reader.schema, mode, bases=new_bases, **rules)  # type: ignore[arg-type]
-    bases = plan.places(*at)
+    plan = plan_write(table, latest, reader.schema, mode, bases=new_bases, **rules)  # type: ignore[arg-type]
+    bases = plan.places(table, latest)
     plan = replace(plan, schema=compressed(plan.schema, compression))
     properties = _with_message(transaction_properties or {}, commit_message)
     limits = {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}

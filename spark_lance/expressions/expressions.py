@@ -58,6 +58,8 @@ class Call:
 _NO_ROWS = pa.table({})
 _INFIX = frozenset({"=", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "and", "or", "like", "||"})
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">=", "is_same"})
+# Comparisons, and what they are with their sides exchanged.
+MIRRORED = {"=": "=", "is_same": "is_same", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 Expression = Union[Column, Literal, Cast, Call]  # noqa: UP007 (evaluated at run time on Python 3.10)
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from spark_lance.arrow.arrays import filter_rows
 from spark_lance.errors import ExpressionError, OptionTypeError
 from spark_lance.expressions.expressions import (
+    MIRRORED,
     Call,
     Cast,
     Column,
@@ -35,9 +36,6 @@ from spark_lance.jsonb.binary import json_texts
 from spark_lance.jsonb.columns import is_json_field
 
 Predicate = Union[str, pc.Expression]  # noqa: UP007 (pyarrow's class has no operator | for types)
-
-# Comparisons, and what they are with their sides exchanged.
-_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 # Operators that give a number the type of the column, if a computed column consists of only the two.
 _IN_OWN_TYPE = frozenset({"+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^"})
@@ -97,12 +95,12 @@ class Condition:
             node = waiting.pop()
             if isinstance(node, Call) and node.function == "and":
                 waiting += node.arguments
-            elif isinstance(node, Call) and node.function in _MIRRORED:
+            elif isinstance(node, Call) and node.function in MIRRORED and node.function != "is_same":
                 left, right = node.arguments
                 if isinstance(left, Column) and is_constant(right):
                     result.append((left.path, node.function, constant_value(right)))
                 if is_constant(left) and isinstance(right, Column):
-                    result.append((right.path, _MIRRORED[node.function], constant_value(left)))
+                    result.append((right.path, MIRRORED[node.function], constant_value(left)))
         return result
 
     def and_also(self, other: Condition) -> Condition:

@@ -6,7 +6,6 @@ the indices.
 
 from __future__ import annotations
 
-from spark_lance.io.store import Store
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.pruning import Pruner
@@ -23,6 +22,6 @@ def index_pruners(snapshot: Snapshot) -> tuple[Pruner, ...]:
     return (ScalarPruner(snapshot),)
 
 
-def indexed_snapshot(store: Store, root: str, manifest: Manifest) -> Snapshot:
+def indexed_snapshot(table: TableRef, manifest: Manifest) -> Snapshot:
     """Return a version of a table whose scans use its indices."""
-    return Snapshot(TableRef(store, root), manifest, index_pruners)
+    return Snapshot(table, manifest, index_pruners)

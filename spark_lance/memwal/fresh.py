@@ -360,7 +360,7 @@ def open_fresh(table: TableRef, *, accept_loss: bool = False) -> FreshRows:
     gone: Exception | None = None
     for _ in range(_ATTEMPTS):
         before = _load_shards(table)
-        base = indexed_snapshot(table.store, table.root, load_latest(table))
+        base = indexed_snapshot(table, load_latest(table))
         compacted = compacted_generations(base)
         if compacted is None:
             return FreshRows(base, ())

@@ -45,7 +45,7 @@ class RoutedWriter:
         self._snapshot = snapshot
         self._config = dict(config or {})
         self._router = Router.of(check_loggable(snapshot), snapshot.schema)
-        self._shards = self._router.shards(snapshot.store, snapshot.root)
+        self._shards = self._router.shards(snapshot.table)
         self._writers: dict[uuid.UUID, ShardWriter] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lance-shards")
         self._waiting: list[_Call] = []
@@ -109,7 +109,7 @@ class RoutedWriter:
         shard = self._shards.get(value)
         if shard is None:
             at = self._snapshot
-            shard = self._router.shard_for(at.store, at.root, value, self._shards)
+            shard = self._router.shard_for(at.table, value, self._shards)
             self._shards[value] = shard
         writer = self._writers.get(shard)
         if writer is None:

@@ -34,7 +34,6 @@ from spark_lance.arrow.arrays import one_array, pick_rows
 from spark_lance.arrow.murmur3 import UInt32Array, hash32, hash64, hash_bytes, mix
 from spark_lance.errors import OptionError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Schema
-from spark_lance.io.store import Store
 from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import create_shard, load_shard
 from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardingSpec, ShardManifest
@@ -238,11 +237,11 @@ class Router:
         for value, start, end in zip(encoded.dictionary, [0, *ends], ends, strict=False):
             yield value_bytes(value), sorted_rows.slice(start, end - start)
 
-    def shards(self, store: Store, root: str) -> dict[bytes, uuid.UUID]:
+    def shards(self, table: TableRef) -> dict[bytes, uuid.UUID]:
         """Return the shards whose manifests tell for which value they are; of several for one, the first."""
         result: dict[bytes, uuid.UUID] = {}
-        for shard in list_shards(TableRef(store, root)):
-            manifest = load_shard(store, ShardPaths(root, shard))
+        for shard in list_shards(table):
+            manifest = load_shard(table.store, ShardPaths(table.root, shard))
             if manifest is None or manifest.status == ShardManifest.SEALED:
                 continue
             entries = {entry.field_id: entry.value for entry in manifest.shard_field_entries}
@@ -251,18 +250,18 @@ class Router:
         return result
 
     def shard_for(
-        self, store: Store, root: str, value: bytes, shards: Mapping[bytes, uuid.UUID] | None = None
+        self, table: TableRef, value: bytes, shards: Mapping[bytes, uuid.UUID] | None = None
     ) -> uuid.UUID:
         """Return the shard of a value; make one if there is none.
 
         Args:
             shards: what `shards` returned.
         """
-        present = self.shards(store, root) if shards is None else shards
+        present = self.shards(table) if shards is None else shards
         if value in present:
             return present[value]
         shard = uuid.uuid5(_NAMESPACE, f"{self.spec_id}/{self.transform}/{self.num_buckets}/{value.hex()}")
-        create_shard(store, ShardPaths(root, shard), self.spec_id, {_FIELD: value})
+        create_shard(table.store, ShardPaths(table.root, shard), self.spec_id, {_FIELD: value})
         return shard
 
 

@@ -232,7 +232,7 @@ def test_an_unknown_outcome_deletes_nothing(path: str, monkeypatch: pytest.Monke
 def test_a_lost_creation_becomes_what_was_asked(path: str, mode: str) -> None:
     store, root = open_store(path)
     table = TableRef(store, root)
-    plan = plan_write(store, root, find_latest(table), numbers(0, 1).schema, mode)
+    plan = plan_write(TableRef(store, root), find_latest(table), numbers(0, 1).schema, mode)
     fragments = write_fragments(numbers(7, 9).to_batches(), table, plan.schema)
     spark_lance.write_dataset(numbers(0, 2), path)
     assert commit_write(table, plan, fragments).version == 2
@@ -243,7 +243,7 @@ def test_a_lost_creation_becomes_what_was_asked(path: str, mode: str) -> None:
 def test_a_lost_creation_with_another_schema_is_refused(path: str) -> None:
     store, root = open_store(path)
     table = TableRef(store, root)
-    plan = plan_write(store, root, find_latest(table), numbers(0, 1).schema, "append")
+    plan = plan_write(TableRef(store, root), find_latest(table), numbers(0, 1).schema, "append")
     fragments = write_fragments(numbers(7, 9).to_batches(), table, plan.schema)
     spark_lance.write_dataset(pa.table({"other": [1]}), path)
     with pytest.raises(SchemaError, match="another schema"):

@@ -279,6 +279,6 @@ class RowResolver:
         cached = self._deleted.get(number)
         if cached is None:
             scan = self._scan
-            cached = read_deletions(scan.store, scan.root, self._fragments[number], None, scan.bases)
+            cached = read_deletions(scan.table, self._fragments[number], None, scan.bases)
             self._deleted[number] = cached
         return cached

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.expressions.expressions import (
+    MIRRORED,
     Call,
     Column,
     Expression,
@@ -32,7 +33,6 @@ _VALUE = Column(("value",))
 _NULL = Literal(None)
 # The column itself, also where the sign of NaN does not count: bounds say nothing of NaN anyway.
 _VALUES = (_VALUE, Call("unsigned_nan", (_VALUE,)))
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "is_same": "is_same"}
 _BOUNDS = ("<", "<=", ">", ">=")
 _BETWEEN = "between"
 _RANGES = ("=", *_BOUNDS, _BETWEEN, "in", "starts_with")
@@ -262,6 +262,6 @@ def column_predicate_of(node: Expression) -> ColumnPredicate | None:
 
 def turned(node: Expression) -> Expression:
     """Return a comparison with the column on the left."""
-    if isinstance(node, Call) and node.function in _MIRRORED and is_constant(node.arguments[0]):
-        return Call(_MIRRORED[node.function], (node.arguments[1], node.arguments[0]))
+    if isinstance(node, Call) and node.function in MIRRORED and is_constant(node.arguments[0]):
+        return Call(MIRRORED[node.function], (node.arguments[1], node.arguments[0]))
     return node

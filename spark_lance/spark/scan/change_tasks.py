@@ -396,7 +396,7 @@ def pack_changes(
 
     def span_of(task: ChangeTask) -> tuple[int, int]:
         scan = task.scan
-        return 0, physical_rows(scan.store, scan.root, scan.message, scan.bases)
+        return 0, physical_rows(scan.table, scan.message, scan.bases)
 
     def cut(task: ChangeTask, span: tuple[int, int]) -> ChangeTask:
         return replace(task, scan=replace(task.scan, span=span), span=span)

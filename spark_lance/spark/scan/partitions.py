@@ -121,7 +121,7 @@ def pack_tasks(
     def span_of(task: ScanTask) -> tuple[int, int] | None:
         if whole or task.selection is not None or not task.names:
             return None
-        return task.span or (0, physical_rows(task.store, task.root, task.message, task.bases))
+        return task.span or (0, physical_rows(task.table, task.message, task.bases))
 
     def cut(task: ScanTask, span: tuple[int, int]) -> ScanTask:
         return replace(task, span=span)

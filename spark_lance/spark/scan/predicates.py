@@ -42,7 +42,7 @@ import pyarrow as pa
 import pyspark.sql.types as st
 
 from spark_lance.errors import ExpressionError
-from spark_lance.expressions.expressions import Call, Column, Expression, Literal
+from spark_lance.expressions.expressions import MIRRORED, Call, Column, Expression, Literal
 from spark_lance.expressions.json_functions import CANDIDATE
 from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
 from spark_lance.spark.options.option_values import Projection
@@ -207,7 +207,8 @@ _LITERALS: dict[str, Callable[[str], Any]] = {
 
 Node = Mapping[str, Any]
 
-_MIRRORED = {"=": "=", "<=>": "<=>", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+# The same for comparisons as Spark names them.
+_MIRRORED = {**MIRRORED, "<=>": "<=>", "<>": "<>"}
 
 
 def expression_of(node: Node, schema: Schema, seen: st.StructType) -> Expression | None:

@@ -134,7 +134,7 @@ def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Sn
         manifest = load_version(TableRef(store, ref.root), ref.version)
     if options.text_as == "binary":
         manifest = texts_as_binary(manifest)
-    return ref, indexed_snapshot(store, ref.root, manifest)
+    return ref, indexed_snapshot(TableRef(store, ref.root), manifest)
 
 
 def _chosen(

@@ -132,7 +132,7 @@ def _check(options: ReadOptions, manifest: Manifest) -> None:
             column = both.text_column
         else:
             column, _ = parse_text_query(manifest, *_words(options))
-        TextSearch(indexed_snapshot(store, root, manifest), column)
+        TextSearch(indexed_snapshot(TableRef(store, root), manifest), column)
     if options.filter is not None:
         compile_predicate(options.filter, nameable(manifest.schema))
 
@@ -199,7 +199,7 @@ class SearchReader(DataSourceReader):
         """
         options = self._options
         store, _ = open_store(options.path, options.storage)
-        snapshot = indexed_snapshot(store, self.ref.root, _manifest(options, self.ref))
+        snapshot = indexed_snapshot(TableRef(store, self.ref.root), _manifest(options, self.ref))
         if options.filter is not None or options.hybrid_search is not None or options.fresh:
             return None
         if options.nearest is not None:

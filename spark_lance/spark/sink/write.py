@@ -77,13 +77,14 @@ class LanceWriter(DataSourceArrowWriter):
                 "option 'mode' = 'upsert' is for streams: LanceTable.upsertLog().upsert(frame) upserts a "
                 "batch, and so do df.mergeInto and LanceTable.merge, without logs"
             )
-        self._store, self._root = open_store(options.path, options.storage)
-        _check_store(self._store)
+        store, root = open_store(options.path, options.storage)
+        _check_store(store)
         if options.branch is not None:
-            self._root = resolve(self._store, self._root, (options.branch, None)).root
+            root = resolve(store, root, (options.branch, None)).root
+        self._table = TableRef(store, root)
         self._options = options
         self._job = secrets.token_hex(8)
-        self._names, self._plan = plan_rows(self._store, self._root, options, schema, overwrite, partitions)
+        self._names, self._plan = plan_rows(self._table, options, schema, overwrite, partitions)
 
     @property
     def plan(self) -> WritePlan:
@@ -101,7 +102,7 @@ class LanceWriter(DataSourceArrowWriter):
     def task_rows(self) -> WrittenRows:
         """Return what writes the rows of one task."""
         return WrittenRows(
-            TableRef(self._store, self._root),
+            self._table,
             self._names,
             self._plan.schema,
             self._plan.version,
@@ -141,7 +142,7 @@ class LanceWriter(DataSourceArrowWriter):
             try:
                 _check_rows(messages)
             except CommitError:
-                delete_fragment_files(TableRef(self._store, self._root), fragments)
+                delete_fragment_files(self._table, fragments)
                 raise
             options = self._options
             with commit_options(
@@ -149,7 +150,7 @@ class LanceWriter(DataSourceArrowWriter):
             ):
                 try:
                     commit_or_discard(
-                        TableRef(self._store, self._root),
+                        self._table,
                         plan,
                         fragments,
                         once=once,
@@ -168,8 +169,8 @@ class LanceWriter(DataSourceArrowWriter):
         done = [message for message in messages if isinstance(message, LanceCommitMessage)]
         if len(done) < len(messages):
             fragments = [data for message in done for data in message.fragments]
-            delete_fragment_files(TableRef(self._store, self._root), fragments)
-            delete_operation_files(TableRef(self._store, self._root), self._job)
+            delete_fragment_files(self._table, fragments)
+            delete_operation_files(self._table, self._job)
 
     def _once(self) -> IdempotentWrite | None:
         name, number = self._options.txnAppId, self._options.txnVersion

@@ -34,7 +34,6 @@ from spark_lance.file.base.pages import PAGE_FORMATS
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.blob_writer import BLOB_KEY
-from spark_lance.io.store import Store
 from spark_lance.jsonb.columns import is_json_field, is_json_text
 from spark_lance.spark.options.column_options import ENCODINGS
 from spark_lance.spark.options.options import WriteOptions
@@ -72,8 +71,7 @@ __all__ = ["check_names", "plan_rows"]
 
 
 def plan_rows(
-    store: Store,
-    root: str,
+    table: TableRef,
     options: WriteOptions,
     schema: st.StructType,
     overwrite: bool,
@@ -92,11 +90,11 @@ def plan_rows(
         ExpressionError: the condition of `replaceWhere` does not fit the table.
     """
     _check_mode(options, overwrite)
-    table = find_latest(TableRef(store, root))
+    latest = find_latest(table)
     check_names(schema, options.caseSensitive)
     arrow = arrow_schema(schema)
     replaces = any(getattr(options, name) is not None for name in _REPLACING)
-    declared = PartitionSpec() if table is None else PartitionSpec.of_config(table.config)
+    declared = PartitionSpec() if latest is None else PartitionSpec.of_config(latest.config)
     if options.partitionBy is not None and partitions is not None:
         raise OptionError(
             "option 'partitionBy' is for tables that exist, and for new ones by path: write PARTITIONED BY, "
@@ -105,43 +103,42 @@ def plan_rows(
     dynamic = overwrite and not replaces and partitions is None and _is_dynamic(options, declared)
     replaces = replaces or dynamic
     keeps = not overwrite or replaces or _keeps_schema(options)
-    if table is not None and keeps:
+    if latest is not None and keeps:
         if not overwrite or replaces:
-            _check_append_options(table, options)
-        rows = _for_kept_columns(schema, arrow, options, table.schema)
+            _check_append_options(latest, options)
+        rows = _for_kept_columns(schema, arrow, options, latest.schema)
     else:
-        table_schema = None if table is None or options.overwriteSchema else table.schema
+        table_schema = None if latest is None or options.overwriteSchema else latest.schema
         rows = _for_new_columns(schema, arrow, options, table_schema)
     try:
         plan = plan_write(
-            store,
-            root,
             table,
+            latest,
             rows.source,
             "overwrite" if overwrite else "append",
             data_storage_version=options.data_storage_version,
             stable_row_ids=options.enable_stable_row_ids,
             new_columns=rows.new_columns,
             keep_schema=keeps,
-            replace_where=_replaced(options.replaceWhere, table),
+            replace_where=_replaced(options.replaceWhere, latest),
             replace_using=options.replaceUsing or (),
             replace_on=None if options.replaceOn is None else (options.replaceOn, options.targetAlias),
             replace_partitions=dynamic,
         )
     except SchemaError as error:
         message = _in_sparks_words(error)
-        if rows.new_columns is None or table is None:
+        if rows.new_columns is None or latest is None:
             raise message from None
         raise SchemaError(f"{message}\nmergeSchema adds columns; it changes no type of a column") from error
-    if table is not None:
-        _check_matches(plan, table.schema)
+    if latest is not None:
+        _check_matches(plan, latest.schema)
     pages = with_page_settings(plan.schema, options.column_settings)
     plan = replace(plan, schema=compressed(pages, options.compression))
     if partitions is not None:
         declared = PartitionSpec.of_config({PARTITION_FIELDS: partitions})
     if options.partitionBy is not None:
-        redeclares = table is None or (overwrite and bool(options.overwriteSchema))
-        plan, declared = _partitioned(plan, options.partitionBy, None if redeclares else table, declared)
+        redeclares = latest is None or (overwrite and bool(options.overwriteSchema))
+        plan, declared = _partitioned(plan, options.partitionBy, None if redeclares else latest, declared)
     plan = replace(plan, partitions=declared.present(plan.schema))
     # What the tasks do first, done here without rows: it refuses types that do not go together, or that
     # files of this version do not hold.

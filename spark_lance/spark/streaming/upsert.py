@@ -43,7 +43,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_lance.arrow.arrays import one_array
 from spark_lance.errors import CommitError, OptionError, SchemaError
 from spark_lance.index.pruners import indexed_snapshot
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.store import open_store
 from spark_lance.memwal.entries import logged_keys, logged_rows
 from spark_lance.memwal.sharding import Router, hashes
 from spark_lance.memwal.staged import (
@@ -119,7 +119,7 @@ class Route:
             epoch: the number of the micro-batch.
             most: tasks at most.
         """
-        shards = router.shards(snapshot.store, snapshot.root)
+        shards = router.shards(snapshot.table)
         if router.transform == "unsharded":
             return cls(epoch, 1, shards=shards)
         if router.column not in names:
@@ -232,14 +232,14 @@ class Staging:
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> tuple[StagedPiece, ...]:
         """Stage the rows of a task next to the table, and return the staged pieces."""
-        return self._stage(batches, self.snapshot.store, self.snapshot.root, None)
+        return self._stage(batches, self.snapshot.table, None)
 
     def _stage(
-        self, batches: Iterator[pa.RecordBatch], store: Store, root: str, partition: int | None
+        self, batches: Iterator[pa.RecordBatch], staging: TableRef, partition: int | None
     ) -> tuple[StagedPiece, ...]:
         at = self.snapshot
         logged = logged_keys if self.deletes else logged_rows
-        stage = Stage(TableRef(store, root), self.router, self.job)
+        stage = Stage(staging, self.router, self.job)
         documents = {field.name for field in at.schema.fields if field.is_json}
         try:
             for batch in batches:
@@ -278,12 +278,12 @@ class Staging:
             return 0
         place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
         with tempfile.TemporaryDirectory(prefix="spark-lance-", dir=place or None) as folder:
-            store, root = open_store(folder)
-            pieces = pieces_by_value(self._stage(batches, store, root, partition))
+            staging = TableRef(*open_store(folder))
+            pieces = pieces_by_value(self._stage(batches, staging, partition))
 
             def one(value: bytes, its: list[StagedPiece]) -> int:
-                shard = self.router.shard_for(at.store, at.root, value, route.shards)
-                return append_staged(at, shard, its, once, store=store)
+                shard = self.router.shard_for(at.table, value, route.shards)
+                return append_staged(at, shard, its, once, store=staging.store)
 
             with ThreadPoolExecutor(_TASK_THREADS) as pool:
                 calls = [pool.submit(one, value, its) for value, its in pieces.items()]
@@ -292,10 +292,10 @@ class Staging:
 
 def append_pieces(snapshot: Snapshot, router: Router, pieces: list[StagedPiece], once: Once | None) -> int:
     """Append what tasks left to the logs, each shard by a thread; return the rows that were appended."""
-    shards = router.shards(snapshot.store, snapshot.root)
+    shards = router.shards(snapshot.table)
 
     def append(value: bytes, its: list[StagedPiece]) -> int:
-        shard = router.shard_for(snapshot.store, snapshot.root, value, shards)
+        shard = router.shard_for(snapshot.table, value, shards)
         return append_staged(snapshot, shard, its, once)
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -308,7 +308,7 @@ def table_to_upsert(options: WriteOptions) -> Snapshot:
     store, root = open_store(options.path, options.storage)
     if options.branch is not None:
         root = resolve(store, root, (options.branch, None)).root
-    return indexed_snapshot(store, root, load_latest(TableRef(store, root)))
+    return indexed_snapshot(TableRef(store, root), load_latest(TableRef(store, root)))
 
 
 if DataSourceStreamArrowWriter is not None:

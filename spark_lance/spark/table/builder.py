@@ -21,7 +21,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.file.base.schema import Schema
-from spark_lance.io.store import Store, open_store
+from spark_lance.io.store import open_store
 from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
 from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, check_setting, is_fixed
@@ -334,15 +334,15 @@ class TableBuilder(Generic[Table]):
                 f"option '{column}.{next(iter(settings))}' is about a column: write "
                 f"addColumn({column!r}, ..., " + "encoding={...}) or vectorSize=..."
             )
-        store, root = open_store(options.path, options.storage)
-        there = find_latest(TableRef(store, root))
+        table = TableRef(*open_store(options.path, options.storage))
+        there = find_latest(table)
         exists = there is not None
         if exists and self.mode == "create":
-            raise TableExistsError(f"there is a Lance table at {root} already: use createOrReplace")
+            raise TableExistsError(f"there is a Lance table at {table.root} already: use createOrReplace")
         if not exists and self.mode == "replace":
-            raise TableNotFoundError(f"no Lance table at {root}: use createOrReplace")
+            raise TableNotFoundError(f"no Lance table at {table.root}: use createOrReplace")
         if not exists or self.mode != "create_if_not_exists":
-            self._make(store, root, there, options)
+            self._make(table, there, options)
         return self.make(self.spark, self._path, self.options)
 
     def _by_name(self, name: str) -> Table:
@@ -387,15 +387,14 @@ class TableBuilder(Generic[Table]):
         path, options = place_of(self.spark, name)
         return self.make(self.spark, path, options)
 
-    def _make(self, store: Store, root: str, there: Manifest | None, options: WriteOptions) -> None:
+    def _make(self, table: TableRef, there: Manifest | None, options: WriteOptions) -> None:
         replaces = self.mode in ("replace", "create_or_replace")
         schema = with_generated(self.spark, self._schema())
         named = [st.StructField(name, st.NullType()) for name in schema.names]
         case_sensitive = self.spark.conf.get("spark.sql.caseSensitive") == "true"
         check_names(st.StructType(named), options.caseSensitive or case_sensitive)
         plan = plan_write(
-            store,
-            root,
+            table,
             there,
             schema,
             "overwrite" if replaces else "create",
@@ -410,16 +409,14 @@ class TableBuilder(Generic[Table]):
             self._properties[PARTITION_FIELDS] = self._partitions.bound(plan.schema).text()
         try:
             if there is None:
-                commit_write(TableRef(store, root), plan, [], config=self._properties)
+                commit_write(table, plan, [], config=self._properties)
             else:
-                self._replace(store, root, there, plan, options)
+                self._replace(table, there, plan, options)
         except TableExistsError:
             if self.mode != "create_if_not_exists":
                 raise
 
-    def _replace(
-        self, store: Store, root: str, there: Manifest, plan: WritePlan, options: WriteOptions
-    ) -> None:
+    def _replace(self, table: TableRef, there: Manifest, plan: WritePlan, options: WriteOptions) -> None:
         if plan.version is not there.file_version:
             raise OptionError(
                 f"the table's files are of version {there.file_version.text}, which replacing it by an empty "
@@ -431,7 +428,7 @@ class TableBuilder(Generic[Table]):
         # The format only adds settings here, so "" stands for a table without partitions.
         former = {PARTITION_FIELDS: ""} if there.config.get(PARTITION_FIELDS) else {}
         operation = overwrite_message(plan.schema, [], {**former, **self._properties})
-        commit_operation(TableRef(store, root), operation, read_version=plan.read_version)
+        commit_operation(table, operation, read_version=plan.read_version)
 
     def _schema(self) -> pa.Schema:
         if not self._columns:

@@ -43,7 +43,6 @@ from spark_lance.table.commits.commit_rows import delete_on_failure
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations.data_replacement import place_file
 from spark_lance.table.reading.fragment import physical_rows
@@ -161,8 +160,7 @@ class ColumnJob:
             clean_up(self._records, set())
 
     def _run(self, request: str, attempt: Callable[[Manifest], Manifest]) -> Outcome:
-        store, root = self._start.store, self._start.root
-        self._records = JobRecords(TableRef(store, root), self.resume or f"auto-{uuid.uuid4().hex}", request)
+        self._records = JobRecords(self._start.table, self.resume or f"auto-{uuid.uuid4().hex}", request)
         if self.resume is not None:
             for done in self._records.load():
                 self._files.keep(done)
@@ -191,7 +189,6 @@ class ColumnJob:
                 f"files of version {version.file_version.text} are not written here", version.path
             )
         self._check_moves(version)
-        store, root = self._start.store, self._start.root
         sources = fields_among(version, self.source.columns(version))
         if self.others is UnchangedColumns.KEPT:
             sources = tuple({top.id: top for top in (*sources, *fields)}.values())
@@ -207,7 +204,7 @@ class ColumnJob:
                 files[fragment.id] = done
         if missing:
             work = ColumnWork(
-                TableRef(store, root),
+                self._start.table,
                 self._records,
                 fields,
                 sources,
@@ -247,7 +244,6 @@ class ColumnJob:
         self, missing: dict[int, table_pb2.DataFragment], answers: Sequence[Finished], work: ColumnWork
     ) -> list[Finished]:
         """Return what becomes of the fragments for which no value came."""
-        store, root = self._start.store, self._start.root
         reported = {done.fragment for done in answers}
         out = []
         for number, fragment in missing.items():
@@ -258,7 +254,7 @@ class ColumnJob:
                 out.append(work.finish(number, ()))
                 continue
             rows = fragment.physical_rows or None
-            deleted = read_deletions(store, root, fragment, rows, work.bases)
+            deleted = read_deletions(self._start.table, fragment, rows, work.bases)
             out.append(Finished.of(fragment, work.sources, work.ids, None, deleted, offsets=BitMap()))
         return out
 
@@ -272,9 +268,8 @@ class ColumnJob:
                 "come to one task"
             )
         if self.others is UnchangedColumns.FORBIDDEN:
-            store, root = self._start.store, self._start.root
             fragment = missing[done.fragment]
-            rows = physical_rows(store, root, fragment, bases) - fragment.deletion_file.num_deleted_rows
+            rows = physical_rows(self._start.table, fragment, bases) - fragment.deletion_file.num_deleted_rows
             if done.values != rows:
                 raise CommitError(
                     f"{done.values} values were computed for the {rows} rows of fragment {done.fragment}, so "

@@ -108,9 +108,9 @@ class UpsertLog:
         try:
             with Lease(at.table, staging.job):
                 pieces = [piece for its in collect_answers(frame, stage) for piece in its]
-                shards = staging.router.shards(at.store, at.root)
+                shards = staging.router.shards(at.table)
                 tasks = [
-                    (at, staging.router.shard_for(at.store, at.root, value, shards), its, once)
+                    (at, staging.router.shard_for(at.table, value, shards), its, once)
                     for value, its in pieces_by_value(pieces).items()
                 ]
                 rows = sum(map_tasks(self.table.spark, tasks, _append))

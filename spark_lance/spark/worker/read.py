@@ -158,5 +158,5 @@ def live_rows(task: ScanTask) -> int:
     fragment = task.message
     if task.span is not None:
         return task.span[1] - task.span[0]
-    total = physical_rows(task.store, task.root, fragment, task.bases)
+    total = physical_rows(task.table, fragment, task.bases)
     return total - int(fragment.deletion_file.num_deleted_rows)

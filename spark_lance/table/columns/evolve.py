@@ -83,7 +83,7 @@ class ColumnFiles(OfTable):
             bases: the version's base paths.
         """
         finished = self._known.get(fragment.id)
-        if finished is None or not finished.fits(self.store, self.root, fragment, sources, bases):
+        if finished is None or not finished.fits(self.table, fragment, sources, bases):
             return None
         return finished.renumbered(ids)
 

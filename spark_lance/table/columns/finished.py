@@ -30,7 +30,7 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.file.base.schema import Field
-from spark_lance.io.store import Store, StoredObject, join
+from spark_lance.io.store import StoredObject, join
 from spark_lance.io.stored_names import check_message, check_path
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
@@ -99,8 +99,7 @@ class Finished:
 
     def fits(
         self,
-        store: Store,
-        root: str,
+        table: TableRef,
         fragment: table_pb2.DataFragment,
         sources: Sequence[Field],
         bases: Bases,
@@ -115,7 +114,7 @@ class Finished:
         now = fragment.deletion_file.SerializeToString() if fragment.HasField("deletion_file") else b""
         if self.deletion == now:
             return True
-        deleted = read_deletions(store, root, fragment, fragment.physical_rows or None, bases)
+        deleted = read_deletions(table, fragment, fragment.physical_rows or None, bases)
         return parse_bitmap(self.deleted, "deleted rows of a job").issubset(BitMap(deleted))
 
     def renumbered(self, ids: tuple[int, ...]) -> Finished:

@@ -267,10 +267,9 @@ class ColumnWork(OfTable):
         Raises:
             SchemaError, MergeError: see `write`.
         """
-        store, root = self.store, self.root
         fragment = table_pb2.DataFragment.FromString(self.fragments[number])
-        rows = physical_rows(store, root, fragment, self.bases)
-        deleted = read_deletions(store, root, fragment, rows, self.bases)
+        rows = physical_rows(self.table, fragment, self.bases)
+        deleted = read_deletions(self.table, fragment, rows, self.bases)
         gone = BitMap(deleted)
         counter = _Counted(gone, rows, lenient=self.others is not UnchangedColumns.FORBIDDEN)
         file: table_pb2.DataFile | None = None
@@ -279,9 +278,7 @@ class ColumnWork(OfTable):
         if first is not None or self.others is UnchangedColumns.FORBIDDEN:
             values = values if first is None else chain([first], values)
             batches = self._filled(number, counter, values, rows, deleted)
-            file = write_column_file(
-                TableRef(store, root), fragment, self.fields, batches, self.version, rows
-            )
+            file = write_column_file(self.table, fragment, self.fields, batches, self.version, rows)
         done = Finished.of(
             fragment,
             self.sources,

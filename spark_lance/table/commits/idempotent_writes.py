@@ -41,7 +41,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from spark_lance.errors import AlreadyCommittedError, CommitError, FormatError, OptionError
-from spark_lance.io.store import Store
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import APPLIED_WRITES
 from spark_lance.table.format.table_ref import TableRef
@@ -195,7 +194,7 @@ class AppliedWrites:
                 "cleaned up. Nothing was committed; look at the table, then write under another txnAppId"
             )
 
-    def learn(self, store: Store, root: str, latest: Manifest) -> None:
+    def learn(self, table: TableRef, latest: Manifest) -> None:
         """Take in every pair of the history up to `latest`.
 
         Raises:
@@ -206,8 +205,8 @@ class AppliedWrites:
         self.limits = record.limits
         floor = self._merge(record, self.through)
         if floor < latest.version:
-            self._take_in(store, root, latest)
-            self._read_older(store, root, latest.version, floor)
+            self._take_in(table, latest)
+            self._read_older(table, latest.version, floor)
         self.through = latest.version
 
     def text(self) -> str:
@@ -231,33 +230,29 @@ class AppliedWrites:
         gone = {_digest(job) for job in numbers if job not in newest}
         return AppliedWrites(newest, version, self.forgotten | gone, self.limits)
 
-    def _read_older(self, store: Store, root: str, newest: int, floor: int) -> None:
+    def _read_older(self, table: TableRef, newest: int, floor: int) -> None:
         """Read versions before the newest, newest first, down to where a record is complete."""
-        older = [
-            file for file in reversed(list_versions(TableRef(store, root))) if floor < file.version < newest
-        ]
+        older = [file for file in reversed(list_versions(table)) if floor < file.version < newest]
         begin = floor
         present = {file.version for file in older}
         with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
             for start in range(0, len(older), _READ_AT_ONCE):
                 group = older[start : start + _READ_AT_ONCE]
-                for manifest in pool.map(lambda file: read_whole(store, file.path, file.naming), group):
+                for manifest in pool.map(lambda file: read_whole(table.store, file.path, file.naming), group):
                     if manifest is None:
                         continue
                     if manifest.version <= floor:
                         return
-                    self._note_hidden(store, root, manifest, present, begin)
+                    self._note_hidden(table, manifest, present, begin)
                     try:
                         floor = self._merge(AppliedWrites.parse(manifest), floor)
                     except FormatError as error:
                         # Somebody has taken it away since; its own sources are read instead.
                         logger.warning("%s", error)
                     if manifest.version > floor:
-                        self._take_in(store, root, manifest)
+                        self._take_in(table, manifest)
 
-    def _note_hidden(
-        self, store: Store, root: str, manifest: Manifest, present: set[int], begin: int
-    ) -> None:
+    def _note_hidden(self, table: TableRef, manifest: Manifest, present: set[int], begin: int) -> None:
         """Note whether a restore of another engine hides pairs of versions that were cleaned up."""
         if not begin:
             return  # There was no record before.
@@ -265,18 +260,18 @@ class AppliedWrites:
         if not missing:
             return
         try:
-            restores = read_transaction(TableRef(store, root), manifest).name == "restore"
+            restores = read_transaction(table, manifest).name == "restore"
         except FormatError:
             return
-        if restores and (gone := [v for v in missing if not is_set_aside(TableRef(store, root), v)]):
+        if restores and (gone := [v for v in missing if not is_set_aside(table, v)]):
             self.hidden = f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"
 
-    def _take_in(self, store: Store, root: str, manifest: Manifest) -> None:
+    def _take_in(self, table: TableRef, manifest: Manifest) -> None:
         try:
-            transaction = read_transaction(TableRef(store, root), manifest)
+            transaction = read_transaction(table, manifest)
         except FormatError as error:
             # Every commit with a pair puts its transaction into the manifest: this one had none.
-            logger.info("version %d of %s is taken to hold no pair: %s", manifest.version, root, error)
+            logger.info("version %d of %s is taken to hold no pair: %s", manifest.version, table.root, error)
             return
         for once in pair_of(transaction.properties):
             pair = (once.number, manifest.version, manifest.message.timestamp.seconds)

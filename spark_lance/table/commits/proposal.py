@@ -345,7 +345,7 @@ def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> 
             if commit.is_ours(theirs):
                 return theirs
             commit.unconfirmed_error = None
-    commit.ledger.learn(commit.store, commit.root, latest)
+    commit.ledger.learn(commit.table, latest)
     commit.ledger.refuse(once, commit.root)
     return None
 

@@ -10,16 +10,13 @@ from __future__ import annotations
 from spark_lance.errors import FormatError
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.reader import DataFileReader, open_file
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.rowids import LINEAGE_FIELDS
 from spark_lance.table.format.table_ref import TableRef
 
 
-def physical_rows(
-    store: Store, root: str, fragment: table_pb2.DataFragment, bases: Bases | None = None
-) -> int:
+def physical_rows(table: TableRef, fragment: table_pb2.DataFragment, bases: Bases | None = None) -> int:
     """Return the rows of a fragment, deleted ones included; from a data file if the manifest is silent.
 
     Raises:
@@ -27,7 +24,7 @@ def physical_rows(
     """
     if fragment.physical_rows or not fragment.files:
         return fragment.physical_rows
-    return open_data_file(bases or Bases(TableRef(store, root)), fragment.files[0]).num_rows
+    return open_data_file(bases or Bases(table), fragment.files[0]).num_rows
 
 
 def open_data_file(bases: Bases, file: table_pb2.DataFile) -> DataFileReader:

@@ -21,7 +21,6 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
 from spark_lance.file.base.limits import check_arrow_file
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.bitmaps import parse_offsets
@@ -35,8 +34,7 @@ _COLUMN = pa.field("row_id", pa.uint32(), nullable=False)
 
 
 def read_deletions(
-    store: Store,
-    root: str,
+    table: TableRef,
     fragment: table_pb2.DataFragment,
     physical_rows: int | None = None,
     bases: Bases | None = None,
@@ -44,8 +42,7 @@ def read_deletions(
     """Return the offsets of a fragment's deleted rows: uint32, ascending, each once.
 
     Args:
-        store: where the table is.
-        root: the table's root path.
+        table: the table.
         fragment: the fragment; without a deletion file the answer is empty.
         physical_rows: the fragment's rows if the manifest does not tell.
         bases: the version's base paths; without them the file must be under the root.
@@ -58,7 +55,7 @@ def read_deletions(
         return np.empty(0, np.uint32)
     deletion = fragment.deletion_file
     rows = fragment.physical_rows or physical_rows or 0
-    store, path = (bases or Bases(TableRef(store, root))).deletion_file(fragment.id, deletion)
+    store, path = (bases or Bases(table)).deletion_file(fragment.id, deletion)
     try:
         data = store.read(path)
     except FileNotFoundError:

@@ -114,14 +114,14 @@ def _count(bases: Bases, fragment: table_pb2.DataFragment, recount: bool) -> Non
         silent.CopyFrom(fragment)
         silent.physical_rows = 0
         try:
-            fragment.physical_rows = physical_rows(bases.store, bases.root, silent, bases)
+            fragment.physical_rows = physical_rows(bases.table, silent, bases)
         except FormatError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return
             raise
     if fragment.HasField("deletion_file") and (recount or not fragment.deletion_file.num_deleted_rows):
         fragment.deletion_file.num_deleted_rows = 0
-        deleted = read_deletions(bases.store, bases.root, fragment, bases=bases)
+        deleted = read_deletions(bases.table, fragment, bases=bases)
         fragment.deletion_file.num_deleted_rows = len(deleted)
 
 

@@ -140,7 +140,7 @@ def _describe(
     rows = None
     if covered is not None:
         rows = sum(
-            physical_rows(bases.store, bases.root, present[number], bases)
+            physical_rows(bases.table, present[number], bases)
             - present[number].deletion_file.num_deleted_rows
             for number in covered
         )

@@ -17,7 +17,6 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.file.blob_references import references_as_blobs
 from spark_lance.file.blob_writer import blobs_as_given, blobs_as_stored
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.commit_rows import delete_on_failure
@@ -81,13 +80,9 @@ class WritePlan:
     partitions: PartitionSpec = NO_PARTITIONS
     config: Mapping[str, str] = field(default_factory=dict)
 
-    def places(self, store: Store, root: str, manifest: Manifest | None) -> Bases:
+    def places(self, table: TableRef, manifest: Manifest | None) -> Bases:
         """Return the places of the table's files: those of its newest version, or of the one to be made."""
-        return (
-            Bases(TableRef(store, root), self.bases)
-            if manifest is None
-            else Bases.of(TableRef(store, root), manifest.message)
-        )
+        return Bases(table, self.bases) if manifest is None else Bases.of(table, manifest.message)
 
 
 def find_latest(table: TableRef) -> Manifest | None:
@@ -103,8 +98,7 @@ def find_latest(table: TableRef) -> Manifest | None:
 
 
 def plan_write(
-    store: Store,
-    root: str,
+    table: TableRef,
     manifest: Manifest | None,
     source: pa.Schema,
     mode: str,
@@ -120,7 +114,7 @@ def plan_write(
     bases: Sequence[BasePath] = (),
     in_place: bool = False,
 ) -> WritePlan:
-    """Decide how data of the Arrow schema `source` is written to the table at `root`.
+    """Decide how data of the Arrow schema `source` is written to a table.
 
     Args:
         manifest: its newest version, see `find_latest`; all decisions about one write rest on the same one.
@@ -152,14 +146,14 @@ def plan_write(
     merges = new_columns is not None
     if manifest is None:
         if not in_place:
-            check_location(TableRef(store, root))
+            check_location(table)
         version = requested_version or DEFAULT_VERSION
         schema = _new_schema(source if new_columns is None else new_columns, version)
         check = None if replace_where is None else RowCheck.of(replace_where, schema)
         match = _match(replace_using, replace_on, schema, source.names)
         return _plan_creation(mode, schema, version, stable_row_ids, merges, check, match, bases)
     if mode == "create":
-        raise TableExistsError(f"there is a Lance table at {root} already: use mode append or overwrite")
+        raise TableExistsError(f"a Lance table exists at {table.root}: use mode append or overwrite")
     if bases:
         raise OptionError(f"Cannot register new bases in {mode.capitalize()} mode: add_bases does that")
     check_writable(manifest.message, manifest.path, manifest.facts)
@@ -167,20 +161,20 @@ def plan_write(
     if mode == "overwrite" and replace_where is None and not keep_schema:
         schema = _new_schema(source, version, manifest.first_new_field_id)
         return WritePlan(mode, manifest.version, schema, version)
-    table = manifest.schema if new_columns is None else _with_columns(manifest, new_columns)
+    columns = manifest.schema if new_columns is None else _with_columns(manifest, new_columns)
     if mode == "append":
-        return WritePlan(mode, manifest.version, Aligner(source, table).schema, version, merges=merges)
+        return WritePlan(mode, manifest.version, Aligner(source, columns).schema, version, merges=merges)
     if replace_where is not None:
-        check = RowCheck.of(replace_where, table)
-        schema = Aligner(source, table).schema
+        check = RowCheck.of(replace_where, columns)
+        schema = Aligner(source, columns).schema
         return WritePlan("replace", manifest.version, schema, version, merges=merges, check=check)
-    match = _match(replace_using, replace_on, table, source.names)
+    match = _match(replace_using, replace_on, columns, source.names)
     if match is None and replace_partitions and (declared := PartitionSpec.of_config(manifest.config)):
-        match = PartitionMatch(declared.bound(table))
+        match = PartitionMatch(declared.bound(columns))
     if match is not None:
-        schema = Aligner(source, table).schema
+        schema = Aligner(source, columns).schema
         return WritePlan("replace", manifest.version, schema, version, merges=merges, match=match)
-    whole = _new_schema(table.to_arrow(), version, manifest.first_new_field_id)
+    whole = _new_schema(columns.to_arrow(), version, manifest.first_new_field_id)
     return WritePlan(mode, manifest.version, Aligner(source, whole).schema, version, whole=whole)
 
 
@@ -346,7 +340,7 @@ def _base(table: TableRef, plan: WritePlan, once: IdempotentWrite | None) -> Man
     if plan.merges and missing_columns(plan.schema, latest.schema).names:
         if once is not None:
             ledger = AppliedWrites()
-            ledger.learn(table.store, table.root, latest)
+            ledger.learn(table, latest)
             ledger.refuse(once, table.root)
         return add_missing_columns(Snapshot(table, latest), plan.schema)
     return load_version(table, plan.read_version) if plan.operation == "replace" else latest

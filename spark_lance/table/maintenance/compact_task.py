@@ -279,7 +279,7 @@ def _read_joined(run: Run) -> pa.Table:
             raise FormatError("the manifest names a data file that does not exist", path) from error
         if file.num_rows != fragment.physical_rows or file.source.size != entry.file_size_bytes:
             raise FormatError("the file is not the one that the manifest describes", path)
-        deleted = read_deletions(task.store, task.root, fragment, file.num_rows, task.bases)
+        deleted = read_deletions(task.table, fragment, file.num_rows, task.bases)
         files.append(file)
         keep.append(keep_mask(deleted, 0, file.num_rows))
     joined = JoinedFiles(files)
@@ -460,10 +460,7 @@ class CompactionTask(OfTable):
     def _account(self, new: list[table_pb2.DataFragment], rows_read: int) -> RewriteResult:
         """Check the number of rows, add their lineage, and return the result."""
         old = self.fragments
-        deleted = [
-            read_deletions(self.store, self.root, fragment, self._rows(fragment), self.bases)
-            for fragment in old
-        ]
+        deleted = [read_deletions(self.table, fragment, self._rows(fragment), self.bases) for fragment in old]
         live = sum(self._rows(f) - len(gone) for f, gone in zip(old, deleted, strict=True))
         written = sum(fragment.physical_rows for fragment in new)
         if not live == rows_read == written:
@@ -490,7 +487,7 @@ class CompactionTask(OfTable):
         )
 
     def _rows(self, fragment: table_pb2.DataFragment) -> int:
-        return physical_rows(self.store, self.root, fragment, self.bases)
+        return physical_rows(self.table, fragment, self.bases)
 
     def _carry_lineage(
         self,

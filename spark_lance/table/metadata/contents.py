@@ -49,7 +49,7 @@ class _Fragment:
 
     @property
     def physical_rows(self) -> int:
-        return physical_rows(self.bases.store, self.bases.root, self.message, self.bases)
+        return physical_rows(self.bases.table, self.message, self.bases)
 
     @property
     def deleted_rows(self) -> int:

@@ -69,7 +69,7 @@ def table_detail(snapshot: Snapshot) -> TableDetail:
     fragments = manifest.fragments
     files = [file for fragment in fragments for file in fragment.files]
     sizes = [file.file_size_bytes for file in files]
-    stored = sum(physical_rows(snapshot.store, snapshot.root, f, snapshot.bases) for f in fragments)
+    stored = sum(physical_rows(snapshot.table, f, snapshot.bases) for f in fragments)
     deleted = sum(fragment.deletion_file.num_deleted_rows for fragment in fragments)
     versions = list_versions(snapshot.table)
     first = versions[0] if versions and versions[0].version == 1 and not message.branch else None

@@ -229,7 +229,7 @@ class _File:
         bases = self.version.snapshot.bases
         if self.data is None:
             return int(self.fragment.deletion_file.num_deleted_rows)
-        return physical_rows(bases.store, bases.root, self.fragment, bases)
+        return physical_rows(bases.table, self.fragment, bases)
 
     @property
     def partition(self) -> dict[str, str | None] | None:
@@ -354,8 +354,8 @@ _MANIFEST_COLUMNS = (
 def _position_deletes(snapshot: Snapshot) -> Iterator[tuple[_File, int]]:
     bases = snapshot.bases
     for row in _of_kind(_POSITION_DELETES)(snapshot):
-        rows = physical_rows(bases.store, bases.root, row.fragment, bases)
-        for position in read_deletions(bases.store, bases.root, row.fragment, rows, bases):
+        rows = physical_rows(bases.table, row.fragment, bases)
+        for position in read_deletions(bases.table, row.fragment, rows, bases):
             yield row, int(position)
 
 

@@ -61,12 +61,12 @@ class FragmentView(OfTable):
 
     def total(self, fragment: Fragment) -> int:
         """Return the number of physical rows."""
-        return physical_rows(self.store, self.root, fragment, self.bases)
+        return physical_rows(self.table, fragment, self.bases)
 
     def deleted(self, fragment: Fragment) -> Rows:
         """Return the deleted rows, ascending."""
         total = self.total(fragment)
-        return read_deletions(self.store, self.root, fragment, total, self.bases).astype(np.int64)
+        return read_deletions(self.table, fragment, total, self.bases).astype(np.int64)
 
     def live(self, fragment: Fragment) -> Rows:
         """Return the rows that are not deleted, ascending."""

@@ -83,7 +83,7 @@ class FragmentReader:
     ) -> None:
         self.fields = tuple(fields)
         bases = bases or Bases(table)
-        self._deletions = partial(read_deletions, table.store, table.root, fragment, bases=bases)
+        self._deletions = partial(read_deletions, table, fragment, bases=bases)
         self._has_deletions = fragment.HasField("deletion_file")
         self._places = {field: place for place, field in enumerate(self.fields)}
         self._files: list[DataFileReader] = []
@@ -97,7 +97,7 @@ class FragmentReader:
                 self._files.append(file)
                 self._add_parts(file, {id for id in file.columns if id in provided})
                 taken |= self._leaves_of(provided)
-        self.num_rows = fragment.physical_rows or physical_rows(table.store, table.root, fragment, bases)
+        self.num_rows = fragment.physical_rows or physical_rows(table, fragment, bases)
         for file in self._files:
             if file.num_rows != self.num_rows:
                 raise FormatError(

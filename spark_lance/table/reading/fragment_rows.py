@@ -83,7 +83,7 @@ class FragmentRows:
         stable_row_ids: bool = False,
         first_row: int = 0,
     ) -> None:
-        self._store, self._root, self._fragment, self._bases = table.store, table.root, fragment, bases
+        self._table_ref, self._fragment, self._bases = table, fragment, bases
         self._stable = stable_row_ids
         self._first_row = first_row
         self._lineage: dict[str, LineageReader] = {}
@@ -105,7 +105,7 @@ class FragmentRows:
         Raises:
             FormatError, UnsupportedFormatError: see `read_deletions`.
         """
-        return read_deletions(self._store, self._root, self._fragment, self.num_rows, self._bases)
+        return read_deletions(self._table_ref, self._fragment, self.num_rows, self._bases)
 
     def live(self, positions: Rows) -> Rows:
         """Return the physical numbers of rows given by their ascending positions among the live rows."""
@@ -185,7 +185,7 @@ class FragmentRows:
             return np.full(len(rows), _FIRST_VERSION, np.uint64)
         if name not in self._lineage:
             self._lineage[name] = LineageReader(
-                TableRef(self._store, self._root), self._fragment, name, self.num_rows, self._bases
+                self._table_ref, self._fragment, name, self.num_rows, self._bases
             )
         return read(self._lineage[name])
 

@@ -11,7 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.errors import ExpressionError
-from spark_lance.expressions.expressions import Call, Column, Expression, constant_value, is_constant
+from spark_lance.expressions.expressions import (
+    MIRRORED,
+    Call,
+    Column,
+    Expression,
+    constant_value,
+    is_constant,
+)
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
@@ -19,8 +26,6 @@ from spark_lance.table.format.partition_bounds import FieldBounds, Value, bounds
 from spark_lance.table.format.row_set import RowSet
 
 __all__ = ["PartitionPruner"]
-
-_MIRRORED = {"=": "=", "is_same": "is_same", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 @dataclass(frozen=True)
@@ -79,11 +84,11 @@ class _Test:
             return not all(map(is_constant, values)) or any(
                 self._compare("=", column, _constant(value)) for value in values
             )
-        if node.function not in _MIRRORED:
+        if node.function not in MIRRORED:
             return True
         left, right = node.arguments
         if is_constant(left):
-            return self._compare(_MIRRORED[node.function], right, _constant(left))
+            return self._compare(MIRRORED[node.function], right, _constant(left))
         return not is_constant(right) or self._compare(node.function, left, _constant(right))
 
     def _may_be_false(self, node: Expression) -> bool:

@@ -246,7 +246,7 @@ class Scan(OfTable):
 
     def live_rows(self, fragment: table_pb2.DataFragment) -> int:
         """Return the rows of a fragment that are not deleted; mostly from the manifest alone."""
-        rows = physical_rows(self.store, self.root, fragment, self.bases)
+        rows = physical_rows(self.table, fragment, self.bases)
         return rows - int(fragment.deletion_file.num_deleted_rows)
 
     def count(self) -> int:

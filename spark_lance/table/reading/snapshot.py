@@ -96,7 +96,7 @@ class Snapshot(OfTable):
         Raises:
             FormatError: neither tells.
         """
-        return physical_rows(self.store, self.root, fragment, self.bases)
+        return physical_rows(self.table, fragment, self.bases)
 
     def deletions(self, fragment: table_pb2.DataFragment) -> npt.NDArray[np.uint32]:
         """Return the physical rows of a fragment that are deleted, ascending.
@@ -104,7 +104,7 @@ class Snapshot(OfTable):
         Raises:
             FormatError: the deletion file is damaged or missing.
         """
-        return read_deletions(self.store, self.root, fragment, self.physical_rows(fragment), self.bases)
+        return read_deletions(self.table, fragment, self.physical_rows(fragment), self.bases)
 
     def live_rows(self, fragment: table_pb2.DataFragment | None = None) -> int:
         """Return the rows of a fragment, or of the version, that are not deleted; mostly from the manifest.

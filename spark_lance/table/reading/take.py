@@ -146,7 +146,7 @@ def addresses_of(scan: Scan, row_ids: RowNumbers) -> tuple[Addresses, npt.NDArra
     for fragment in scan.fragments:
         offsets, places = _locate(scan, fragment, order)
         if len(offsets) and fragment.HasField("deletion_file"):
-            deleted = read_deletions(scan.store, scan.root, fragment, None, scan.bases)
+            deleted = read_deletions(scan.table, fragment, None, scan.bases)
             gone, _ = locate_among(offsets, deleted.astype(np.int64))
             offsets, places = np.delete(offsets, gone), np.delete(places, gone)
         addresses[places] = row_addresses(fragment.id, offsets)

@@ -36,7 +36,6 @@ from pyroaring import BitMap
 
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.expressions.predicate import Condition
-from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.bitmaps import parse_offsets
@@ -83,11 +82,11 @@ class ChangedRows:
         """Whether these are rows of the version before."""
         return self.kind in (DELETE, PREIMAGE)
 
-    def offsets(self, store: Store, root: str, bases: Bases) -> Rows | None:
+    def offsets(self, table: TableRef, bases: Bases) -> Rows | None:
         """Return the physical numbers of the rows, ascending; None for all live rows of the fragment.
 
         Args:
-            store, root: the table.
+            table: the table.
             bases: base paths of the version that holds the rows.
 
         Raises:
@@ -98,7 +97,7 @@ class ChangedRows:
         if self.without is None:
             return None
         here, other = Fragment.FromString(self.fragment), Fragment.FromString(self.without)
-        return _gone(FragmentView(TableRef(store, root), bases), here, other)
+        return _gone(FragmentView(table, bases), here, other)
 
 
 @dataclass(frozen=True)
@@ -371,7 +370,7 @@ class ChangeTask:
     def _stored(self, target_bytes: int) -> Iterator[pa.Table]:
         scan = self.scan
         assert scan.bases is not None
-        offsets = self.change.offsets(scan.store, scan.root, scan.bases)
+        offsets = self.change.offsets(scan.table, scan.bases)
         if offsets is None:
             yield from scan.tables(target_bytes)
             return

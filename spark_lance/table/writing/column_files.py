@@ -81,8 +81,8 @@ def write_live_rows(
         SchemaError: there are more or fewer rows, or the values do not fit the fields.
         OSError: the store failed. No file is left behind by any error.
     """
-    rows = physical_rows(table.store, table.root, fragment, bases)
-    deleted = read_deletions(table.store, table.root, fragment, rows, bases)
+    rows = physical_rows(table, fragment, bases)
+    deleted = read_deletions(table, fragment, rows, bases)
     schema = pa.schema([field.arrow_field() for field in fields])
     aligned = fill_deleted(batches, deleted, rows, schema) if len(deleted) else batches
     return write_column_file(table, fragment, fields, aligned, version, rows), deleted

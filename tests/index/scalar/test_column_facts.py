@@ -46,7 +46,7 @@ def rows(draw: random.Random, count: int, nulls: float) -> pa.Table:
 
 def opened(place: Path) -> Snapshot:
     dataset = spark_lance.dataset(str(place))
-    return indexed_snapshot(dataset.snapshot.store, dataset.snapshot.root, dataset.snapshot.manifest)
+    return indexed_snapshot(dataset.snapshot.table, dataset.snapshot.manifest)
 
 
 def order_key(value: Any) -> Any:

@@ -281,7 +281,7 @@ def test_a_finished_fragment_fits_until_its_values_change(place: Place) -> None:
         version = load_latest(place.table)
         (fragment,) = (fragment for fragment in version.fragments if fragment.id == 0)
         bases = Bases.of(place.table, version.message)
-        return done.fits(place.store, place.root, fragment, version.schema.select(["id"]).fields, bases)
+        return done.fits(place.table, fragment, version.schema.select(["id"]).fields, bases)
 
     spark_lance.dataset(place.path).delete("id in (0, 5)")
     spark_lance.dataset(place.path).add_columns({"other": "id + 1"})

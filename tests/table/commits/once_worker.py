@@ -29,7 +29,7 @@ def main() -> None:
     won = 0
     for number in range(pairs):
         data = pa.record_batch({"pair": pa.array([number] * rows, pa.int64())})
-        plan = plan_write(store, root, find_latest(table), data.schema, "append")
+        plan = plan_write(TableRef(store, root), find_latest(table), data.schema, "append")
         fragments = write_fragments([data], table, plan.schema, version=plan.version)
         try:
             commit_write(table, plan, fragments, once=IdempotentWrite("job", number))

@@ -59,7 +59,7 @@ def write(path: str, once: IdempotentWrite | None, *values: int, mode: str = "ap
     """Write as a job does; None if it was superfluous."""
     store, root = open_store(path)
     table = TableRef(store, root)
-    plan = plan_write(store, root, find_latest(table), rows().schema, mode)
+    plan = plan_write(TableRef(store, root), find_latest(table), rows().schema, mode)
     batches = rows(*values).to_batches()
     fragments = write_fragments(batches, table, plan.schema, version=plan.version)
     try:
@@ -124,7 +124,7 @@ def test_a_write_without_rows_is_known_to_be_done(path: str) -> None:
 def test_two_creators_with_one_pair(path: str) -> None:
     store, root = open_store(path)
     table = TableRef(store, root)
-    plan = plan_write(store, root, find_latest(table), rows().schema, "append")
+    plan = plan_write(TableRef(store, root), find_latest(table), rows().schema, "append")
     files = [
         write_fragments(rows(1).to_batches(), table, plan.schema, version=plan.version) for _ in range(2)
     ]
@@ -140,7 +140,7 @@ def test_a_repeated_overwrite_gives_no_conflict(path: str) -> None:
     write(path, None, 0)
     store, root = open_store(path)
     table = TableRef(store, root)
-    plan = plan_write(store, root, find_latest(table), rows().schema, "overwrite")
+    plan = plan_write(TableRef(store, root), find_latest(table), rows().schema, "overwrite")
     commit_write(table, plan, [], once=IdempotentWrite("job", 1))
     write(path, None, 5)
     with pytest.raises(AlreadyCommittedError):
@@ -328,7 +328,7 @@ def test_pairs_of_other_connectors_count(path: str) -> None:
     write(path, None, 1)
     store, root = open_store(path)
     table = TableRef(store, root)
-    plan = plan_write(store, root, find_latest(table), rows().schema, "append")
+    plan = plan_write(TableRef(store, root), find_latest(table), rows().schema, "append")
     properties = {"lance.streaming.queryId": "q", "lance.streaming.epochId": "5"}
     fragments = write_fragments(rows(2).to_batches(), table, plan.schema, version=plan.version)
     commit_write(table, plan, fragments, properties)
@@ -343,12 +343,12 @@ def test_what_was_learned_is_not_read_again(path: str, monkeypatch: pytest.Monke
     store, root = open_store(path)
     table = TableRef(store, root)
     known = AppliedWrites()
-    known.learn(store, root, load_latest(table))
+    known.learn(TableRef(store, root), load_latest(table))
     assert known.through == 3
     lance.write_dataset(rows(9), path, mode="append")
     reads: list[str] = []
     monkeypatch.setattr(once_module, "read_whole", lambda *asked: reads.append(asked[1]))
-    known.learn(store, root, load_latest(table))
+    known.learn(TableRef(store, root), load_latest(table))
     assert (known.through, reads) == (4, [])
 
 
@@ -357,7 +357,7 @@ def test_a_pair_that_made_the_table_counts(path: str, later: int) -> None:
     """Written by a connector that keeps no record, as version 1; others have committed since."""
     store, root = open_store(path)
     table = TableRef(store, root)
-    plan = plan_write(store, root, find_latest(table), rows().schema, "append")
+    plan = plan_write(TableRef(store, root), find_latest(table), rows().schema, "append")
     properties = {"lance.streaming.queryId": "q", "lance.streaming.epochId": "0"}
     fragments = write_fragments(rows(1).to_batches(), table, plan.schema, version=plan.version)
     assert commit_write(table, plan, fragments, properties).version == 1

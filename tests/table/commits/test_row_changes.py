@@ -110,7 +110,7 @@ def test_an_update_keeps_the_deletions_of_others(table: spark_lance.LanceDataset
     committed = commit(table, rows, operation)
     assert values(table) == [3, 4, 5, 0, 1, 2]
     first = committed.fragments[0]
-    assert read_deletions(table.store, table.root, first).tolist() == [0, 1, 2]
+    assert read_deletions(table.table, first).tolist() == [0, 1, 2]
     transaction = read_transaction(table.table, committed)
     assert (transaction.name, transaction.read_version) == ("update", 2)
     assert list(transaction.message.update.updated_fragments) == list(committed.fragments[:2])

@@ -46,7 +46,7 @@ def read(tmp_path: Path, kind: int, data: bytes, deleted: int, rows: int = 100) 
     fragment.deletion_file.num_deleted_rows = deleted
     store = LocalStore()
     store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), data)
-    offsets = read_deletions(store, str(tmp_path), fragment)
+    offsets = read_deletions(TableRef(store, str(tmp_path)), fragment)
     assert offsets.dtype == np.uint32
     return [int(offset) for offset in offsets]
 
@@ -58,7 +58,7 @@ def test_files_of_pylance(tmp_path: Path, deleted: int) -> None:
     dataset.delete(f"a < {deleted}")
     store, root = open_store(tmp_path / "t")
     (fragment,) = load_latest(TableRef(store, root)).fragments
-    assert np.array_equal(read_deletions(store, root, fragment), np.arange(deleted))
+    assert np.array_equal(read_deletions(TableRef(store, root), fragment), np.arange(deleted))
 
 
 def test_a_second_delete_replaces_the_file(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_second_delete_replaces_the_file(tmp_path: Path) -> None:
     dataset.delete("a in (50, 61)")
     store, root = open_store(tmp_path / "t")
     first, second = load_latest(TableRef(store, root)).fragments
-    assert len(read_deletions(store, root, first)) == 0
-    assert read_deletions(store, root, second).tolist() == [0, 10, 11, 49]
+    assert len(read_deletions(TableRef(store, root), first)) == 0
+    assert read_deletions(TableRef(store, root), second).tolist() == [0, 10, 11, 49]
 
 
 def test_a_merged_delete_is_a_bitmap_of_two_rows(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_merged_delete_is_a_bitmap_of_two_rows(tmp_path: Path) -> None:
     store, root = open_store(path)
     (fragment,) = load_latest(TableRef(store, root)).fragments
     assert fragment.deletion_file.file_type == BITMAP
-    assert read_deletions(store, root, fragment).tolist() == [5, 7]
+    assert read_deletions(TableRef(store, root), fragment).tolist() == [5, 7]
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
@@ -184,10 +184,10 @@ def test_a_missing_file(tmp_path: Path) -> None:
     fragment = table_pb2.DataFragment(id=3, physical_rows=4)
     fragment.deletion_file.num_deleted_rows = 1
     with pytest.raises(FormatError, match="missing"):
-        read_deletions(LocalStore(), str(tmp_path), fragment)
+        read_deletions(TableRef(LocalStore(), str(tmp_path)), fragment)
     fragment.deletion_file.base_id = 0
     with pytest.raises(FormatError, match="base path"):
-        read_deletions(LocalStore(), str(tmp_path), fragment)
+        read_deletions(TableRef(LocalStore(), str(tmp_path)), fragment)
 
 
 def test_keep_mask() -> None:
@@ -248,7 +248,7 @@ def test_the_kind_of_a_new_file(
     fragment.deletion_file.CopyFrom(entry)
     store = LocalStore()
     store.put(deletion_path(str(tmp_path), 3, entry), data)
-    assert np.array_equal(read_deletions(store, str(tmp_path), fragment), offsets)
+    assert np.array_equal(read_deletions(TableRef(store, str(tmp_path)), fragment), offsets)
 
 
 def test_new_files_have_names_of_their_own_and_arrow_files_are_compressed() -> None:
@@ -265,17 +265,17 @@ def test_a_fragment_that_does_not_tell_its_rows(tmp_path: Path) -> None:
     fragment.deletion_file.file_type = BITMAP
     store = LocalStore()
     store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), BitMap([1, 9]).serialize())
-    assert read_deletions(store, str(tmp_path), fragment, 10).tolist() == [1, 9]
+    assert read_deletions(TableRef(store, str(tmp_path)), fragment, 10).tolist() == [1, 9]
     for rows in (9, None):
         with pytest.raises(FormatError):
-            read_deletions(store, str(tmp_path), fragment, rows)
+            read_deletions(TableRef(store, str(tmp_path)), fragment, rows)
     store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), BitMap([0]).serialize())
     with pytest.raises(FormatError, match="in a fragment of 0"):
-        read_deletions(store, str(tmp_path), fragment)
+        read_deletions(TableRef(store, str(tmp_path)), fragment)
     store.put(deletion_path(str(tmp_path), 3, fragment.deletion_file), BitMap([1, 9]).serialize())
     fragment.physical_rows = 10
     # The manifest's number comes first.
-    assert read_deletions(store, str(tmp_path), fragment, 9).tolist() == [1, 9]
+    assert read_deletions(TableRef(store, str(tmp_path)), fragment, 9).tolist() == [1, 9]
 
 
 def test_a_manifest_that_counts_no_rows_is_not_compared(tmp_path: Path) -> None:
@@ -284,7 +284,9 @@ def test_a_manifest_that_counts_no_rows_is_not_compared(tmp_path: Path) -> None:
 
 
 def test_nothing_is_deleted_without_a_file_or_with_an_empty_one(tmp_path: Path) -> None:
-    none = read_deletions(LocalStore(), str(tmp_path), table_pb2.DataFragment(id=3, physical_rows=4))
+    none = read_deletions(
+        TableRef(LocalStore(), str(tmp_path)), table_pb2.DataFragment(id=3, physical_rows=4)
+    )
     assert none.dtype == np.uint32
     assert not len(none)
     assert read(tmp_path, BITMAP, BitMap().serialize(), 0) == []
@@ -299,7 +301,7 @@ def test_the_file_may_lie_below_another_base_path(tmp_path: Path) -> None:
     store = LocalStore()
     store.put(deletion_path(f"{tmp_path}/other", 3, fragment.deletion_file), BitMap([2]).serialize())
     bases = Bases.of(TableRef(store, str(tmp_path)), manifest)
-    assert read_deletions(store, str(tmp_path), fragment, bases=bases).tolist() == [2]
+    assert read_deletions(TableRef(store, str(tmp_path)), fragment, bases=bases).tolist() == [2]
 
 
 def test_nulls_are_damage_where_the_schema_forbids_them(tmp_path: Path) -> None:

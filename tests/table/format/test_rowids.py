@@ -166,7 +166,7 @@ def test_every_version_scans_as_pylance_scans_it(tmp_path: Path) -> None:
         ids, created, updated = [], [], []
         for fragment in load_version(table, file.version).fragments:
             physical = fragment.physical_rows
-            keep = keep_mask(read_deletions(store, root, fragment), 0, physical)
+            keep = keep_mask(read_deletions(TableRef(store, root), fragment), 0, physical)
             ids.append(fragment_row_ids(fragment)[keep])
             created.append(decode_row_versions(fragment.inline_created_at_versions, physical)[keep])
             updated.append(decode_row_versions(fragment.inline_last_updated_at_versions, physical)[keep])

@@ -40,9 +40,7 @@ class Job:
         self.data = data
         if options.pop("merge", True):
             options["new_columns"] = data.schema
-        self.plan: WritePlan = plan_write(
-            self.store, self.root, find_latest(self.table), data.schema, mode, **options
-        )
+        self.plan: WritePlan = plan_write(self.table, find_latest(self.table), data.schema, mode, **options)
         aligner = Aligner(data.schema, self.plan.schema)
         self.fragments = write_fragments(
             map(aligner.align, data.to_batches()),

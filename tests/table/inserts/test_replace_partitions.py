@@ -42,8 +42,7 @@ def made(path: Path, *fields: str) -> LanceDataset:
 def write(table: LanceDataset, rows: pa.Table, mode: str = "append") -> None:
     snapshot = table.snapshot
     plan = plan_write(
-        snapshot.store,
-        snapshot.root,
+        snapshot.table,
         snapshot.manifest,
         rows.schema,
         mode,

@@ -71,4 +71,4 @@ def test_another_version_keeps_the_pruners(snapshot: Snapshot) -> None:
     assert len(snapshot.scan().pruners) == 1
     assert snapshot.at(first.manifest).version == 1
     assert snapshot.at(first.manifest).scan().pruners == ()
-    assert indexed_snapshot(snapshot.store, snapshot.root, first.manifest) == snapshot.at(first.manifest)
+    assert indexed_snapshot(snapshot.table, first.manifest) == snapshot.at(first.manifest)

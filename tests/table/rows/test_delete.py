@@ -76,7 +76,7 @@ def test_deletion_files_read_back(offsets: list[int], many: bool, bitmap: bool) 
     assert entry.read_version == 7
     assert entry.file_type == (Kind.BITMAP if bitmap or len(deleted) > 5000 else Kind.ARROW_ARRAY)
     fragment.deletion_file.CopyFrom(entry)
-    np.testing.assert_array_equal(read_deletions(store, root, fragment), deleted)
+    np.testing.assert_array_equal(read_deletions(TableRef(store, root), fragment), deleted)
 
 
 @pytest.mark.parametrize("count", [4999, 5000, 5001])
