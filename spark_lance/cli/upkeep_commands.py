@@ -20,7 +20,7 @@ from spark_lance.io.display import size_text
 from spark_lance.io.progress import reporting
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.maintenance.compact import CompactionPlan
-from spark_lance.table.maintenance.retention import guarded_age
+from spark_lance.table.maintenance.retention import check_deletion, guarded_age
 from spark_lance.table.maintenance.verify import Repair, repair, verify
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.cleanup import CleanupFile
@@ -253,6 +253,8 @@ def _show_plan(plan: CompactionPlan, rows: int, arguments: Arguments) -> int:
 def vacuum(arguments: Arguments) -> int:
     """Delete old versions and the files that only they need; or show which."""
     dataset = open_table(arguments)
+    if not arguments.dry_run:
+        check_deletion(dataset.manifest)
     age: timedelta | None = None if arguments.older_than is None else parse_duration(arguments.older_than)
     age = guarded_age(
         dataset.manifest,

@@ -8,15 +8,22 @@
     partition-fields          what PARTITIONED BY declares; see `table.format.partitions`
     anything else             a setting of the table
 
-Other names that nearly equal one of these are refused.
+Other names that nearly equal one of these are refused. So are properties of Delta and Iceberg that promise
+something that a Lance table does not do. Those that only tune their files are settings without an effect,
+and a warning says so.
 """
 
 from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import close_name, close_suffix
 from spark_lance.table.format.partitions import PARTITION_FIELDS
+from spark_lance.table.versions.ages import parse_duration
 
 __all__ = [
     "CLUSTERING",
@@ -26,6 +33,8 @@ __all__ = [
     "TABLE_OPTIONS",
     "check_setting",
     "is_fixed",
+    "is_row_tracking",
+    "needs_stable_row_ids",
 ]
 
 PRIMARY_KEY = "primary_key"
@@ -47,11 +56,79 @@ def is_fixed(name: str) -> bool:
     return name == PRIMARY_KEY or name in TABLE_OPTIONS or column_option(name.lower()) is not None
 
 
-def check_setting(name: str) -> None:
-    """Refuse a setting whose name is nearly that of a property with a meaning.
+# Properties of Delta and Iceberg that have an effect here -> the form of their values.
+_ROW_TRACKING, _CHANGE_FEED = "delta.enableRowTracking", "delta.enableChangeDataFeed"
+_BOOLEAN, _NUMBER = re.compile("true|false", re.IGNORECASE), re.compile("[0-9]{1,18}")
+_EFFECTIVE: dict[str, re.Pattern[str] | None] = {
+    **dict.fromkeys(("delta.appendOnly", "appendOnly", "write.wap.enabled", "gc.enabled"), _BOOLEAN),
+    **dict.fromkeys((_ROW_TRACKING, _CHANGE_FEED), _BOOLEAN),
+    **dict.fromkeys(("delta.logRetentionDuration", "logRetentionDuration")),
+    **dict.fromkeys(("delta.deletedFileRetentionDuration", "deletedFileRetentionDuration")),
+    "history.expire.max-snapshot-age-ms": _NUMBER,
+    "history.expire.min-snapshots-to-keep": _NUMBER,
+    "history.expire.max-ref-age-ms": _NUMBER,
+}
+# Properties that promise what a Lance table does not do -> the values that are refused, and what to do.
+_OTHER_READERS = (
+    "Lance tables have no metadata of other formats: CREATE TABLE other USING iceberg AS SELECT * FROM t"
+)
+_FOLDER = "a Lance table has its files in one folder: CREATE TABLE lance.`/path` (...) names another one"
+_FILES = "data files are Lance files: leave it out"
+_ISOLATION = "leave it out: only changes of the same rows are conflicts"
+_REFUSED = {
+    "delta.universalFormat.enabledFormats": (".+", _OTHER_READERS),
+    "delta.enableIcebergCompatV1": ("true", _OTHER_READERS),
+    "delta.enableIcebergCompatV2": ("true", _OTHER_READERS),
+    "delta.isolationLevel": ("serializable", _ISOLATION),
+    "delta.setTransactionRetentionDuration": (".*", "set 'spark_lance.transactions.max_age' = '30days'"),
+    "write.format.default": ("(?!lance$).*", _FILES),
+    "write.delete.format.default": ("(?!lance$).*", _FILES),
+    "write.data.path": (".*", _FOLDER),
+    "write.folder-storage.path": (".*", _FOLDER),
+    "write.metadata.path": (".*", _FOLDER),
+    "write.object-storage.path": (".*", _FOLDER),
+    "write.location-provider.impl": (".*", _FOLDER),
+    "write.distribution-mode": ("range", "leave it out, and sort the rows by OPTIMIZE t FULL"),
+    "write.delete.isolation-level": ("serializable", _ISOLATION),
+    "write.update.isolation-level": ("serializable", _ISOLATION),
+    "write.merge.isolation-level": ("serializable", _ISOLATION),
+    "encryption.key-id": (".*", "Lance does not encrypt files: leave it out, and let the store encrypt them"),
+}
+# Properties that tune files, statistics or commits of the other format.
+_WITHOUT_EFFECT = (
+    r"format-version|(?:commit|read|compatibility|engine)\..*|identifier-fields\.rely"
+    r"|write\.(?:parquet|orc|avro|delete|update|merge|metadata|manifest|object-storage|spark|summary)\..*"
+    r"|write\.(?:target-file-size-bytes|upsert\.enabled)"
+    r"|delta\.(?:feature\..*|min(?:Reader|Writer)Version|ignoreProtocolDefaults|sampleRetentionDuration"
+    r"|checkpoint(?:RetentionDuration|Interval|Policy|\.writeStatsAs(?:Json|Struct))|autoOptimize(?:\..*)?"
+    r"|enable(?:ExpiredLogCleanup|FullRetentionRollback|InCommitTimestamps|DeletionVectors|TypeWidening"
+    r"|VariantShredding)"
+    r"|dropFeatureTruncateHistory\.retentionDuration|randomizeFilePrefixes|randomPrefixLength|enableMaterializePartitionColumnsFeature|writePartitionColumnsToParquet"
+    r"|parquet\..*|dataSkipping(?:NumIndexedCols|StatsColumns|StringPrefixLength)|columnMapping\.(?:mode|maxColumnId)"
+    r"|inCommitTimestampEnablement(?:Version|Timestamp)|requireCheckpointProtectionBeforeVersion"
+    r"|targetFileSize|tuneFileSizesForRewrites|compatibility\..*)"
+)
+_FOREIGN_PREFIXES = ("delta.", "write.", "history.expire.", "gc.")
+_CANONICAL = {name.lower(): name for name in (*_EFFECTIVE, *_REFUSED)}
+_LOG = logging.getLogger(__name__)
+
+
+def is_row_tracking(name: str, value: str) -> bool:
+    """Whether a property is Delta's row tracking, which is on."""
+    return name == _ROW_TRACKING and value.strip().lower() == "true"
+
+
+def needs_stable_row_ids(properties: Mapping[str, str]) -> bool:
+    """Whether properties of a new table ask for row ids that stay: Delta's row tracking and change feed."""
+    return any(properties.get(name, "").strip().lower() == "true" for name in (_ROW_TRACKING, _CHANGE_FEED))
+
+
+def check_setting(name: str, value: str | None = None) -> None:
+    """Refuse a setting whose name is nearly that of a property with a meaning, or that Lance cannot fulfil.
 
     Raises:
-        OptionError: the name resembles a property; the message has the right name.
+        OptionError: the name resembles a property, or the value cannot be used; the message has what to
+            write.
     """
     if is_fixed(name) or name.startswith(_SETTINGS):
         return
@@ -60,6 +137,44 @@ def check_setting(name: str) -> None:
             f"property {name!r} is set by PARTITIONED BY: write CREATE TABLE ... PARTITIONED BY (column), or "
             "ALTER TABLE ... ADD PARTITION FIELD column"
         )
+    if _check_foreign(name, value):
+        return
     suggestion = close_name(name, _NAMES) or close_suffix(name.lower(), _SUFFIXES)
     if suggestion is not None:
         raise OptionError(f"unknown table property {name!r}: did you mean {suggestion!r}?")
+
+
+def _check_foreign(name: str, value: str | None) -> bool:
+    """Check a property of Delta or Iceberg; False if it is none."""
+    canonical = _CANONICAL.get(name.lower(), name)
+    if canonical != name:
+        raise OptionError(f"unknown table property {name!r}: did you mean {canonical!r}?")
+    if name in _REFUSED:
+        pattern, remedy = _REFUSED[name]
+        if value is not None and re.fullmatch(pattern, value.strip(), re.IGNORECASE | re.DOTALL):
+            raise OptionError(f"table property {name} = {value!r} has no effect on Lance tables: {remedy}")
+        return True
+    if name in _EFFECTIVE:
+        form = _EFFECTIVE[name]
+        if value is not None and form is None:
+            _check_duration(name, value)
+        elif value is not None and form is not None and not form.fullmatch(value.strip()):
+            expected = "true or false" if form is _BOOLEAN else "a number"
+            raise OptionError(f"table property {name} must be {expected}, not {value!r}")
+        return True
+    if re.fullmatch(_WITHOUT_EFFECT, name):
+        if value is not None:
+            _LOG.warning("table property %s has no effect on Lance tables", name)
+        return True
+    if name.lower().startswith(_FOREIGN_PREFIXES):
+        close = close_name(name, {key: key for key in _EFFECTIVE})
+        remedy = f"did you mean {close!r}?" if close else "use another prefix for properties of your own"
+        raise OptionError(f"unknown table property {name!r}: {remedy}")
+    return False
+
+
+def _check_duration(name: str, value: str) -> None:
+    try:
+        parse_duration(value.lower().replace("interval", " ").strip())
+    except OptionError as error:
+        raise OptionError(f"table property {name}: {error}") from None

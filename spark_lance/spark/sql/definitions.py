@@ -20,7 +20,13 @@ from spark_lance.catalog.names import display_name
 from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
 from spark_lance.file.base.schema import Schema
 from spark_lance.spark.options.options import write_options
-from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, TABLE_OPTIONS, check_setting
+from spark_lance.spark.options.table_properties import (
+    CLUSTERING,
+    PRIMARY_KEY,
+    TABLE_OPTIONS,
+    check_setting,
+    needs_stable_row_ids,
+)
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sink.table_columns import check_known
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, is_path
@@ -337,10 +343,12 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
             continue  # OPTIONS (...) come again without the prefix
         if key in _RESERVED or key == PRIMARY_KEY:
             continue
-        check_setting(key)
+        check_setting(key, value)
         column_option = "." in key and any(mark in key for mark in (".lance.", ".lance-", ".arrow."))
         (options if key in TABLE_OPTIONS or column_option else settings)[key] = value
     check_settings(settings)
+    if needs_stable_row_ids(settings):
+        options.setdefault("enable_stable_row_ids", "true")
     return options, settings
 
 

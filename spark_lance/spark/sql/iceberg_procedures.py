@@ -28,6 +28,7 @@ from spark_lance.table.maintenance.retention import (
     MAX_REF_AGE,
     MAX_SNAPSHOT_AGE,
     MIN_SNAPSHOTS,
+    check_deletion,
     expiry_setting,
     min_retention,
 )
@@ -96,6 +97,7 @@ def _ancestors_of(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any
 
 def _expire_snapshots(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
     dataset = table.dataset()
+    check_deletion(dataset.manifest)
     drop_expired_refs(dataset.store, dataset.main_root, expiry_setting(dataset.manifest, MAX_REF_AGE))
     if a["snapshot_ids"] is not None:
         numbers = [int(number) for number in a["snapshot_ids"]]
@@ -160,6 +162,8 @@ def _remove_orphan_files(request: BridgeRequest, table: LanceTable, a: Mapping[s
                 "delete_unverified => true)"
             )
     dataset = table.dataset()
+    if not a["dry_run"]:
+        check_deletion(dataset.manifest)
     if a["location"] is not None and not _is_below(dataset, str(a["location"])):
         raise OptionError(
             f"location {a['location']!r} is not in the table's folder, {table.path}: leave out location"
@@ -229,6 +233,8 @@ def _rewrite_data_files(request: BridgeRequest, table: LanceTable, a: Mapping[st
         raise OptionError(f"strategy is binpack or sort, not {a['strategy']!r}")
     if strategy == "binpack" and a["sort_order"]:
         raise OptionError("sort_order is for the strategy sort: strategy => 'sort'")
+    if a["branch"] not in (None, MAIN):
+        table = LanceTable.forPath(request.spark, table.path, **{**table.options, "branch": a["branch"]})
     before = table.dataset()
     work = _rewrite(table, a["options"] or {})
     if a["where"] is not None:
@@ -311,6 +317,11 @@ def _target(request: BridgeRequest, text: str) -> str:
 
 
 def _snapshot(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame:
+    if a["ignore_missing_files"]:
+        raise OptionError(
+            "snapshot reads what Spark reads: SET spark.sql.files.ignoreMissingFiles=true, and leave out "
+            "ignore_missing_files"
+        )
     if a["location"] is not None:
         raise OptionError(
             f"catalog {request.catalog.name} chooses where its tables are: leave out location, or name a "
@@ -332,7 +343,7 @@ def _migrate(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> DataFrame
             f"migrate would leave no table if it failed half-way: write CALL {request.catalog.name}.system."
             f"snapshot('{old}', '{new}'), then DROP TABLE {old}, then ALTER TABLE {new} RENAME TO {old}"
         )
-    name = a["table"].removeprefix("spark_catalog.")
+    name = a["table"].removeprefix("spark_catalog.").removeprefix(f"{request.catalog.name}.")
     raise UnsupportedFormatError(
         f"migrate would replace a table of Spark's own catalog, where no Lance table can be: write CALL "
         f"{request.catalog.name}.system.snapshot('spark_catalog.{name}', '{name}'), and then "
@@ -407,6 +418,13 @@ def _no_statistics(request: BridgeRequest, table: LanceTable, a: Mapping[str, An
     raise UnsupportedFormatError(
         "Lance keeps no file of statistics: data files have those of their pages, and CALL "
         f"{request.catalog.name}.system.create_index('<table>', '<column>', 'ZONEMAP') adds ranges of values"
+    )
+
+
+def _no_table_paths(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> DataFrame:
+    raise UnsupportedFormatError(
+        "a Lance table has paths relative to its folder, so there is nothing to rewrite: copy the folder, or "
+        f"write CREATE TABLE {request.catalog.name}.`{a['target_prefix']}` DEEP CLONE {a['named']}"
     )
 
 
@@ -592,6 +610,8 @@ _IDLE = (
 )
 _NEW = Parameter("table", "string", "the new table, as SQL names it inside of the catalog")
 _PARALLELISM = Parameter("parallelism", "int", "does nothing", "NULL")
+_MISSING_FILES = Parameter("ignore_missing_files", "boolean", "true is not supported", "false")
+_PATH_VERSIONS = ("start_version", "end_version", "staging_location")
 _STATISTICS = (
     Parameter("snapshot_id", "string", "number of the version", "NULL"),
     Parameter("columns", "array<string>", "columns", "NULL"),
@@ -636,7 +656,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             _OLDER_THAN,
             Parameter("location", "string", "the table's folder, or one in it", "NULL"),
             Parameter("dry_run", "boolean", "delete nothing", "false"),
-            *_IDLE,
+            _IDLE[0],
             Parameter("file_list_view", "string", "not supported", "NULL"),
             Parameter(
                 "equal_schemes", "map<string, string>", "does nothing: files are known by name", "NULL"
@@ -644,6 +664,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("equal_authorities", "map<string, string>", "does nothing", "NULL"),
             Parameter("prefix_mismatch_mode", "string", "does nothing", "'ERROR'"),
             Parameter("prefix_listing", "boolean", "does nothing", "NULL"),
+            _IDLE[1],
         ),
         "Delete files that no version names and that are seven days old, and return them.",
     ),
@@ -654,6 +675,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("sort_order", "string", "columns with ASC, DESC, NULLS LAST; or zorder(a, b)", "NULL"),
             _OPTIONS,
             _WHERE,
+            Parameter("branch", "string", "the branch to rewrite", "NULL"),
         ),
         "Merge small files, or write the rows in another order.",
     ),
@@ -679,6 +701,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("location", "string", "not supported", "NULL"),
             Parameter("properties", "map<string, string>", "TBLPROPERTIES", "NULL"),
             _PARALLELISM,
+            _MISSING_FILES,
         ),
         "Copy a table of any format to a new Lance table.",
         on_table=False,
@@ -691,6 +714,7 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("drop_backup", "boolean", "whether the old table goes", "NULL"),
             Parameter("backup_table_name", "string", "name of the old table", "NULL"),
             _PARALLELISM,
+            _MISSING_FILES,
         ),
         "Not supported; the error has the statements to write instead.",
         on_table=False,
@@ -716,9 +740,9 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
         (
             Parameter("changelog_view", "string", "name of the view; <table>_changes by default", "NULL"),
             _OPTIONS,
-            Parameter("net_changes", "boolean", "leave out rows that came and went", "false"),
             Parameter("compute_updates", "boolean", "join deletes and inserts of one key to updates", "NULL"),
             Parameter("identifier_columns", "array<string>", "the key", "NULL"),
+            Parameter("net_changes", "boolean", "leave out rows that came and went", "false"),
         ),
         "Make a temporary view of the rows that changed.",
     ),
@@ -727,6 +751,16 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
     ),
     "compute_partition_stats": Procedure(
         _no_statistics, _STATISTICS[:1], "Not supported; the error has the statement to write instead."
+    ),
+    "rewrite_table_path": Procedure(
+        _no_table_paths,
+        (
+            Parameter("source_prefix", "string", "the old place"),
+            Parameter("target_prefix", "string", "the new place"),
+            *(Parameter(name, "string", "not used", "NULL") for name in _PATH_VERSIONS),
+            Parameter("create_file_list", "boolean", "not used", "NULL"),
+        ),
+        "Not supported; the error has the statement to write instead.",
     ),
     "fast_forward": Procedure(
         _fast_forward,

@@ -284,6 +284,17 @@ _RETAIN_VERSIONS = Parameter(
 _COLUMNS = Parameter("columns", "string", "names with commas between them")
 
 STATEMENT_PROCEDURES: dict[str, Procedure] = {
+    "alter_column": Procedure(
+        lambda _, table, a: table.alterColumn(
+            a["column"].replace("`", ""), type=a["type"], comment=a["comment"]
+        ),
+        (
+            Parameter("column", "string", "the column, or a field in one, by its path"),
+            Parameter("type", "string", "the new type", "NULL"),
+            Parameter("comment", "string", "the new comment", "NULL"),
+        ),
+        "Change the type and the comment of a column.",
+    ),
     "add_constraint": Procedure(
         lambda _, table, a: table.addConstraint(a["name"], a["expression"]),
         (_CONSTRAINT, Parameter("expression", "string", "SQL of the condition")),

@@ -31,7 +31,13 @@ from spark_lance.errors import (
 from spark_lance.expressions.predicate import compile_tree
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.options.options import OPTIONS, check_by_name, check_known, read_options
-from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, check_setting, is_fixed
+from spark_lance.spark.options.table_properties import (
+    CLUSTERING,
+    PRIMARY_KEY,
+    check_setting,
+    is_fixed,
+    is_row_tracking,
+)
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
 from spark_lance.spark.scan.kinds import read_kind
@@ -440,7 +446,12 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
                 f"name the other place itself, as in SELECT * FROM lance.`{change['value']}`"
             )
         if change["kind"] == "set_property":
-            check_setting(change["property"])
+            check_setting(change["property"], change.get("value"))
+            if not manifest.uses_stable_row_ids and is_row_tracking(change["property"], change["value"]):
+                raise UnsupportedFormatError(
+                    f"rows of {table.path} have no ids that stay, which only a new table gets: CREATE TABLE "
+                    "new TBLPROPERTIES ('enable_stable_row_ids' = 'true') AS SELECT * FROM t"
+                )
         if change["kind"] == "remove_property" and change["property"] == PRIMARY_KEY:
             continue
         if change["kind"].endswith("_property") and is_fixed(change["property"]):

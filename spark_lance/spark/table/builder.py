@@ -24,7 +24,13 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import open_store
 from spark_lance.spark.driver.arguments import check_running, check_session
 from spark_lance.spark.options.options import WriteOptions, write_options
-from spark_lance.spark.options.table_properties import CLUSTERING, PRIMARY_KEY, check_setting, is_fixed
+from spark_lance.spark.options.table_properties import (
+    CLUSTERING,
+    PRIMARY_KEY,
+    check_setting,
+    is_fixed,
+    needs_stable_row_ids,
+)
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.types import VECTOR_SIZE, spark_type
 from spark_lance.spark.sink.write_schema import check_names
@@ -291,7 +297,7 @@ class TableBuilder(Generic[Table]):
             OptionError: the setting is internal, or is (nearly) a property such as `primary_key`.
         """
         check_settings({key: value})
-        check_setting(key)
+        check_setting(key, value)
         if is_fixed(key):
             raise OptionError(
                 f"property {key!r} is no setting of the table: use primaryKey(...), option({key!r}, ...) or "
@@ -327,6 +333,8 @@ class TableBuilder(Generic[Table]):
             return self._by_name(self._name)
         if self._path is None:
             raise OptionError("say where the table is to be: .location(path) or .tableName(name)")
+        if needs_stable_row_ids(self._properties):
+            self.options.setdefault("enable_stable_row_ids", "true")
         options = write_options({**self.options, "path": self._path})
         if options.column_settings:
             column, settings = next(iter(options.column_settings.items()))

@@ -66,6 +66,7 @@ from spark_lance.table.maintenance.compact_plan import CompactionOptions, read_o
 from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 from spark_lance.table.maintenance.retention import (
     MAX_REF_AGE,
+    check_deletion,
     expiry_setting,
     guarded_age,
     min_retention,
@@ -409,6 +410,7 @@ def vacuum(table: TableBase, request: VacuumRequest, words: VacuumWords) -> Data
     check_number(words.retain, retain, "10", whole=True)
     dataset = table.dataset()
     if not request.dry_run:
+        check_deletion(dataset.manifest)
         drop_expired_refs(dataset.store, dataset.main_root, expiry_setting(dataset.manifest, MAX_REF_AGE))
     source = f"{words.hours}={hours:g}" if hours is not None else ""
     if hours is None and retain is None:

@@ -21,6 +21,8 @@ MIN_RETENTION = "spark_lance.vacuum.min_retention"
 MAX_SNAPSHOT_AGE = "history.expire.max-snapshot-age-ms"
 MIN_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
 MAX_REF_AGE = "history.expire.max-ref-age-ms"
+# Iceberg's property of tables that nothing is deleted from.
+_DELETION = "gc.enabled"
 # Iceberg's age of versions that go, where a table says only how many stay.
 _ICEBERG_AGE = timedelta(days=5)
 _GUARD = timedelta(hours=24)
@@ -29,6 +31,19 @@ _RETENTION = tuple(
     for prefix in ("delta.", "")
     for name in ("deletedFileRetentionDuration", "logRetentionDuration")
 )
+
+
+def check_deletion(manifest: Manifest) -> None:
+    """Refuse to delete files of a table whose property `gc.enabled` is false.
+
+    Raises:
+        OptionError: it is.
+    """
+    if manifest.config.get(_DELETION, "").strip().lower() == "false":
+        raise OptionError(
+            f"no file of the table may be deleted, as its property {_DELETION} is false: ALTER TABLE t UNSET "
+            f"TBLPROPERTIES ('{_DELETION}') allows it"
+        )
 
 
 def min_retention(manifest: Manifest) -> timedelta:

@@ -41,7 +41,7 @@ _AMBIGUOUS = re.compile(r"[\\\"]|--|/\*")
 # Functions of Spark that call any method of the JVM, and the way to call a function by a text. A table may
 # come from somebody else, so an expression with one of these names is not evaluated.
 _CALLS_CODE = re.compile(r"\b(reflect|try_reflect|java_method|identifier)\b", re.IGNORECASE)
-_WORD = re.compile(r"`((?:[^`]|``)+)`|'(?:[^'\\]|\\.|'')*'|([^\W\d]\w*)")
+_WORD = re.compile(r"`((?:[^`]|``)+)`|'(?:[^'\\]|\\.|'')*'|([^\W\d]\w*)\b(?!\s*\()")
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">=", "is_same"})
 _CONNECTIVES = frozenset({"and", "or", "not"})
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
@@ -187,7 +187,8 @@ def generated_constraints(schema: Schema) -> tuple[Constraint, ...]:
 def column_names(expression: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return those of a table's columns whose names occur in an expression.
 
-    A name that is a function's or a field's as well counts, so there may be columns that it does not read.
+    A name that is a field's as well counts, so there may be columns that it does not read. Names of functions
+    do not: a parenthesis follows them.
     """
     words = {(quoted or word).replace("``", "`").lower() for quoted, word in _WORD.findall(expression)}
     return tuple(name for name in names if name.lower() in words)

@@ -27,6 +27,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -360,7 +361,10 @@ def _what_is_there(place: Path) -> str:
         more = f" and {len(inside) - _TOLD} more" if len(inside) > _TOLD else ""
         return f"the folder holds the tables {', '.join(inside[:_TOLD])}{more}" if inside else ""
     near = get_close_matches(place.name, _tables_in(place.parent), 1)
-    return f"did you mean {place.parent / near[0]}?" if near else ""
+    if near:
+        return f"did you mean {place.parent / near[0]}?"
+    is_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", place.name) is not None
+    return f"check the path, or read a table by name, spark.read.table({place.name!r})" if is_name else ""
 
 
 def _tables_in(folder: Path) -> list[str]:

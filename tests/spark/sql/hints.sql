@@ -11,6 +11,13 @@ OPTIMIZE lance.`{root}/p`;
 ~ 2
 DESCRIBE DETAIL lance.`{root}/p`;
 ~ lance
+CREATE TABLE lance.db.w (a FLOAT);
+ALTER TABLE lance.db.w ALTER COLUMN a TYPE double COMMENT "unit 'm'";
+DESCRIBE TABLE lance.db.w;
+~ unit 'm'
+DROP TABLE lance.db.w;
+REORG TABLE lance.db.h APPLY (UPGRADE UNIFORM(ICEBERG_COMPAT_VERSION=2));
+! CREATE TABLE other USING iceberg AS SELECT * FROM lance.db.h
 USE lance;
 ANALYZE TABLES COMPUTE STATISTICS NOSCAN;
 USE lance.db;

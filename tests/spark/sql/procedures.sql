@@ -78,6 +78,14 @@ CALL lance.system.rewrite_data_files(table => 'db.ice', options => map('rewrite-
 CALL lance.system.create_changelog_view(table => 'db.ice', changelog_view => 'log', options => map('start-snapshot-id', '2'));
 SELECT _change_type, _commit_snapshot_id, id FROM log WHERE _commit_snapshot_id = 3;
 > DELETE | 3 | 0
+-- Arguments in Iceberg's order: compute_updates, identifier_columns, net_changes.
+CALL lance.system.create_changelog_view('db.ice', 'pairs', map('start-snapshot-id', '2'), true, array('id'), false);
+CALL lance.system.remove_orphan_files('db.ice', NULL, NULL, true, 4, NULL, map('s3a', 's3'), NULL, 'IGNORE', true, false);
+CALL lance.system.rewrite_table_path('db.ice', '/old', '{root}/moved');
+! DEEP CLONE db.ice
+CREATE TABLE lance.`{root}/moved` DEEP CLONE lance.db.ice;
+SELECT count(*) FROM lance.`{root}/moved`;
+> 4
 CALL lance.system.expire_snapshots(table => 'db.ice', older_than => current_timestamp());
 ! allow_short_retention => true
 CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(2));
@@ -88,6 +96,8 @@ CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(99))
 CALL lance.system.remove_orphan_files(table => 'db.ice', dry_run => true);
 CALL lance.system.create_branch('db.ice', 'audit');
 INSERT INTO lance.db.`ice@audit` VALUES (50, 'fifty');
+CALL lance.system.rewrite_data_files(table => 'db.ice', strategy => 'sort', sort_order => 'id', branch => 'nope');
+! nope
 CALL lance.system.fast_forward('db.ice', 'main', 'audit');
 SELECT max(id) FROM lance.db.ice;
 > 50

@@ -314,6 +314,10 @@ def test_generated_columns_of_builders(session: SparkSession, tmp_path: Path) ->
     LanceTable.create(session).tableName("lance.b").addColumn("id", "INT").addColumn(one).execute()
     session.sql("INSERT INTO lance.b (id) VALUES (1)").collect()
     assert rows(session, "lance.b") == [(1, 2)]
+    dated = LanceTable.create(session).location(tmp_path / "d").addColumn("at", "TIMESTAMP")
+    dated.addColumn("year", "INT", generatedAlwaysAs="YEAR(at)").execute()
+    session.sql(f"INSERT INTO lance.`{tmp_path}/d` (at) VALUES (timestamp'2026-01-02')").collect()
+    assert session.table(f"lance.`{tmp_path}/d`").select("year").collect() == [(2026,)]
     for sql, message in (("rand()", "not about the row alone"), ("n + 1", "generated, too"), ("x", "x")):
         other = LanceTable.create(session).location(tmp_path / "o").addColumn("id", "INT")
         other.addColumn("n", "DOUBLE", generatedAlwaysAs=sql)

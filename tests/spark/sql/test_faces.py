@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -154,6 +155,8 @@ PROPERTIES = (
     ("enable_stable_rowids", "true", "did you mean 'enable_stable_row_ids'"),
     ("v.lance.compresion", "zstd", "did you mean 'v.lance.compression'"),
     ("nope.lance.compression", "zstd", "no column 'nope'"),
+    ("delta.apendOnly", "true", "did you mean 'delta.appendOnly'"),
+    ("write.data.path", "/data/t", "CREATE TABLE lance.`/path`"),
 )
 
 
@@ -187,6 +190,37 @@ def test_other_settings_stay_free(run: Run) -> None:
     run("ALTER TABLE s SET TBLPROPERTIES ('delta.appendOnly' = 'true', 'note' = 'a')")
     shown: dict[Any, Any] = dict(run("SHOW TBLPROPERTIES s"))
     assert (shown["team"], shown["delta.appendOnly"], shown["note"]) == ("x", "true", "a")
+
+
+def test_row_tracking_is_stable_row_ids(session: SparkSession, run: Run, tmp_path: Path) -> None:
+    for columns in ("(id INT)", "AS SELECT 1 AS id"):
+        head, query = ("", columns) if columns.startswith("AS") else (columns, "")
+        properties = "TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
+        run(f"CREATE OR REPLACE TABLE tracked {head} {properties} {query}")
+        shown: dict[Any, Any] = dict(run("SHOW TBLPROPERTIES tracked"))
+        assert shown["enable_stable_row_ids"] == "true"
+        run("DROP TABLE tracked")
+    builder = LanceTable.create(session).location(str(tmp_path / "b")).addColumn("id", "int")
+    assert builder.property("delta.enableChangeDataFeed", "true").execute().dataset().has_stable_row_ids
+    run("CREATE OR REPLACE TABLE untracked AS SELECT 1 AS id")
+    with pytest.raises(PySparkException) as caught:
+        run("ALTER TABLE untracked SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
+    remedy = str(caught.value).split("gets: ")[1].splitlines()[0]
+    run(remedy.replace(" new ", " tracked ").replace("FROM t", "FROM untracked"))
+    shown = dict(run("SHOW TBLPROPERTIES tracked"))
+    assert shown["enable_stable_row_ids"] == "true"
+
+
+def test_nothing_is_deleted_while_gc_is_disabled(run: Run) -> None:
+    run("CREATE OR REPLACE TABLE whole (id INT) TBLPROPERTIES ('gc.enabled' = 'false')")
+    for sql in ("VACUUM whole", "CALL lance.system.expire_snapshots('whole')"):
+        with pytest.raises(PySparkException, match="UNSET") as caught:
+            run(sql)
+    run("VACUUM whole DRY RUN")
+    remedy = re.search(r"ALTER TABLE t (UNSET [^:]*?) allows", str(caught.value))
+    assert remedy is not None
+    run(f"ALTER TABLE whole {remedy[1]}")
+    run("VACUUM whole")
 
 
 def test_a_location_stays(run: Run) -> None:
