@@ -183,6 +183,22 @@ def test_changes_pad_and_compare_as_spark_does(session: SparkSession) -> None:
     assert [row.id for row in session.table("t").collect()] == [3]
 
 
+def test_changes_compare_between_and_nullif_as_queries_do(session: SparkSession) -> None:
+    # Spark pads what it compares with a CHAR column, but not inside of these.
+    condition = "a NOT BETWEEN 'ab' AND 'ab' AND nullif(a, 'ab') IS NOT NULL"
+    expected = [row.id for row in session.sql(f"SELECT id FROM t WHERE {condition}").collect()]
+    assert 1 in expected
+    session.sql(f"UPDATE t SET n.x = 'up' WHERE {condition}").collect()
+    assert [row.id for row in session.sql("SELECT id FROM t WHERE n.x = 'up'").collect()] == expected
+    session.sql(
+        "MERGE INTO t USING (SELECT explode(array(1, 2)) AS k, cast('ab' AS CHAR(5)) AS c) AS q ON t.id = q.k"
+        f" WHEN MATCHED AND {condition} AND c BETWEEN 'ab' AND 'ab   ' THEN UPDATE SET n.x = 'mg'"
+    ).collect()
+    assert [row.id for row in session.sql("SELECT id FROM t WHERE n.x = 'mg'").collect()] == expected
+    session.sql(f"DELETE FROM t WHERE {condition}").collect()
+    assert session.sql(f"SELECT id FROM t WHERE {condition}").collect() == []
+
+
 def test_writes_by_path_pad_and_refuse(session: SparkSession) -> None:
     path = path_of(session, "t")
     frame = session.sql("SELECT 8 AS id, 'x' AS a, 'ab   ' AS v")

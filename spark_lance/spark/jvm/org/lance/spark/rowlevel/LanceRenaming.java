@@ -6,12 +6,15 @@ import java.util.Set;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedExtractValue;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GetArrayStructFields;
 import org.apache.spark.sql.catalyst.expressions.GetStructField;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.ScalarSubquery;
+import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
+import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Seqs;
@@ -60,10 +63,10 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
       if (targetName != null) {
         refuseFileMetadata(targetName);
         needs.add(targetName);
-        return qualified(ofTarget, targetName);
+        return paddedOnce((AttributeReference) node, qualified(ofTarget, targetName));
       }
       if (sourceName != null) {
-        return qualified(ofSource, sourceName);
+        return paddedOnce((AttributeReference) node, qualified(ofSource, sourceName));
       }
       if (target.identities.contains(id)) {
         throw new UnsupportedOperationException(
@@ -78,6 +81,14 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
       return new UnresolvedExtractValue(child, Literal$.MODULE$.apply(field((Expression) node)));
     }
     return otherwise.apply(node);
+  }
+
+  // Spark analyzes the expression again by its names, and would pad what is compared with a CHAR column there: after
+  // BETWEEN and NULLIF have become comparisons, which it does not pad in a query. It pads next to bare columns only.
+  private static Expression paddedOnce(AttributeReference column, Expression byName) {
+    boolean isChar = column.dataType() instanceof StringType
+        && CharVarcharUtils$.MODULE$.getRawType(column.metadata()).isDefined();
+    return isChar ? new Cast(byName, column.dataType(), scala.Option.empty()) : byName;
   }
 
   private void refuseFileMetadata(Object name) {
