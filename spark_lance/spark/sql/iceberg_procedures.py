@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from spark_lance.datasets.dataset import LanceDataset
-from spark_lance.errors import OptionError, UnsupportedFormatError
+from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
 from spark_lance.io.store import join
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, texts
@@ -35,7 +35,7 @@ from spark_lance.table.maintenance.retention import (
 from spark_lance.table.reading.version_changes import FEED_COLUMNS
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.branches import Branches, branch_root
-from spark_lance.table.versions.resolve import version_at
+from spark_lance.table.versions.resolve import Walk, version_at
 from spark_lance.table.versions.retention import drop_expired_refs
 from spark_lance.table.versions.versions import latest_version, list_versions
 
@@ -530,6 +530,12 @@ def _changes(table: LanceTable, options: Mapping[str, str]) -> DataFrame:
     if first > last:
         # There is nothing between; the schema is that of a feed.
         return table.read(readChangeFeed="true", startingVersion=dataset.version).where("false")
+    try:
+        Walk(dataset.table).require(first, last)
+    except VersionNotFoundError as error:
+        later = re.search(r"startingVersion (\d+)", str(error))
+        remedy = f": options => map('start-snapshot-id', '{int(later[1]) - 1}')" if later else ""
+        raise VersionNotFoundError(f"{error}{remedy}") from None
     return table.read(readChangeFeed="true", startingVersion=first, endingVersion=last)
 
 

@@ -133,7 +133,8 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
     if "version" in request.body:
         text = str(request.body["version"])
         travel = {"version": text} if text.isdigit() else {"tag": text}
-        if "tag" in travel and "branch" not in options and _is_branch(request, text):
+        whole = name[:-1] if table else name
+        if "tag" in travel and "branch" not in options and _is_branch(request, whole, text):
             options, travel = {**options, "branch": text}, {}
     elif "asof" in request.body:
         moment = datetime.fromtimestamp(request.body["asof"] / 1e6, timezone.utc)
@@ -141,9 +142,9 @@ def load_table(request: BridgeRequest) -> dict[str, Any]:
     return answer(catalog, name, options, {**travel, **({"table": table} if table else {})})
 
 
-def _is_branch(request: BridgeRequest, name: str) -> bool:
-    """Return whether a name is that of a branch of the table, and of no tag."""
-    opened = table_at(request).dataset()
+def _is_branch(request: BridgeRequest, table: Name, name: str) -> bool:
+    """Return whether a name is that of a branch of a table, and of no tag."""
+    opened = table_at(request, table).dataset()
     return name not in opened.tags.list() and name in opened.branches.list()
 
 

@@ -70,6 +70,14 @@ SELECT snapshot_id FROM lance.db.ice.snapshots WHERE operation = 'delete';
 > 3
 SELECT file_count FROM lance.db.ice.partitions VERSION AS OF 2;
 > 2
+CALL lance.system.create_tag('db.ice', 'second', '2');
+CALL lance.system.create_branch('db.ice', 'side', '2');
+SELECT file_count FROM lance.db.ice.partitions VERSION AS OF 'second';
+> 2
+SELECT file_count FROM lance.db.ice.partitions VERSION AS OF 'side';
+> 2
+CALL lance.system.drop_tag('db.ice', 'second');
+CALL lance.system.drop_branch('db.ice', 'side');
 CALL lance.system.rewrite_data_files(table => 'db.ice', strategy => 'sort', sort_order => 'id DESC NULLS LAST');
 SELECT first(id), last(id) FROM lance.db.ice;
 > 9 | 1
@@ -91,6 +99,11 @@ CALL lance.system.expire_snapshots(table => 'db.ice', older_than => current_time
 CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(2));
 SELECT count(*) FROM lance.db.ice VERSION AS OF 2;
 ! version 2
+CALL lance.system.create_changelog_view('db.ice');
+! options => map('start-snapshot-id', '3')
+CALL lance.system.create_changelog_view('db.ice', 'log', map('start-snapshot-id', '3'));
+SELECT count(*) > 0 FROM log;
+> True
 CALL lance.system.expire_snapshots(table => 'db.ice', snapshot_ids => array(99));
 ! there is no snapshot 99
 CALL lance.system.remove_orphan_files(table => 'db.ice', dry_run => true);
