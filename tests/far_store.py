@@ -34,7 +34,7 @@ __all__ = ["Cost", "FarStore", "counting", "forget", "install"]
 Result = TypeVar("Result")
 
 # Longer than a busy machine needs to start the threads of one volley.
-SECONDS = 0.005
+SECONDS = 0.015
 
 
 @dataclass

@@ -159,7 +159,7 @@ def test_commit_after_another_writer() -> None:
     write_dataset(rows(1, _ROWS), uri, mode="append")
     _, cost = cost_of(lambda: ours.delete("id = 5"))
     assert dataset(uri).count_rows() == _ROWS
-    within(cost, 12, 12)
+    within(cost, 12, 7)
 
 
 def test_merge() -> None:
@@ -168,7 +168,7 @@ def test_merge() -> None:
     merge = dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     result, cost = cost_of(lambda: merge.execute(source))
     assert dataset(uri).count_rows() == _ROWS + 50, result
-    within(cost, 17, 17)
+    within(cost, 13, 8)
 
 
 def test_compaction_and_vacuum() -> None:
@@ -176,7 +176,7 @@ def test_compaction_and_vacuum() -> None:
     result, cost = cost_of(lambda: dataset(uri).compact_files(target_rows_per_fragment=_ROWS))
     assert result.fragments_removed == 20
     assert cost.count("GET", "/data/") <= 20
-    within(cost, 30, 30)
+    within(cost, 25, 9)
     stats, cost = cost_of(lambda: dataset(uri).cleanup_old_versions(older_than=timedelta(0)))
     assert stats.data_files_removed == 20
-    within(cost, 36, 36)
+    within(cost, 25, 11)

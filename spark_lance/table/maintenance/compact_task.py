@@ -265,28 +265,35 @@ def _tables(run: Run) -> Iterator[pa.Table]:
 
 def _read_joined(run: Run) -> pa.Table:
     """Read several fragments as one."""
-    files, keep = [], []
-    for task in run:
-        fragment = task.message
-        (entry,) = fragment.files
-        if task.bases is None:
-            raise UnsupportedFormatError("fragments without base paths", task.root)
-        store, path = task.bases.data_file(entry)
-        columns = column_numbers(entry)
-        try:
-            file = open_whole(store, path, columns)
-        except FileNotFoundError as error:
-            raise FormatError("the manifest names a data file that does not exist", path) from error
-        if file.num_rows != fragment.physical_rows or file.source.size != entry.file_size_bytes:
-            raise FormatError("the file is not the one that the manifest describes", path)
-        deleted = read_deletions(task.table, fragment, file.num_rows, task.bases)
-        files.append(file)
-        keep.append(keep_mask(deleted, 0, file.num_rows))
+    if run[0].store.is_local:
+        parts = [_opened(task) for task in run]
+    else:
+        with ThreadPoolExecutor(_AHEAD) as pool:
+            parts = list(pool.map(_opened, run))
+    files = [file for file, _ in parts]
+    keep = [mask for _, mask in parts]
     joined = JoinedFiles(files)
     arrays = [joined.read(field) for field in run[0].fields]
     table = pa.Table.from_arrays(arrays, schema=run[0].arrow_schema)
     mask = np.concatenate(keep)
     return table if mask.all() else filter_rows(table, pa.array(mask))
+
+
+def _opened(task: ScanTask) -> tuple[FileReader, npt.NDArray[np.bool_]]:
+    """Return the only file of a fragment, in memory, and which of its rows are live."""
+    fragment = task.message
+    (entry,) = fragment.files
+    if task.bases is None:
+        raise UnsupportedFormatError("fragments without base paths", task.root)
+    store, path = task.bases.data_file(entry)
+    try:
+        file = open_whole(store, path, column_numbers(entry))
+    except FileNotFoundError as error:
+        raise FormatError("the manifest names a data file that does not exist", path) from error
+    if file.num_rows != fragment.physical_rows or file.source.size != entry.file_size_bytes:
+        raise FormatError("the file is not the one that the manifest describes", path)
+    deleted = read_deletions(task.table, fragment, file.num_rows, task.bases)
+    return file, keep_mask(deleted, 0, file.num_rows)
 
 
 # Bytes of blobs that are copied at a time.

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,7 @@ from spark_lance.table.format.row_keys import KeyIndex, check_key_type
 from spark_lance.table.format.row_set import Addresses, Offsets, RowSet, offsets_of, runs_by_fragment
 from spark_lance.table.reading.row_lookup import nameable, read_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, ScanTask
+from spark_lance.table.reading.scan_task import read_ahead
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_lookup import KeyFilter, KeyLookup, key_filter, key_lookup
 from spark_lance.table.rows.row_rewrites import (
@@ -585,8 +587,9 @@ def _windows(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
     """Yield the rows of tasks in tables of some size, across fragments."""
     waiting: list[pa.Table] = []
     rows = size = 0
-    for task in tasks:
-        for table in task.tables(_WINDOW_BYTES):
+    reads = [partial(task.tables, _WINDOW_BYTES) for task in tasks]
+    for tables in read_ahead(tasks, reads, _WINDOW_BYTES):
+        for table in tables:
             waiting.append(table)
             rows, size = rows + table.num_rows, size + table.nbytes
             if rows >= _WINDOW_ROWS or size >= _WINDOW_BYTES:

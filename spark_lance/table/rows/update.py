@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.row_lookup import columns_of, read_rows
 from spark_lance.table.reading.scan import ROW_ADDRESS
-from spark_lance.table.reading.scan_task import Filter
+from spark_lance.table.reading.scan_task import Filter, read_ahead
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, check_movable, commit_moves, write_moved
 
@@ -50,8 +51,10 @@ def find_rows(snapshot: Snapshot, predicate: Filter | None) -> RowChanges:
     scan = snapshot.scan([ROW_ADDRESS])
     condition = scan.condition(predicate)
     rows = {}
-    for task in scan.tasks_for(condition):
-        parts = [offsets_of(table[ROW_ADDRESS].to_numpy()) for table in task.tables(_WINDOW_BYTES, condition)]
+    tasks = scan.tasks_for(condition)
+    reads = [partial(task.tables, _WINDOW_BYTES, condition) for task in tasks]
+    for task, tables in zip(tasks, read_ahead(tasks, reads, _WINDOW_BYTES), strict=True):
+        parts = [offsets_of(table[ROW_ADDRESS].to_numpy()) for table in tables]
         offsets = np.concatenate([np.empty(0, np.uint32), *parts])
         if len(offsets):
             rows[task.message.id] = offsets

@@ -39,10 +39,12 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -51,7 +53,7 @@ from spark_lance.io.progress import report
 from spark_lance.io.store import StoredObject, join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.features import check_readable, check_writable
-from spark_lance.table.format.manifest import Manifest, read_manifest
+from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import (
     COLUMN_JOBS_DIR,
     DATA_DIR,
@@ -66,9 +68,10 @@ from spark_lance.table.format.paths import (
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.ages import clamped_age, parse_duration
 from spark_lance.table.versions.branches import TREE_DIR, Branches
+from spark_lance.table.versions.publish import finish_latest
 from spark_lance.table.versions.ref_files import list_tags
 from spark_lance.table.versions.resolve import main_root
-from spark_lance.table.versions.versions import VersionFile, list_versions
+from spark_lance.table.versions.versions import VersionFile, read_listed, version_files
 
 logger = logging.getLogger(__name__)
 
@@ -255,8 +258,8 @@ def cleanup(
         return CleanupStats.of(files, show=True)
     pace = _Pace(TableRef(table.store, main_root(table.root, manifest)), delete_rate_limit, len(files))
     manifests = [file for file in files if file.kind == "manifest"]
+    # This looks again after each part, so others that came before the last deletion are known.
     deleted = line.delete_versions(manifests, pace)
-    line.look_again()
     rest = [file for file in files if file.kind != "manifest"]
     # No version that is gone can be named again. A file that no version names can be committed at any time.
     for part in pace.parts([file for file in rest if not file.unverified]):
@@ -268,6 +271,25 @@ def cleanup(
     failed = pace.failed
     logger.info("cleaned up %s: %d files, %d failed", table.root, len(deleted), failed)
     return CleanupStats.of(deleted, failed)
+
+
+@dataclass(frozen=True)
+class _Present:
+    """The contents of a table now.
+
+    Attributes:
+        versions: of the line, oldest first.
+        tagged: numbers of its versions that have a tag.
+        branched: numbers of its versions that a branch begins with.
+        transactions: of the line; listed only after a manifest was deleted.
+        others: all objects of the tree of branches and of the folders of versions.
+    """
+
+    versions: list[VersionFile]
+    tagged: set[int]
+    branched: set[int]
+    transactions: Sequence[StoredObject]
+    others: Sequence[StoredObject]
 
 
 class _Line:
@@ -304,21 +326,23 @@ class _Line:
         self._deleted: dict[int, bytes] = {}
         self._room = _DELETED_BYTES
         self._oldest_kept = now
-        self._tagged_versions: set[int] = set()
+        # Entries of the last listing of this line, by path.
+        self._listed: dict[str, StoredObject] = {}
 
     def look(self) -> None:
         """Read every version of the table and decide about those of this line."""
-        files = list_versions(TableRef(self._store, self._root))
+        present = self._list()
+        files = present.versions
         versions = [file.version for file in files]
         retained = versions[-(self._policy.retain_versions or len(versions)) :]
-        protected = self._tagged() | self._branched()
+        protected = present.tagged | present.branched
         tagged = []
         by_version = {file.version: file for file in files}
         for manifest in self._read(files):
             version = manifest.version
             goes = version < self._from and version != versions[-1]
             goes = goes and self._policy.gives_up(manifest, self._now, retained[0])
-            if goes and version in self._tagged_versions:
+            if goes and version in present.tagged:
                 tagged.append(version)
             if goes and version not in protected:
                 self._gone.add(manifest)
@@ -330,23 +354,23 @@ class _Line:
                 f"versions {', '.join(map(str, tagged))} of {self._root} are old, but have tags: delete the "
                 "tags, or pass error_if_tagged_old_versions=False to keep these versions"
             )
-        self._look_elsewhere()
+        self._look_elsewhere(present.others)
 
     def look_again(self) -> None:
         """Keep files that others use since the last check: new versions, tags, branches, restores.
 
         Manifests that are deleted already come back, where a tag, a branch or a restore needs them.
         """
-        files = list_versions(TableRef(self._store, self._root))
-        for manifest in self._read(file for file in files if (file.path,) not in self._seen):
+        present = self._list()
+        for manifest in self._read(file for file in present.versions if (file.path,) not in self._seen):
             self._keep(manifest)
-        users = self._tagged() | self._branched() | self._restored()
+        users = present.tagged | present.branched | self._restored(present.transactions)
         again = [self._gone_files.pop(version) for version in sorted(users) if version in self._gone_files]
         for file in again:
             self._put_back(file)
         for manifest in self._read(again):
             self._keep(manifest)
-        self._look_elsewhere()
+        self._look_elsewhere(present.others)
 
     def delete_versions(self, manifests: list[CleanupFile], pace: _Pace) -> list[CleanupFile]:
         """Delete manifests and return those that are gone. A version whose manifest stays keeps its files."""
@@ -395,10 +419,11 @@ class _Line:
     def doomed(self) -> Iterator[CleanupFile]:
         """Yield the files that go, manifests first."""
         manifests = {file.path for file in self._gone_files.values()}
-        for directory in dict.fromkeys([VERSIONS_DIR, *(place for place, _, _ in _PLACES)]):
+        directories = list(dict.fromkeys([VERSIONS_DIR, *(place for place, _, _ in _PLACES)]))
+        listings = self._at_once([partial(self._entries, directory) for directory in directories])
+        for directory, entries in zip(directories, listings, strict=True):
             prefix = join(self._root, directory) + "/"
-            recursive = directory in (DATA_DIR, INDICES_DIR, COLUMN_JOBS_DIR)
-            for entry in self._store.list_to_delete(prefix[:-1], self._main, recursive=recursive):
+            for entry in entries:
                 if entry.path in manifests:
                     yield CleanupFile(entry.path, "manifest", entry.size, unverified=False)
                     continue
@@ -407,6 +432,39 @@ class _Line:
                     if match is not None:
                         yield from self._judge(entry, kind, match[1])
                         break
+
+    def _entries(self, directory: str) -> Sequence[StoredObject]:
+        recursive = directory in (DATA_DIR, INDICES_DIR, COLUMN_JOBS_DIR)
+        return self._store.list_to_delete(join(self._root, directory), self._main, recursive=recursive)
+
+    def _list(self) -> _Present:
+        """List the objects that others may have changed, by requests at the same time.
+
+        The order does not matter: all of them come after the last deletion and before the next one.
+        """
+        table = TableRef(self._store, self._root)
+        finish_latest(table)
+        below = self._store.list_objects
+        versions, tagged, branched, tree, main, transactions = self._at_once(
+            [
+                partial(below, join(self._root, VERSIONS_DIR)),
+                self._tagged,
+                self._branched,
+                partial(below, join(self._main, TREE_DIR), recursive=True),
+                partial(below, join(self._main, VERSIONS_DIR)) if self._main != self._root else list,
+                partial(below, join(self._root, TRANSACTIONS_DIR)) if self._deleted else list,
+            ]
+        )
+        self._listed.update((each.path, each) for each in versions)
+        files = version_files(table, [each.name for each in versions])
+        return _Present(files, tagged, branched, transactions, [*tree, *versions, *main])
+
+    def _at_once(self, requests: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Return the results of requests, which an object store gets at the same time."""
+        if self._store.is_local:
+            return [request() for request in requests]
+        with ThreadPoolExecutor(len(requests)) as pool:
+            return [each.result() for each in [pool.submit(request) for request in requests]]
 
     def is_kept(self, file: CleanupFile) -> bool:
         """Whether a file that was to go has come into use since."""
@@ -431,14 +489,13 @@ class _Line:
         self._kept.add(manifest)
         self._oldest_kept = min(self._oldest_kept, manifest.timestamp)
 
-    def _look_elsewhere(self) -> None:
+    def _look_elsewhere(self, objects: Iterable[StoredObject]) -> None:
         """Keep the files of other lines, and of detached versions, which have files but no history.
 
-        Lines are looked for in the tree itself: one that is just being made has no name yet.
+        Args:
+            objects: in the tree and in the folders of versions. Lines are looked for in the tree itself: one
+                that is just being made has no name yet.
         """
-        objects = list(self._store.list_objects(join(self._main, TREE_DIR), recursive=True))
-        for line in {self._main, self._root}:
-            objects += self._store.list_objects(join(line, VERSIONS_DIR))
         files = []
         for file in objects:
             folder, _, name = file.path.rpartition("/")
@@ -457,7 +514,8 @@ class _Line:
 
         def read(file: VersionFile) -> Manifest | None:
             try:
-                manifest = read_manifest(self._store, file.path, file.naming)
+                listed = file.listed or self._listed[file.path]
+                manifest = read_listed(self._store, file.path, file.naming, listed)
             except FileNotFoundError:
                 return None  # deleted since it was listed: a branch, or by another clean-up
             check_readable(manifest.message, file.path)
@@ -475,20 +533,17 @@ class _Line:
     def _tagged(self) -> set[int]:
         """Return the versions of this line that have tags."""
         tags = list_tags(self._store, self._main).values()
-        self._tagged_versions = {tag["version"] for tag in tags if _same(tag["branch"], self._branch)}
-        return self._tagged_versions
+        return {tag["version"] for tag in tags if _same(tag["branch"], self._branch)}
 
     def _branched(self) -> set[int]:
         """Return the versions of this line with which a branch begins."""
         branches = Branches(self._store, self._main).list().values()
         return {b["parent_version"] for b in branches if _same(b["parent_branch"], self._branch)}
 
-    def _restored(self) -> set[int]:
+    def _restored(self, transactions: Iterable[StoredObject]) -> set[int]:
         """Return the versions that are being restored; a restore writes its transaction first."""
-        if not self._deleted:
-            return set()
         versions = set()
-        for entry in self._store.list_objects(join(self._root, TRANSACTIONS_DIR)):
+        for entry in transactions:
             is_listed = any(names.names("transaction", entry.name) for names in (self._kept, self._gone))
             if is_listed or _identity(entry.path, entry) in self._seen or not entry.name.endswith(".txn"):
                 continue

@@ -30,7 +30,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -183,7 +183,7 @@ def read_recent(store: Store, path: str, naming: Naming, listed: StoredObject | 
     if listed is None:
         return read_manifest(store, path, naming)
     if listed.tag is None or listed.size > _LARGEST:
-        return _read_listed(store, path, naming, listed)
+        return read_listed(store, path, naming, listed)
     key = _key(store, path, listed.tag)
     entry = _RECENT.find(key)
     if entry is not None and entry[1].naming is naming:
@@ -210,7 +210,8 @@ def _read_compared(store: Store, path: str, naming: Naming) -> Manifest:
     return manifest
 
 
-def _read_listed(store: Store, path: str, naming: Naming, listed: StoredObject) -> Manifest:
+def read_listed(store: Store, path: str, naming: Naming, listed: StoredObject) -> Manifest:
+    """Read a manifest whose size a listing tells; errors as `read_manifest`."""
     try:
         return read_manifest(store, path, naming, listed.size)
     except FormatError:
@@ -291,9 +292,14 @@ def list_versions(table: TableRef) -> list[VersionFile]:
         FormatError: manifests are named in two ways.
     """
     finish_latest(table)
+    return version_files(table, table.store.list(table.path(VERSIONS_DIR)))
+
+
+def version_files(table: TableRef, names: Iterable[str]) -> list[VersionFile]:
+    """Return the versions among the names of a listing, oldest first; errors as `list_versions`."""
     directory = table.path(VERSIONS_DIR)
     files = []
-    for name in table.store.list(directory):
+    for name in names:
         if (parsed := parse_manifest_name(name)) is not None:
             files.append(VersionFile(parsed[0], f"{directory}/{name}", parsed[1]))
     if len({file.naming for file in files}) > 1:
