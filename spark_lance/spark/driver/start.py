@@ -167,14 +167,16 @@ def start(
         missing.update(lost)
         if not published:
             missing.update(dict.fromkeys(parts, NOT_TAKEN))
+        misfits = _misfits(spark, names, missing, request) if published else {}
+        starts = published and not misfits
         message = {
-            "parts": list(request.parts) if published else [],
+            "parts": list(request.parts) if starts else [],
             "vital": list(request.vital),
             "contextSettings": list(settings),
             "newSessions": new_sessions,
             **request.arguments,
         }
-        answers = request.answers if published and may_answer(jvm) else None
+        answers = request.answers if starts and may_answer(jvm) else None
         if answers is not None:
             start_callbacks(spark)
         starting = loader.loadClass(_STARTS).newInstance()
@@ -183,7 +185,23 @@ def start(
         reason = missing.get(_STARTS) or java_classes.first_line(error)
         return EnableResult({**dict.fromkeys(parts, reason), **missing}, {})
     # Why a class was not compiled says more than that it is not there.
-    return EnableResult({**answer["missing"], **missing}, answer["settings"])
+    return EnableResult({**answer["missing"], **missing, **misfits}, answer["settings"])
+
+
+def _misfits(
+    spark: Any, names: Sequence[str], missing: Mapping[str, str], request: EnableRequest
+) -> dict[str, str]:
+    """Return the first class that does not fit Spark as the reason why no part can start; empty if all can.
+
+    Every part needs the vital ones and the classes that are no parts. The format has a warning of its own.
+    """
+    needs = [name for name in names if name not in request.parts or name in request.vital]
+    misfit = next((name for name in needs if name in missing and name != FORMAT), None)
+    if misfit is None:
+        return {}
+    reason = missing[misfit].partition("CompileException: ")
+    text = f"{misfit.rpartition('.')[2]} does not fit Spark {spark.version}: {reason[2] or reason[0]}"
+    return dict.fromkeys(request.parts, text)
 
 
 def start_parts(spark: SparkSession, request: EnableRequest, *, new_sessions: bool = False) -> EnableResult:
