@@ -96,8 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = None if argv is None else list(argv)
         # Click has ways of its own with some errors, so it only parses; a number is what help gives.
-        chosen = command_line().main(words, complete_var=COMPLETE, standalone_mode=False)
-        code = chosen() if callable(chosen) else int(chosen or 0)
+        exit_code = command_line().main(words, complete_var=COMPLETE, standalone_mode=False)
+        code = exit_code() if callable(exit_code) else int(exit_code or 0)
         sys.stdout.flush()
         return code
     except click.ClickException as error:

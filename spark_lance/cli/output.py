@@ -253,14 +253,14 @@ class Progress:
         self._waiting = threading.Timer(patience, self._start)
         self._waiting.daemon = True
 
-    def __call__(self, step: str, done: int, total: int, unit: str) -> None:
+    def __call__(self, step: str, amount: int, total: int, unit: str) -> None:
         """Show how far a step is."""
         if self._bars is None or self._task is None:
             return
         if step != self._step:
             self._step = step
             self._bars.reset(self._task, description=visible(step), total=total or None, unit=unit)
-        self._bars.update(self._task, completed=done, total=total or None, unit=unit)
+        self._bars.update(self._task, completed=amount, total=total or None, unit=unit)
 
     def _start(self) -> None:
         with self._lock:

@@ -33,8 +33,8 @@ def sample(arguments: Arguments) -> int:
     """Show rows chosen at random, each as likely as any other, in the order of the table."""
     dataset = open_table(arguments)
     total = dataset.count_rows()
-    chosen = np.random.default_rng(arguments.seed).choice(total, min(arguments.rows, total), replace=False)
-    show_rows(dataset.take(np.sort(chosen), _shown_columns(dataset, arguments)), arguments)
+    positions = np.random.default_rng(arguments.seed).choice(total, min(arguments.rows, total), replace=False)
+    show_rows(dataset.take(np.sort(positions), _shown_columns(dataset, arguments)), arguments)
     return 0
 
 

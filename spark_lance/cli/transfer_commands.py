@@ -173,7 +173,7 @@ def export_rows(arguments: Arguments) -> int:
     """Write rows to one file, or to standard output."""
     table = open_table(arguments)
     target = arguments.target
-    chosen = format_of("" if target == "-" else target, arguments.format)
+    file_format = format_of("" if target == "-" else target, arguments.format)
     columns = columns_of(arguments)
     names = [field.name for field in table.schema] if columns is None else columns
     text_as = arguments.text_as or "string"
@@ -184,7 +184,7 @@ def export_rows(arguments: Arguments) -> int:
         Progress(f"exporting {len(names)} columns") as progress,
     ):
         rows = 0
-        with closing(chosen.writer(stream, _plain(scan.schema))) as writer:
+        with closing(file_format.writer(stream, _plain(scan.schema))) as writer:
             for batch in table.to_batches(columns, arguments.where, arguments.limit, text_as=text_as):
                 writer.write_batch(pa.RecordBatch.from_arrays(_storage(batch), schema=_plain(scan.schema)))
                 rows += batch.num_rows
@@ -246,14 +246,14 @@ def _remove(system: Any, path: str) -> None:
 
 def import_rows(arguments: Arguments) -> int:
     """Append the rows of a file or folder to a table, or make one of them."""
-    chosen = format_of(arguments.source, arguments.format)
+    file_format = format_of(arguments.source, arguments.format)
     options = storage_options(arguments)
     path = arguments.path
     if arguments.branch is not None:
         path = dataset(path, (arguments.branch, None), options).uri
     schema = None if arguments.mode != "append" else _known_schema(path, options)
-    rows = _open_source(arguments.source, chosen, schema)
-    total = rows.count_rows() if chosen.name in ("parquet", "arrow") else 0
+    rows = _open_source(arguments.source, file_format, schema)
+    total = rows.count_rows() if file_format.name in ("parquet", "arrow") else 0
     table, written = write_counted(
         rows.to_batches(),
         rows.schema,
@@ -320,16 +320,18 @@ def _known_schema(path: str, options: dict[str, Any]) -> pa.Schema | None:
         return None
 
 
-def _open_source(source: str, chosen: Format, schema: pa.Schema | None) -> pyarrow.dataset.Dataset:
+def _open_source(source: str, file_format: Format, schema: pa.Schema | None) -> pyarrow.dataset.Dataset:
     """Open what is imported; values of text formats are read in the types of the table, if there is one."""
     system, path = fsspec.core.url_to_fs(source)
     if not system.exists(path):
         raise OptionError(f"{source} does not exist")
     try:
-        source_data = pyarrow.dataset.dataset(path, format=chosen.dataset_format(schema), filesystem=system)
+        source_data = pyarrow.dataset.dataset(
+            path, format=file_format.dataset_format(schema), filesystem=system
+        )
     except pa.ArrowException as error:
         raise SchemaError(f"reading {source}: {_first_line(error)}") from error
-    if schema is None or chosen.name != "jsonl":
+    if schema is None or file_format.name != "jsonl":
         return source_data
     types = {field.name: field for field in schema}
     return source_data.replace_schema(
@@ -427,18 +429,18 @@ def _parquet(system: fsspec.AbstractFileSystem, path: str, name: str) -> _Source
         with ThreadPoolExecutor(_READERS) as pool:
             schemas = [files.schema]
             rows = 0
-            for done, fragment in enumerate(_mapped(pool, fragments), 1):
+            for count, fragment in enumerate(_mapped(pool, fragments), 1):
                 schemas.append(fragment.physical_schema)
                 rows += fragment.metadata.num_rows
-                report("looking into files", done, len(fragments), "files")
+                report("looking into files", count, len(fragments), "files")
         schema = pa.unify_schemas(schemas, promote_options="permissive")
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, LanceError):
             raise
         raise SchemaError(f"reading {name}: {str(error).splitlines()[0]}") from error
-    stored = set(fragments[0].physical_schema.names)
+    file_columns = set(fragments[0].physical_schema.names)
     partitions = tuple(
-        field for field in files.schema.names if field not in stored and _in_path(fragments, field)
+        field for field in files.schema.names if field not in file_columns and _in_path(fragments, field)
     )
     return _Source("parquet", files.replace_schema(schema), rows, partitions)
 

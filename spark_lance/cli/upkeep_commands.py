@@ -149,8 +149,8 @@ def build_index(arguments: Arguments) -> int:
             result = dataset.create_scalar_index(arguments.column, kind, **common, **options)
         elif kind in INDEX_TYPES:
             parameters = {"metric": arguments.metric, "num_partitions": arguments.partitions}
-            chosen = {key: value for key, value in parameters.items() if value is not None}
-            result = dataset.create_index(arguments.column, kind, **common, **{**chosen, **options})
+            settings = {key: value for key, value in parameters.items() if value is not None}
+            result = dataset.create_index(arguments.column, kind, **common, **{**settings, **options})
         else:
             types = ", ".join([*SCALAR_INDICES, *INDEX_TYPES])
             raise OptionError(f"there is no kind of index {arguments.type!r}, but {types}")
@@ -243,10 +243,10 @@ def _show_plan(plan: CompactionPlan, rows: int, arguments: Arguments) -> int:
     names = tuple(name.replace("_", " ") for name in groups[0])
     print_table(names, [tuple(group.values()) for group in groups], wide=arguments.wide)
     before, after = (sum(group[name] for group in groups) for name in ("fragments", "fragments_after"))
-    moved = sum(group["rows"] for group in groups)
+    row_count = sum(group["rows"] for group in groups)
     read = size_text(sum(group["bytes"] for group in groups))
     say()
-    say(f"{before} fragments become {after}; {moved} of {rows} rows are rewritten, {read} are read")
+    say(f"{before} fragments become {after}; {row_count} of {rows} rows are rewritten, {read} are read")
     return 0
 
 
@@ -325,32 +325,32 @@ def _show_what_goes(dataset: LanceDataset, files: Sequence[CleanupFile], argumen
         say()
 
 
-def _say_repair(done: Repair) -> None:
-    if done.restored is not None:
-        say(f"the newest manifest was torn: restored version {done.restored} as {done.manifest.version}")
-    for path in done.moved:
+def _say_repair(result: Repair) -> None:
+    if result.restored is not None:
+        say(f"the newest manifest was torn: restored version {result.restored} as {result.manifest.version}")
+    for path in result.moved:
         say(f"moved a torn manifest to {path}")
-    say("repaired" if done.moved else "nothing to repair")
+    say("repaired" if result.moved else "nothing to repair")
     say()
 
 
 def check(arguments: Arguments) -> int:
     """Read a version as a whole and check everything; 1 if something is damaged."""
     dataset = open_table(arguments)
-    done = None
+    repaired = None
     if arguments.repair:
         if arguments.version is not None:
             raise OptionError("--repair is about the whole table: leave out --version")
-        done = repair(dataset.table)
+        repaired = repair(dataset.table)
         dataset = dataset.checkout_latest()
     with Progress("reading") as progress:
-        report = verify(dataset.snapshot, lambda done, total: progress("reading", done, total, "bytes"))
+        report = verify(dataset.snapshot, lambda amount, total: progress("reading", amount, total, "bytes"))
     if arguments.json:
-        moved = {} if done is None else {"restored": done.restored, "moved": list(done.moved)}
-        say(as_json({"damaged": report.damaged, **moved, **vars(report)}))
+        repairs = {} if repaired is None else {"restored": repaired.restored, "moved": list(repaired.moved)}
+        say(as_json({"damaged": report.damaged, **repairs, **vars(report)}))
         return _DAMAGED if report.damaged else 0
-    if done is not None:
-        _say_repair(done)
+    if repaired is not None:
+        _say_repair(repaired)
     print_pairs(
         [
             ("version", report.version),

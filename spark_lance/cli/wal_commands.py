@@ -53,18 +53,18 @@ def compact(arguments: Arguments) -> int:
             print_pairs((name.replace("_", " "), value) for name, value in figures.items())
         return 0
     with Progress("compacting") as progress, reporting(progress):
-        done = dataset.wal.compact(flush=arguments.flush)
+        result = dataset.wal.compact(flush=arguments.flush)
         gone = dataset.wal.collect(older_than=age)
     if arguments.json:
-        say(as_json({**vars(done), "bytes_removed": gone.bytes_removed}))
+        say(as_json({**vars(result), "bytes_removed": gone.bytes_removed}))
         return 0
     print_pairs(
         [
-            ("version", done.version),
-            ("shards", done.shards),
-            ("SSTables", done.sstables),
-            ("rows upserted", done.rows_upserted),
-            ("rows deleted", done.rows_deleted),
+            ("version", result.version),
+            ("shards", result.shards),
+            ("SSTables", result.sstables),
+            ("rows upserted", result.rows_upserted),
+            ("rows deleted", result.rows_deleted),
             ("gone", size_text(gone.bytes_removed)),
         ]
     )

@@ -118,10 +118,12 @@ class FreshDataset(Readable):
             raise OptionError(f"the keys lack the column {absent[0]!r}")
         aligner = Aligner(key_table.select(list(names)).schema, Schema(fields))
         batches = [aligner.align(batch) for batch in key_table.select(list(names)).to_batches()]
-        chosen = Projection.of(columns, self.snapshot.schema)
-        reads = [f.name for f in self.snapshot.schema.fields] if chosen.reads is None else chosen.reads
+        projection = Projection.of(columns, self.snapshot.schema)
+        reads = (
+            [f.name for f in self.snapshot.schema.fields] if projection.reads is None else projection.reads
+        )
         rows = self.rows.lookup(pa.Table.from_batches(batches, aligner.arrow_schema), reads)
-        return known_table(chosen.apply(rows))
+        return known_table(projection.apply(rows))
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,9 @@ class FreshSearcher(Searcher):
             if is_requested
         ]
         later = condition is not None and not request.prefilter
-        stored = [name for name in columns if name not in measured]
+        table_columns = [name for name in columns if name not in measured]
         extra = condition.columns if condition is not None and later else ()
-        names = list(dict.fromkeys([*stored, *flags, *extra])) or [ROW_ADDRESS]
+        names = list(dict.fromkeys([*table_columns, *flags, *extra])) or [ROW_ADDRESS]
         tables = []
         for number, result in enumerate(
             nearest_rows(self.rows, query, names, condition if request.prefilter else None)
@@ -168,4 +170,4 @@ class FreshSearcher(Searcher):
             tables.append(rows)
         result = pa.concat_tables(tables)
         first = [name for name in measured if name == "query_index"]
-        return known_table(result.select(list(dict.fromkeys([*first, *stored, *measured, *flags]))))
+        return known_table(result.select(list(dict.fromkeys([*first, *table_columns, *measured, *flags]))))

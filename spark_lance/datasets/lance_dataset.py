@@ -307,8 +307,8 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         """
         from spark_lance.table.reading.take import take_row_ids
 
-        chosen = Projection.of(columns, self.lance_schema)
-        return known_table(chosen.apply(take_row_ids(self.plan_scan(chosen.reads), row_ids)))
+        projection = Projection.of(columns, self.lance_schema)
+        return known_table(projection.apply(take_row_ids(self.plan_scan(projection.reads), row_ids)))
 
     def sample(
         self, num_rows: int, columns: Columns = None, randomize_order: bool = True, *, seed: int | None = None

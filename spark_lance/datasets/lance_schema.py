@@ -70,10 +70,12 @@ class LanceSchema:
         Raises:
             SchemaError: Lance cannot store a type.
         """
-        stored = pa.schema([blobs_as_stored(field, DEFAULT_VERSION) for field in schema], schema.metadata)
-        schema_with_ids = Schema.from_arrow(stored, first_id)
+        storage_schema = pa.schema(
+            [blobs_as_stored(field, DEFAULT_VERSION) for field in schema], schema.metadata
+        )
+        schema_with_ids = Schema.from_arrow(storage_schema, first_id)
         fields = tuple(
-            blobs_as_given(*each) for each in zip(schema_with_ids.fields, stored.types, strict=True)
+            blobs_as_given(*each) for each in zip(schema_with_ids.fields, storage_schema.types, strict=True)
         )
         return cls(Schema(fields, schema_with_ids.metadata))
 

@@ -41,8 +41,8 @@ class Compaction:
             OptionError: an option cannot be used.
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
-        chosen = read_options(dataset.manifest.config, options or {})
-        return plan_compaction(dataset.snapshot, chosen, None, SegmentRemap())
+        settings = read_options(dataset.manifest.config, options or {})
+        return plan_compaction(dataset.snapshot, settings, None, SegmentRemap())
 
     @staticmethod
     def commit(
@@ -72,8 +72,8 @@ class Compaction:
     @staticmethod
     def execute(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
         """Plan, rewrite and commit; the same as `compact_files`."""
-        chosen = read_options(dataset.manifest.config, options or {})
-        return compact_table(dataset.snapshot, chosen, remap=SegmentRemap())
+        settings = read_options(dataset.manifest.config, options or {})
+        return compact_table(dataset.snapshot, settings, remap=SegmentRemap())
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class DatasetOptimizer:
             CommitError: the commit failed; see its other subclasses.
             UnsupportedFormatError: the table uses what is not rewritten here.
         """
-        chosen = read_options(self.dataset.manifest.config, options)
-        return compact_table(self.dataset.snapshot, chosen, remap=SegmentRemap())
+        settings = read_options(self.dataset.manifest.config, options)
+        return compact_table(self.dataset.snapshot, settings, remap=SegmentRemap())
 
     def optimize_indices(
         self, *, num_indices_to_merge: int | None = None, index_names: Sequence[str] | None = None

@@ -170,7 +170,7 @@ def drop_mem_wal(snapshot: Snapshot, *, delete_shards: bool = False) -> Manifest
     for shard in shards:
         place = join(snapshot.root, MEM_WAL_DIR, str(shard))
         objects = snapshot.store.list_to_delete(place, snapshot.root, recursive=True)
-        snapshot.store.delete_many((stored.path for stored in objects), snapshot.root)
+        snapshot.store.delete_many((item.path for item in objects), snapshot.root)
         snapshot.store.remove_empty(place, snapshot.root)
     return manifest
 
@@ -376,8 +376,8 @@ class DatasetWal:
             OptionError: the table has no MemWAL, or no such shard.
             CommitError: other writers were in the way; see its subclasses. What was brought in stays.
         """
-        chosen = None if shards is None else [parse_shard_id(shard) for shard in shards]
-        return compact_wal(self.dataset.snapshot, chosen, flush=flush)
+        shard_ids = None if shards is None else [parse_shard_id(shard) for shard in shards]
+        return compact_wal(self.dataset.snapshot, shard_ids, flush=flush)
 
     def collect(
         self,
@@ -396,5 +396,5 @@ class DatasetWal:
         Raises:
             OptionError: the table has no MemWAL, or no such shard.
         """
-        chosen = None if shards is None else [parse_shard_id(shard) for shard in shards]
-        return collect_wal(self.dataset.snapshot, chosen, older_than=older_than, dry_run=dry_run)
+        shard_ids = None if shards is None else [parse_shard_id(shard) for shard in shards]
+        return collect_wal(self.dataset.snapshot, shard_ids, older_than=older_than, dry_run=dry_run)

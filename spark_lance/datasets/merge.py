@@ -151,8 +151,8 @@ def _index_steps(merge: Merge) -> list[str]:
 def _written(merge: Merge, written: Written) -> str:
     inserted, updated, deleted = merge.counts(written)
     sizes = [file.file_size_bytes for fragment in written.added for file in fragment.files]
-    done = f"bytes_written={sum(sizes)}, num_files_written={len(sizes)}, num_inserted_rows={inserted}"
-    return f"{done}, num_updated_rows={updated}, num_deleted_rows={deleted}"
+    text = f"bytes_written={sum(sizes)}, num_files_written={len(sizes)}, num_inserted_rows={inserted}"
+    return f"{text}, num_updated_rows={updated}, num_deleted_rows={deleted}"
 
 
 def _match_text(merge: Merge) -> str:
@@ -166,8 +166,8 @@ def _scanned(merge: Merge, counts: ReadCounts) -> str:
 
 
 def _read(counts: ReadCounts) -> str:
-    done = f"bytes_read={counts.bytes}, iops={counts.reads}, requests={counts.requests}"
-    return f"{done}, cache_hits={counts.cache_hits}"
+    text = f"bytes_read={counts.bytes}, iops={counts.reads}, requests={counts.requests}"
+    return f"{text}, cache_hits={counts.cache_hits}"
 
 
 def _tree(steps: Sequence[tuple[int, str]]) -> str:
@@ -331,9 +331,12 @@ class MergeInsertBuilder(OneSpelling):
         dataset = self._dataset
         reruns = RetryPolicy(attempts=self._retries + 1, total_seconds=self._timeout.total_seconds())
         with source_rows(self._reader(data, schema), self._limit) as rows:
-            done = merge_rows(dataset.snapshot, rows, rules, reruns=reruns)
+            result = merge_rows(dataset.snapshot, rows, rules, reruns=reruns)
         return MergeResult(
-            dataset.at(done.manifest), done.num_inserted_rows, done.num_updated_rows, done.num_deleted_rows
+            dataset.at(result.manifest),
+            result.num_inserted_rows,
+            result.num_updated_rows,
+            result.num_deleted_rows,
         )
 
     def execute_uncommitted(
@@ -456,8 +459,8 @@ class DatasetRows:
             UnsupportedFormatError: the table uses what is not written here, or has blobs in structs.
         """
         reruns = _reruns(conflict_retries, retry_timeout)
-        done = update_rows(self.dataset.snapshot, updates, where, reruns=reruns)
-        return UpdateResult(self.dataset.at(done.manifest), done.num_rows_updated)
+        result = update_rows(self.dataset.snapshot, updates, where, reruns=reruns)
+        return UpdateResult(self.dataset.at(result.manifest), result.num_rows_updated)
 
     def merge(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
         """Return a builder of a merge: update, insert and delete rows by comparing keys with a source.

@@ -226,8 +226,8 @@ class Readable(ScanSource):
         """
         from spark_lance.table.reading.take import take_positions
 
-        chosen = Projection.of(columns, self.snapshot.schema)
-        return known_table(chosen.apply(take_positions(self.plan_scan(chosen.reads), indices)))
+        projection = Projection.of(columns, self.snapshot.schema)
+        return known_table(projection.apply(take_positions(self.plan_scan(projection.reads), indices)))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export all rows by Arrow's C stream interface: `pa.table(ds)`, `pl.DataFrame(ds)`, and the like."""

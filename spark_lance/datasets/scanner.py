@@ -89,12 +89,12 @@ def analyzed(plan: str, parts: Iterable[pa.Table], scanned: int | None) -> str:
     measured = f"output_rows={rows}, output_batches={batches}, output_bytes={size}"
     read = read_counts() - counted
     head = f"AnalyzeExec: elapsed={seconds * 1000:.3f}ms, cpu={used * 1000:.3f}ms, metrics=[{measured}]\n"
-    done = f"bytes_read={read.bytes}, iops={read.reads}, requests={read.requests}"
-    done += f", cache_hits={read.cache_hits}"
+    text = f"bytes_read={read.bytes}, iops={read.reads}, requests={read.requests}"
+    text += f", cache_hits={read.cache_hits}"
     if scanned is not None:
-        done = f"output_rows={rows}, rows_scanned={scanned}, {done}"
+        text = f"output_rows={rows}, rows_scanned={scanned}, {text}"
     lines = (
-        f"{line}, metrics=[{done}]" if line.lstrip().startswith("LanceRead:") else line
+        f"{line}, metrics=[{text}]" if line.lstrip().startswith("LanceRead:") else line
         for line in plan.splitlines()
     )
     return head + "".join(f"  {line}\n" for line in lines)
@@ -144,9 +144,11 @@ def _scan_steps(scan: Scan, condition: Condition | None, verbose: bool) -> list[
     total = len(scan.fragments)
     tasks = scan.tasks_for(condition)
     remaining = {task.message.id for task in tasks}
-    stored = [name for name in scan.names if name not in SYSTEM_COLUMNS]
-    needed = () if condition is None else condition.columns
-    read = ", ".join(dict.fromkeys([*stored, *(name for name in needed if name not in SYSTEM_COLUMNS)]))
+    table_columns = [name for name in scan.names if name not in SYSTEM_COLUMNS]
+    filter_columns = () if condition is None else condition.columns
+    read = ", ".join(
+        dict.fromkeys([*table_columns, *(name for name in filter_columns if name not in SYSTEM_COLUMNS)])
+    )
     line = f"LanceRead: uri={scan.store.uri(scan.root)}, projection=[{read}], num_fragments={len(tasks)}"
     rows = sum(scan.live_rows(fragment) for fragment in scan.fragments if fragment.id in remaining)
     line += f", version={scan.manifest.version}, rows={rows}"
@@ -322,11 +324,11 @@ class LanceScanner:
         names = {field.name for field in columns}
         first = [field for field in columns if field.name == "query_index"]
         flagged = [field for field in read if field.name in self._flags]
-        stored = [field for field in read if field.name not in {*names, *self._flags}]
+        table_fields = [field for field in read if field.name not in {*names, *self._flags}]
         if request.columns is not None and self._projection.outputs is None:
-            named = {field.name: field for field in (*stored, *columns, *read)}
-            stored = [named[name] for name in self._projection.reads or () if name not in self._flags]
-        fields = {field.name: field for field in (*first, *stored, *columns, *flagged)}
+            named = {field.name: field for field in (*table_fields, *columns, *read)}
+            table_fields = [named[name] for name in self._projection.reads or () if name not in self._flags]
+        fields = {field.name: field for field in (*first, *table_fields, *columns, *flagged)}
         return pa.schema(list(fields.values()), read.metadata)
 
     @property

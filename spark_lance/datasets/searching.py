@@ -46,9 +46,9 @@ class DatasetSearcher(Searcher):
     def run(self, request: ScanRequest, columns: Sequence[str]) -> pa.Table:
         """Return the rows that a search finds, with the columns that it adds."""
         measured = self.added_columns(request).names
-        stored = [column for column in columns if column not in measured]
-        chosen = (
-            stored,
+        table_columns = [column for column in columns if column not in measured]
+        arguments = (
+            table_columns,
             request.filter,
             request.prefilter,
             request.with_row_id,
@@ -57,9 +57,9 @@ class DatasetSearcher(Searcher):
         if request.full_text_query is not None:
             count = None if request.limit is None else request.limit + (request.offset or 0)
             if isinstance(request.full_text_query, FullTextQuery):
-                return self._answering_query(request, count, stored)
-            return self._answering(_text_query(request), count, *chosen)
-        return self._nearest(request.vector_query, *chosen)
+                return self._answering_query(request, count, table_columns)
+            return self._answering(_text_query(request), count, *arguments)
+        return self._nearest(request.vector_query, *arguments)
 
     def steps(self, request: ScanRequest) -> Sequence[str]:
         """Return how a search by vector compares rows, for the plan."""
@@ -146,11 +146,11 @@ class DatasetSearcher(Searcher):
         with_row_address: bool,
     ) -> pa.Table:
         """Return columns of rows, with what was measured of them, if a condition keeps them."""
-        stored = (
+        table_columns = (
             [field.name for field in self.snapshot.manifest.schema.fields] if columns is None else columns
         )
         # A measure of the search hides a column of that name, as in the stored result of another search.
-        columns_read = [column for column in stored if column not in measured]
+        columns_read = [column for column in table_columns if column not in measured]
         flagged = [
             name for name, is_set in ((ROW_ID, with_row_id), (ROW_ADDRESS, with_row_address)) if is_set
         ]
@@ -163,8 +163,8 @@ class DatasetSearcher(Searcher):
         if condition is not None:
             rows = pick_rows(rows, np.flatnonzero(condition.mask(rows).fill_null(False).to_numpy()))
         first = [name for name in measured if name == QUERY_INDEX]
-        chosen = [name for name in (columns_read if columns is None else columns) if name not in flagged]
-        return known_table(rows.select(list(dict.fromkeys([*first, *chosen, *measured, *flagged]))))
+        selection = [name for name in (columns_read if columns is None else columns) if name not in flagged]
+        return known_table(rows.select(list(dict.fromkeys([*first, *selection, *measured, *flagged]))))
 
     def _open_fragments(self, names: tuple[str, ...]) -> OpenFragments:
         """Return what takes some columns of rows; of the sets of columns used last it is kept."""

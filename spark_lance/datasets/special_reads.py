@@ -145,8 +145,8 @@ def sample(
     if not isinstance(num_rows, Integral) or num_rows < 0:
         raise OptionError(f"the rows of a sample must be a whole number from 0 on, not {num_rows!r}")
     total = dataset.count_rows()
-    chosen = random.Random(seed).sample(range(total), min(num_rows, total))
-    return dataset.take(chosen if randomize_order else sorted(chosen), columns)
+    positions = random.Random(seed).sample(range(total), min(num_rows, total))
+    return dataset.take(positions if randomize_order else sorted(positions), columns)
 
 
 def delta(

@@ -91,8 +91,8 @@ def _epoch(value: Any) -> Value:
         value, kind = pc.cast(value, pa.timestamp("ms")), pa.timestamp("ms")
     if not (pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind)):
         raise ExpressionError(f"{kind} has no part 'epoch'")
-    stored = pc.cast(value, pa.int32() if pa.types.is_time32(kind) else pa.int64())
-    numbers = pc.cast(stored, pa.float64(), safe=False)
+    units = pc.cast(value, pa.int32() if pa.types.is_time32(kind) else pa.int64())
+    numbers = pc.cast(units, pa.float64(), safe=False)
     return pc.divide(numbers, pa.scalar(float(_PER_SECOND[kind.unit])))
 
 

@@ -194,8 +194,8 @@ def _step(matches: PathValues, step: _Step) -> PathValues:
         places = np.flatnonzero(children.ranks == positions)
         parts.append((children.owners[places], np.full(len(places), order), places))
     owners, orders, places = (np.concatenate(column) for column in zip(*parts, strict=True))
-    chosen = places[np.lexsort((orders, owners))]
-    return PathValues(matches.owners[children.owners[chosen]], children.values.take(chosen))
+    first_places = places[np.lexsort((orders, owners))]
+    return PathValues(matches.owners[children.owners[first_places]], children.values.take(first_places))
 
 
 def _every_item(matches: PathValues) -> PathValues:

@@ -185,12 +185,12 @@ def try_cast(value: Value, target: pa.DataType) -> pa.Scalar | pa.ChunkedArray |
     except ExpressionError:
         cast(pa.array([], value.type), target)
     parts = value.chunks if isinstance(value, pa.ChunkedArray) else [value]
-    fitted = []
+    results = []
     for part in parts:
         encoded = part.dictionary_encode()
         distinct = _cast_halves(encoded.dictionary, target)
-        fitted.append(distinct.take(encoded.indices))
-    return pa.chunked_array(fitted, target)
+        results.append(distinct.take(encoded.indices))
+    return pa.chunked_array(results, target)
 
 
 def _cast_halves(values: pa.Array, target: pa.DataType) -> pa.Array:

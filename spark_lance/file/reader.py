@@ -296,16 +296,16 @@ class FileReader:
         Raises:
             FormatError, UnsupportedFormatError: as `open_field`, or damage inside the pages.
         """
-        chosen = [field.described() for field in self.schema.fields] if fields is None else fields
+        projection = [field.described() for field in self.schema.fields] if fields is None else fields
         end = self.num_rows if stop is None else min(stop, self.num_rows)
-        readers = [self.open_field(field) for field in chosen]
+        readers = [self.open_field(field) for field in projection]
         self.prefetch(readers, start, end)
         arrays = [
             read_field(reader, field, self.path, start, end)
-            for reader, field in zip(readers, chosen, strict=True)
+            for reader, field in zip(readers, projection, strict=True)
         ]
         self.source.release()
-        return pa.Table.from_arrays(arrays, schema=pa.schema([field.arrow_field() for field in chosen]))
+        return pa.Table.from_arrays(arrays, schema=pa.schema([field.arrow_field() for field in projection]))
 
 
 def _read_plan(reader: FieldReader, start: int, stop: int) -> Plan:

@@ -209,10 +209,10 @@ class RemoteOutput:
         if self._size <= getattr(self._file, "blocksize", self._size):
             return
         # Drivers send a part again whose answer was lost, and a server may take it for the next one.
-        stored = self._guarded(lambda: self._fs.size(self._path))
-        if stored != self._size:
+        size = self._guarded(lambda: self._fs.size(self._path))
+        if size != self._size:
             raise StoreError(
-                f"{self._path} has {stored} bytes after {self._size} were sent in parts: parts were repeated "
+                f"{self._path} has {size} bytes after {self._size} were sent in parts: parts were repeated "
                 "or lost; write again"
             )
 

@@ -26,18 +26,18 @@ def reporting(listener: Report) -> Iterator[None]:
         _listener.reset(token)
 
 
-def report(step: str, done: int, total: int, unit: str) -> None:
+def report(step: str, amount: int, total: int, unit: str) -> None:
     """Say how far a step is.
 
     Args:
         step: what is being done, such as "rewriting".
-        done: how much of it is done.
+        amount: how much of it is done.
         total: the whole, 0 if that is not known.
         unit: of both: "bytes", "rows", "files" or "versions".
     """
     listener = _listener.get()
     if listener is not None:
-        listener(step, done, total, unit)
+        listener(step, amount, total, unit)
 
 
 @contextmanager
@@ -52,5 +52,5 @@ def part_of(before: int, total: int) -> Iterator[None]:
     if listener is None:
         yield
         return
-    with reporting(lambda step, done, _, unit: listener(step, before + done, total, unit)):
+    with reporting(lambda step, amount, _, unit: listener(step, before + amount, total, unit)):
         yield

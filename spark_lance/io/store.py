@@ -300,7 +300,7 @@ class Store(ABC):
 
     def list(self, directory: str) -> list[str]:
         """Return the base names of the objects directly in a directory; none if it does not exist."""
-        return [stored.name for stored in self.list_objects(directory)]
+        return [item.name for item in self.list_objects(directory)]
 
     @abstractmethod
     def list_objects(self, directory: str, recursive: bool = False) -> Sequence[StoredObject]:

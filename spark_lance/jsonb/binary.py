@@ -321,10 +321,10 @@ def _stored_values(scan: TextScan, starts: Places, stops: Places) -> tuple[Bools
     order = 2 * (np.arange(places)[:, None] + places * np.arange(count))
     numbers = np.nonzero(kinds == NUMBER)
     if len(numbers[0]):
-        fit, stored = _stored_numbers(slots.take(pa.array(order[numbers])).cast(pa.string()))
+        fit, texts_of_numbers = _stored_numbers(slots.take(pa.array(order[numbers])).cast(pa.string()))
         fits[numbers] &= fit
-        order[numbers] = len(slots) + np.arange(len(stored))
-        slots = pa.concat_arrays([slots, stored])
+        order[numbers] = len(slots) + np.arange(len(texts_of_numbers))
+        slots = pa.concat_arrays([slots, texts_of_numbers])
     data = slots.take(pa.array(order.ravel()))
     lengths = pc.binary_length(data).to_numpy().astype(np.uint32).reshape(starts.shape)
     words: Words = kinds << np.uint32(28) | lengths
@@ -651,11 +651,11 @@ def _container(head: bytes, texts: bytes, values: list[Any]) -> _Stored:
     entries = [_entry(value) for value in values]
     words = [kind << 28 | len(data) for kind, data in entries]
     parts = [data for _, data in entries]
-    stored = _Stored(b"".join([head, struct.pack(f">{len(words)}I", *words), texts, *parts]))
-    stored.depth = 1 + max([data.depth for data in parts if type(data) is _Stored], default=0)
-    if stored.depth > _MAX_DEPTH:
+    result = _Stored(b"".join([head, struct.pack(f">{len(words)}I", *words), texts, *parts]))
+    result.depth = 1 + max([data.depth for data in parts if type(data) is _Stored], default=0)
+    if result.depth > _MAX_DEPTH:
         raise _UnfitError(f"it is nested more than {_MAX_DEPTH} levels deep")
-    return stored
+    return result
 
 
 def _utf8(text: str) -> bytes:

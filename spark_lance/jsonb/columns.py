@@ -38,8 +38,8 @@ def is_json_text(field: pa.Field) -> bool:
 
 def json_field(name: str, nullable: bool = True) -> pa.Field:
     """Return a field of JSON text, as users have it."""
-    stored = pa.field(name, pa.large_binary(), nullable, _STORED_METADATA)
-    return text_field(stored)
+    field = pa.field(name, pa.large_binary(), nullable, _STORED_METADATA)
+    return text_field(field)
 
 
 def _name(field: pa.Field) -> bytes:
@@ -121,14 +121,14 @@ def text_array(array: pa.Array, field: pa.Field) -> pa.Array:
     offsets = array.offsets
     first = offsets[0].as_py() if len(offsets) else 0
     last = offsets[-1].as_py() if len(offsets) else 0
-    moved = pa.array(offsets.to_numpy() - np.array(first, numpy_type(offsets.type)))
+    shifts = pa.array(offsets.to_numpy() - np.array(first, numpy_type(offsets.type)))
     if pa.types.is_map(kind):
         keys = text_array(array.keys.slice(first, last - first), kind.key_field)
         items = text_array(array.items.slice(first, last - first), kind.item_field)
-        return pa.MapArray.from_arrays(moved, keys, items, type=target, mask=mask)
+        return pa.MapArray.from_arrays(shifts, keys, items, type=target, mask=mask)
     inner = text_array(array.values.slice(first, last - first), kind.value_field)
     make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return make.from_arrays(moved, inner, type=target, mask=mask)
+    return make.from_arrays(shifts, inner, type=target, mask=mask)
 
 
 def documents_of(array: pa.Array) -> pa.Array | None:

@@ -130,14 +130,14 @@ class JsonValues:
             FormatError, UnsupportedFormatError: a container is damaged, or of an unknown kind.
         """
         kinds, counts = self.headers()
-        chosen = np.flatnonzero(kinds if kind is None else kinds == kind)
-        counts, is_object = counts[chosen], kinds[chosen] == OBJECT
-        starts, ends = self.starts[chosen], self.starts[chosen] + self.lengths[chosen]
+        indices = np.flatnonzero(kinds if kind is None else kinds == kind)
+        counts, is_object = counts[indices], kinds[indices] == OBJECT
+        starts, ends = self.starts[indices], self.starts[indices] + self.lengths[indices]
         entry_counts = np.where(is_object, 2 * counts, counts)
         if bool((starts + 4 + 4 * entry_counts > ends).any()):
             raise FormatError("a JSON container has fewer bytes than values")
         firsts = np.cumsum(entry_counts) - entry_counts
-        ranks = expand_ranges(np.zeros(len(chosen), np.int64), entry_counts)
+        ranks = expand_ranges(np.zeros(len(indices), np.int64), entry_counts)
         entries = big_endian(self.data, np.repeat(starts + 4, entry_counts) + 4 * ranks)
         lengths = entries & _LENGTH
         sums = np.concatenate([[0], np.cumsum(lengths)])
@@ -156,8 +156,8 @@ class JsonValues:
             raise FormatError("a key of a JSON object is not a string")
         return Children(
             values=JsonValues(self.data, kinds_of[values], places[values], lengths[values]),
-            owners=np.repeat(chosen, counts),
-            ranks=expand_ranges(np.zeros(len(chosen), np.int64), counts),
+            owners=np.repeat(indices, counts),
+            ranks=expand_ranges(np.zeros(len(indices), np.int64), counts),
             counts=counts,
             keys=JsonValues(
                 self.data,

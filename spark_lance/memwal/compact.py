@@ -121,10 +121,10 @@ def shards_of(snapshot: Snapshot, shards: Iterable[uuid.UUID] | None = None) -> 
     present = list_shards(snapshot.table)
     if shards is None:
         return present
-    chosen = list(shards)
-    if missing := [shard for shard in chosen if shard not in present]:
+    result = list(shards)
+    if missing := [shard for shard in result if shard not in present]:
         raise OptionError(f"there is no shard {missing[0]} of {snapshot.root}")
-    return chosen
+    return result
 
 
 def compact_wal(
@@ -148,12 +148,12 @@ def compact_wal(
         WalHoleError, WalEntryError: with `flush`: a log is damaged.
         CommitError: other writers were in the way; see its subclasses. What was brought in stays.
     """
-    chosen = shards_of(snapshot, shards)
-    done = WalCompaction(snapshot.version)
-    for number, shard in enumerate(chosen):
-        report("compacting shards", number, len(chosen), "shards")
-        done = done.and_also(compact_shard(snapshot, shard, flush=flush, max_bytes=max_bytes))
-    return done
+    shard_ids = shards_of(snapshot, shards)
+    result = WalCompaction(snapshot.version)
+    for number, shard in enumerate(shard_ids):
+        report("compacting shards", number, len(shard_ids), "shards")
+        result = result.and_also(compact_shard(snapshot, shard, flush=flush, max_bytes=max_bytes))
+    return result
 
 
 def compact_shard(
@@ -166,9 +166,9 @@ def compact_shard(
         with ShardWriter(at, shard):
             pass
     manifest = load_shard(store, paths)
-    done = WalCompaction(at.version)
+    result = WalCompaction(at.version)
     if manifest is None:
-        return done
+        return result
     begin = (compacted_generations(at) or {}).get(shard, 0)
     waiting = sorted(
         (entry for entry in manifest.sstables if entry.generation > begin), key=lambda entry: entry.generation
@@ -200,9 +200,9 @@ def compact_shard(
             break
         _force(at, after)
         at = at.at(after)
-        done = done.and_also(WalCompaction(after.version, len(run), upserted, deleted))
+        result = result.and_also(WalCompaction(after.version, len(run), upserted, deleted))
     drain(at, paths)
-    return done.and_also(WalCompaction(at.version, shards=1 if done.sstables else 0))
+    return result.and_also(WalCompaction(at.version, shards=1 if result.sstables else 0))
 
 
 def drain(snapshot: Snapshot, paths: ShardPaths) -> None:
@@ -226,8 +226,8 @@ def _fold(at: Snapshot, parts: Sequence[SstablePart], mark: CompactedSsTable) ->
     deleted."""
     key = [field.name for field in primary_key(at.schema)]
     fields = wal_fields(at.schema)
-    chosen, keys = choose(parts, key)
-    tables = [table for each in chosen for table in each.part.tables(fields, each.rows, _WINDOW_BYTES)]
+    choices, keys = choose(parts, key)
+    tables = [table for each in choices for table in each.part.tables(fields, each.rows, _WINDOW_BYTES)]
     schema = at.schema.to_arrow()
     live = pa.concat_tables(tables) if tables else pa.schema([f.arrow_field() for f in fields]).empty_table()
     live = pa.Table.from_arrays(
@@ -334,8 +334,8 @@ def _collectable(at: Snapshot, paths: ShardPaths, limit: datetime) -> WalCollect
         sstables,
         len(entries),
         len(manifests),
-        sum(stored.size for stored in everything),
-        tuple(stored.path for stored in everything),
+        sum(item.size for item in everything),
+        tuple(item.path for item in everything),
     )
 
 
@@ -343,35 +343,35 @@ def _left_by_tasks(at: Snapshot, limit: datetime) -> WalCollection:
     """Return what tasks left for shards whose job never came to an end."""
     gone = collectable_stages(at.table, limit)
     return WalCollection(
-        bytes_removed=sum(stored.size for stored in gone), paths=tuple(stored.path for stored in gone)
+        bytes_removed=sum(item.size for item in gone), paths=tuple(item.path for item in gone)
     )
 
 
-def _is_old(stored: StoredObject, limit: datetime) -> bool:
-    return stored.modified is not None and stored.modified < limit
+def _is_old(item: StoredObject, limit: datetime) -> bool:
+    return item.modified is not None and item.modified < limit
 
 
 def _old_entries(store: Store, paths: ShardPaths, flushed: int, limit: datetime) -> list[StoredObject]:
     """Return the entries whose rows are in SSTables, but for the last file of the log."""
     files = {
-        numbers[0]: stored
-        for stored in store.list_to_delete(paths.entries, paths.root)
-        if (numbers := numbers_in([stored.name]))
+        numbers[0]: item
+        for item in store.list_to_delete(paths.entries, paths.root)
+        if (numbers := numbers_in([item.name]))
     }
     highest = max(files, default=0)
     return [
-        stored
-        for position, stored in sorted(files.items())
-        if position <= flushed and position != highest and _is_old(stored, limit)
+        item
+        for position, item in sorted(files.items())
+        if position <= flushed and position != highest and _is_old(item, limit)
     ]
 
 
 def _old_manifests(store: Store, paths: ShardPaths, limit: datetime) -> list[StoredObject]:
     """Return the manifests of a shard but for some of the newest."""
     files = {
-        numbers[0]: stored
-        for stored in store.list_to_delete(paths.manifests, paths.root)
-        if (numbers := numbers_in([stored.name]))
+        numbers[0]: item
+        for item in store.list_to_delete(paths.manifests, paths.root)
+        if (numbers := numbers_in([item.name]))
     }
     return [files[version] for version in sorted(files)[:-_KEPT_MANIFESTS] if _is_old(files[version], limit)]
 

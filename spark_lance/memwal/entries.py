@@ -163,10 +163,10 @@ def read_entry(store: Store, paths: ShardPaths, position: int, schema: Schema) -
     if metadata.get(SENTINEL) == b"true":
         return WalEntry(position, epoch, generation, None, metadata, len(data))
     try:
-        fitted = fit_rows(rows, schema)
+        result = fit_rows(rows, schema)
     except (pa.ArrowException, WalEntryError) as error:
         raise _damaged(error, path, position) from error
-    return WalEntry(position, epoch, generation, fitted, metadata, len(data))
+    return WalEntry(position, epoch, generation, result, metadata, len(data))
 
 
 def _damaged(why: object, path: str, position: int) -> WalEntryError:

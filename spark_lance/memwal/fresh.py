@@ -149,13 +149,13 @@ class FreshRows:
 
     @cached_property
     def _choice(self) -> tuple[list[Chosen], list[pa.Table]]:
-        chosen: list[Chosen] = []
+        choices: list[Chosen] = []
         keys = []
         for shard in self.shards:
             its, present = choose(shard.parts, self.key_names)
-            chosen += its
+            choices += its
             keys.append(present)
-        return chosen, keys
+        return choices, keys
 
     @property
     def chosen(self) -> list[Chosen]:
@@ -234,8 +234,8 @@ class FreshRows:
                 is_found[codes[places]] = True
                 places = places[~its.dead[places]]
                 if len(places):
-                    chosen = Chosen(part, its.numbers[places])
-                    parts += scan.rows_of(chosen).tables(None)
+                    choice = Chosen(part, its.numbers[places])
+                    parts += scan.rows_of(choice).tables(None)
                     askers.append(codes[places])
         left = pick_rows(keys, np.flatnonzero((index.codes >= 0) & ~np.append(is_found, False)[index.codes]))
         if left.num_rows:
@@ -313,16 +313,16 @@ class FreshScan(Scan):
 
     def parts(self, condition: Condition | None = None) -> list[ChosenRows]:
         """Return the rows of the shards that count, part by part; the filter is for their reading."""
-        return [self.rows_of(chosen, condition) for chosen in self.fresh.chosen]
+        return [self.rows_of(choice, condition) for choice in self.fresh.chosen]
 
-    def rows_of(self, chosen: Chosen, condition: Condition | None = None) -> ChosenRows:
+    def rows_of(self, choice: Chosen, condition: Condition | None = None) -> ChosenRows:
         """Return rows of a part as they are read for this scan."""
-        stored = {field.name: field for field in wal_fields(self.manifest.schema)}
+        log_fields = {field.name: field for field in wal_fields(self.manifest.schema)}
         columns = [*self.names, *(() if condition is None else condition.columns)]
-        fields = tuple(stored[name] for name in dict.fromkeys(columns) if name in stored)
+        fields = tuple(log_fields[name] for name in dict.fromkeys(columns) if name in log_fields)
         if not fields:
-            fields = (next(iter(stored.values())),)
-        return ChosenRows(chosen, self.names, fields, self.arrow_schema)
+            fields = (next(iter(log_fields.values())),)
+        return ChosenRows(choice, self.names, fields, self.arrow_schema)
 
     def slice(self, offset: int, limit: int | None, target_bytes: int = _WINDOW_BYTES) -> Iterator[pa.Table]:
         """Yield `limit` rows after the first `offset` ones."""
@@ -342,7 +342,7 @@ class FreshScan(Scan):
 
     def count(self) -> int:
         """Return the number of rows."""
-        return super().count() + sum(len(chosen.rows) for chosen in self.fresh.chosen)
+        return super().count() + sum(len(choice.rows) for choice in self.fresh.chosen)
 
 
 def open_fresh(table: TableRef, *, accept_loss: bool = False) -> FreshRows:

@@ -139,19 +139,19 @@ def open_sstable(table: TableRef, schema: Schema) -> list[SstablePart]:
     """
     manifest = read_manifest(table.store, manifest_path(table.root, 1, Naming.V2), Naming.V2)
     key = tuple(field for field in wal_fields(schema) if field.key_position is not None)
-    stored = next((field for field in manifest.schema.fields if field.name == TOMBSTONE), None)
-    if stored is not None and stored.logical_type != "bool":
-        raise FormatError(f"column {TOMBSTONE} of an SSTable is {stored.logical_type}", path=manifest.path)
+    tombstone = next((field for field in manifest.schema.fields if field.name == TOMBSTONE), None)
+    if tombstone is not None and tombstone.logical_type != "bool":
+        raise FormatError(f"column {TOMBSTONE} of an SSTable is {tombstone.logical_type}", path=manifest.path)
     # Free in the table as it is now, and in the SSTable.
     free = 1 + max(node.id for each in (schema, manifest.schema) for node in each.walk())
-    mark = None if stored is None else replace(stored, id=free, nullable=True)
+    mark = None if tombstone is None else replace(tombstone, id=free, nullable=True)
     parts = []
     for fragment in manifest.fragments:
         message = table_pb2.DataFragment()
         message.CopyFrom(fragment)
         for file in message.files:
-            if stored is not None and stored.id in file.fields:
-                file.fields[list(file.fields).index(stored.id)] = free
+            if tombstone is not None and tombstone.id in file.fields:
+                file.fields[list(file.fields).index(tombstone.id)] = free
         parts.append(SstablePart(table, message.SerializeToString(), mark, key))
     return parts
 
@@ -204,8 +204,8 @@ class LogPart:
     ) -> Iterator[pa.Table]:
         """Yield columns of rows."""
         if len(rows):
-            chosen = self.rows.select([field.name for field in fields])
-            yield pick_rows(chosen, rows)
+            table = self.rows.select([field.name for field in fields])
+            yield pick_rows(table, rows)
 
 
 Int64Array = npt.NDArray[np.int64]
@@ -246,21 +246,21 @@ def choose(parts: Sequence[Part], names: Sequence[str]) -> tuple[list[Chosen], p
     keys_of_parts = [part.keys(names) for part in parts]
     if not names:
         live = [keys.numbers[~keys.dead] for keys in keys_of_parts]
-        chosen = [Chosen(part, rows) for part, rows in zip(parts, live, strict=True) if len(rows)]
-        return chosen, pa.table({})
+        choices = [Chosen(part, rows) for part, rows in zip(parts, live, strict=True) if len(rows)]
+        return choices, pa.table({})
     keys = _joined(keys_of_parts, names)
     codes = KeyIndex([keys[name] for name in names]).codes if keys.num_rows else np.empty(0, np.int64)
     newest = newest_rows(codes)
-    chosen = []
+    choices = []
     start = 0
     for part, its in zip(parts, keys_of_parts, strict=True):
         stop = start + len(its.numbers)
         places = newest[np.searchsorted(newest, start) : np.searchsorted(newest, stop)] - start
         places = places[~its.dead[places]]
         if len(places):
-            chosen.append(Chosen(part, its.numbers[places]))
+            choices.append(Chosen(part, its.numbers[places]))
         start = stop
-    return chosen, keys.take(pa.array(newest))
+    return choices, keys.take(pa.array(newest))
 
 
 def _joined(keys_of_parts: Sequence[Keys], names: Sequence[str]) -> pa.Table:

@@ -158,12 +158,12 @@ def _fetched(scan: FreshScan, hits: _Neighbours) -> Neighbours:
     if len(in_base):
         tables.append(take_addresses(plain, hits.place[in_base]))
         order.append(in_base)
-    for number, chosen in enumerate(scan.fresh.chosen):
+    for number, choice in enumerate(scan.fresh.chosen):
         places = np.flatnonzero(hits.part == number)
         if not len(places):
             continue
         numbers, back = np.unique(hits.place[places].astype(np.int64), return_inverse=True)
-        some = scan.rows_of(Chosen(chosen.part, chosen.rows[numbers]))
+        some = scan.rows_of(Chosen(choice.part, choice.rows[numbers]))
         tables.append(pick_rows(pa.concat_tables(some.tables(None)), back.reshape(-1)))
         order.append(places)
     if not tables:

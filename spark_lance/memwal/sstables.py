@@ -107,7 +107,7 @@ def write_sstable(
         _write_key_index(table, data, names)
     create_table(table, own, [fragment], version=version)
     if sync and table.store.is_local:
-        sync_files(stored.path for stored in table.store.list_objects(table.root, recursive=True))
+        sync_files(item.path for item in table.store.list_objects(table.root, recursive=True))
     return key_bytes
 
 

@@ -363,7 +363,7 @@ def record_epoch(table: TableRef, once: Once) -> None:
 def delete_staged(table: TableRef, job: str) -> None:
     """Delete what the tasks of a job left, and their leases."""
     directory = table.path(STAGING_DIR, job)
-    _delete(table, [stored.path for stored in table.store.list_to_delete(directory, table.root)], {directory})
+    _delete(table, [item.path for item in table.store.list_to_delete(directory, table.root)], {directory})
 
 
 def delete_pieces(table: TableRef, pieces: Iterable[StagedPiece]) -> None:

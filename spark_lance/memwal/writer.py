@@ -109,12 +109,12 @@ class WriterConfig:
             raise OptionError(
                 f"a shard writer has no setting {', '.join(unknown)}; it has {', '.join(names)}"
             )
-        stored = {
+        settings = {
             name: int(text)
             for name, text in details.writer_config_defaults.items()
             if name in _OF_TABLES and text.isascii() and text.isdigit()
         }
-        config = cls(**{**stored, **{name: value for name, value in options.items() if value is not None}})
+        config = cls(**{**settings, **{name: value for name, value in options.items() if value is not None}})
         for name in ("max_memtable_size", "max_memtable_rows", "max_memtable_batches"):
             if getattr(config, name) < 1:
                 raise OptionError(f"{name} must be 1 or more, not {getattr(config, name)}")
@@ -206,11 +206,11 @@ def check_epoch(snapshot: Snapshot, paths: ShardPaths, epoch: int) -> None:
         WriterFencedError: somebody has.
     """
     newest = load_shard(snapshot.store, paths)
-    stored = 0 if newest is None else newest.writer_epoch
-    if stored != epoch:
+    stored_epoch = 0 if newest is None else newest.writer_epoch
+    if stored_epoch != epoch:
         raise WriterFencedError(
             f"another writer claimed shard {paths.shard} of {paths.root}: epoch {epoch} is over, the shard "
-            f"is at {stored}. What was acknowledged is kept; open a new writer"
+            f"is at {stored_epoch}. What was acknowledged is kept; open a new writer"
         )
 
 
@@ -429,9 +429,9 @@ class ShardWriter:
         while self._waiting and (
             self._waiting[0][1].done() or sum(size for size, _ in self._waiting) > most or most == 0
         ):
-            _, done = self._waiting.popleft()
+            _, future = self._waiting.popleft()
             try:
-                done.result()
+                future.result()
             except Exception as error:
                 self._failure = error
                 raise
@@ -474,10 +474,10 @@ class ShardWriter:
             self.stats.sstables += 1
             self.stats.sstable_rows += full.rows
 
-    def _fence(self, stored: int) -> None:
+    def _fence(self, epoch: int) -> None:
         raise WriterFencedError(
             f"another writer claimed shard {self._paths.shard} of {self._paths.root}: epoch {self._epoch} is "
-            f"over, the shard is at {stored}. What was acknowledged is kept; open a new writer"
+            f"over, the shard is at {epoch}. What was acknowledged is kept; open a new writer"
         )
 
     def flush(self) -> None:

@@ -49,8 +49,8 @@ def permuted(table: pa.Table, order: _Ints) -> pa.Table:
     places[order] = np.arange(len(order))
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
-        moved = _scattered(column, places)
-        columns.append(pick_rows(table.select([name]), order).column(0) if moved is None else moved)
+        values = _scattered(column, places)
+        columns.append(pick_rows(table.select([name]), order).column(0) if values is None else values)
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
@@ -60,15 +60,15 @@ def _scattered(column: pa.ChunkedArray, places: _Ints) -> pa.Array | None:
     if not width:
         return None
     kind = np.dtype(_WORDS.get(width, f"V{width}"))
-    moved: npt.NDArray[Any] = np.empty(len(places), kind)
-    done = 0
+    result: npt.NDArray[Any] = np.empty(len(places), kind)
+    offset = 0
     for chunk in column.chunks:
         values = _values(chunk)
         if values is None:
             return None
-        moved[places[done : done + len(chunk)]] = _rows(values, len(chunk), kind)
-        done += len(chunk)
-    return _array(column.type, len(places), pa.py_buffer(moved))
+        result[places[offset : offset + len(chunk)]] = _rows(values, len(chunk), kind)
+        offset += len(chunk)
+    return _array(column.type, len(places), pa.py_buffer(result))
 
 
 def _width(kind: pa.DataType) -> int:

@@ -226,7 +226,7 @@ def test_fixed_sizes_that_no_file_holds(tmp_path: Path, kind: str) -> None:
     with pytest.raises(FormatError, match="read fewer rows"):
         dataset.to_table()
     check_fixed_size(pa.list_(pa.float32(), 1536), 1 << 20)
-    check_fixed_size(pa.list_(pa.uint8(), 50 << 20), 100, stored=5000 << 20)
+    check_fixed_size(pa.list_(pa.uint8(), 50 << 20), 100, stored_bytes=5000 << 20)
 
 
 def test_a_lack_of_memory_names_the_file() -> None:

@@ -98,10 +98,10 @@ class MergeInsertBuilder:
 
     def execute(self, data_obj: Any, *, schema: pa.Schema | None = None) -> dict[str, int]:
         """Merge the data; tell how many rows."""
-        done = self._builder.execute(data_obj, schema)
-        self._dataset.value = done.dataset
+        result = self._builder.execute(data_obj, schema)
+        self._dataset.value = result.dataset
         names = ("num_inserted_rows", "num_updated_rows", "num_deleted_rows")
-        return {name: getattr(done, name) for name in names}
+        return {name: getattr(result, name) for name in names}
 
     def execute_uncommitted(
         self, data_obj: Any, *, schema: pa.Schema | None = None
@@ -173,9 +173,9 @@ class Changes(DatasetBase):
         """Set columns; return how many rows were updated."""
         if isinstance(where, pc.Expression):
             where = str(where)
-        done = self.value.update(updates, where, conflict_retries, retry_timeout)
-        self.value = done.dataset
-        return {"num_rows_updated": done.num_rows_updated}
+        result = self.value.update(updates, where, conflict_retries, retry_timeout)
+        self.value = result.dataset
+        return {"num_rows_updated": result.num_rows_updated}
 
     def merge_insert(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
         """Return a builder of a merge."""

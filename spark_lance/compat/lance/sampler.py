@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 def reservoir_sampling(stream: Iterable[T], k: int) -> list[T]:
     """Return k items of a stream, each as likely as any other."""
-    chosen: list[T] = []
+    sample: list[T] = []
     for number, item in enumerate(stream):
         if number < k:
-            chosen.append(item)
+            sample.append(item)
         elif (place := random.randint(0, number)) < k:
-            chosen[place] = item
-    return chosen
+            sample[place] = item
+    return sample
 
 
 def maybe_sample(

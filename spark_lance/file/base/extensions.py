@@ -148,8 +148,8 @@ def known_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     if schema.equals(batch.schema, check_metadata=True):
         return batch
     arrays = [
-        _array_as(text_array(array, stored), field)
-        for array, stored, field in zip(batch.columns, batch.schema, schema, strict=True)
+        _array_as(text_array(array, source_field), field)
+        for array, source_field, field in zip(batch.columns, batch.schema, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -158,8 +158,10 @@ def _retyped(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if schema.equals(table.schema, check_metadata=True):
         return table
     columns = [
-        pa.chunked_array([_array_as(text_array(chunk, stored), field) for chunk in column.chunks], field.type)
-        for column, stored, field in zip(table.columns, table.schema, schema, strict=True)
+        pa.chunked_array(
+            [_array_as(text_array(chunk, source_field), field) for chunk in column.chunks], field.type
+        )
+        for column, source_field, field in zip(table.columns, table.schema, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 

@@ -133,18 +133,18 @@ def _expand_compiled(
     most = 8 * len(codes) + FSST_ROOM
     room = min(most, int(len(codes) * float(sample[sample <= 8].sum() / len(sample)) * _SPARE) + FSST_ROOM)
     out = np.empty(room, dtype=np.uint8)
-    done = kernel(codes, strings, words, sizes, 0, 0, out, ends)
-    while 0 <= done < len(strings) - 1:
-        at = int(ends[done])
+    position = kernel(codes, strings, words, sizes, 0, 0, out, ends)
+    while 0 <= position < len(strings) - 1:
+        at = int(ends[position])
         if room == most:
             raise FormatError("FSST strings overlap")
         room = min(most, 2 * room)
         grown = np.empty(room, dtype=np.uint8)
         grown[:at] = out[:at]
         out = grown
-        done = kernel(codes, strings, words, sizes, done, at, out, ends)
-    if done < 0:
-        raise FormatError(_REASONS.get(done, "FSST strings do not lie within their codes"))
+        position = kernel(codes, strings, words, sizes, position, at, out, ends)
+    if position < 0:
+        raise FormatError(_REASONS.get(position, "FSST strings do not lie within their codes"))
     return ends, out[: int(ends[-1])]
 
 

@@ -25,45 +25,45 @@ _LARGE_VALUE = 1 << 20
 _MOST_BYTES = 1 << 29
 
 
-def most_bytes(stored: int) -> int:
+def most_bytes(stored_bytes: int) -> int:
     """Return how many bytes may be decoded from so many stored bytes."""
-    return max(_FREE, _RATIO * stored)
+    return max(_FREE, _RATIO * stored_bytes)
 
 
-def check_claim(claim: int, stored: int, what: str) -> None:
+def check_claim(claim: int, stored_bytes: int, what: str) -> None:
     """Refuse bytes that claim to stand for far more bytes than they can.
 
     Args:
         claim: bytes that are about to be allocated.
-        stored: bytes that they are decoded from.
+        stored_bytes: bytes that they are decoded from.
         what: the data, for the message.
 
     Raises:
         FormatError: the claim is too large.
     """
-    if claim > most_bytes(stored):
+    if claim > most_bytes(stored_bytes):
         raise FormatError(
-            f"{stored} bytes of {what} claim to be {claim} bytes; "
-            f"a limit of this reader is {most_bytes(stored)}"
+            f"{stored_bytes} bytes of {what} claim to be {claim} bytes; "
+            f"a limit of this reader is {most_bytes(stored_bytes)}"
         )
 
 
-def check_fixed_size(kind: pa.DataType, rows: int, stored: int = 0) -> None:
+def check_fixed_size(kind: pa.DataType, rows: int, stored_bytes: int = 0) -> None:
     """Refuse to make rows of a type whose values are huge, unless the file is large itself.
 
     Args:
         kind: the type of a column.
         rows: how many are about to be made.
-        stored: bytes of the file that has them.
+        stored_bytes: bytes of the file that has them.
 
     Raises:
         FormatError: they would take too much memory.
     """
     width = _fixed_bytes(kind)
-    if width > _LARGE_VALUE and width * rows > max(_MOST_BYTES, _RATIO * stored):
+    if width > _LARGE_VALUE and width * rows > max(_MOST_BYTES, _RATIO * stored_bytes):
         raise FormatError(
-            f"{rows} values of {kind} take {width * rows} bytes, and the file has {stored}; "
-            f"a limit of this reader is {max(_MOST_BYTES, _RATIO * stored)} bytes: read fewer rows"
+            f"{rows} values of {kind} take {width * rows} bytes, and the file has {stored_bytes}; "
+            f"a limit of this reader is {max(_MOST_BYTES, _RATIO * stored_bytes)} bytes: read fewer rows"
         )
 
 

@@ -727,16 +727,16 @@ class LegacyFileReader:
         """
         if not self._metadata.HasField("statistics"):
             return None
-        stored = self._metadata.statistics
+        entry = self._metadata.statistics
         batches = len(self._contents.starts) - 1
         try:
-            schema = Schema.from_protos(stored.schema)
+            schema = Schema.from_protos(entry.schema)
             fields = [field for field in schema.fields if field.name == str(field_id)]
             if not fields:
                 return None
             ids = [field.id for field in schema.walk()]
             first = min(ids)
-            table = PageTable.read(self.source, stored.page_table_position, first, max(ids) - first + 1, 1)
+            table = PageTable.read(self.source, entry.page_table_position, first, max(ids) - first + 1, 1)
             reader = LegacyFieldReader(fields[0], LegacyPages(self.source, table, {}), [0, batches])
             rows = pa.concat_arrays(reader.read(0, batches).chunks) if batches else None
         except (FormatError, UnsupportedFormatError) as error:

@@ -180,8 +180,8 @@ class _Compressed:
         return self.whole() if start < stop else []
 
     def whole(self) -> list[Range]:
-        needed = self._buffer.size and self._bytes is None
-        return [self._buffer.range(0, self._buffer.size)] if needed else []
+        is_lazy = self._buffer.size and self._bytes is None
+        return [self._buffer.range(0, self._buffer.size)] if is_lazy else []
 
     def read(self, start: int, stop: int) -> pa.Buffer:
         data = self._decompressed()
@@ -191,8 +191,8 @@ class _Compressed:
 
     def _decompressed(self) -> pa.Buffer:
         if self._bytes is None:
-            stored = self._buffer.read(0, self._buffer.size)
-            self._bytes = decompress(stored, self._scheme) if stored.size else stored
+            buffer = self._buffer.read(0, self._buffer.size)
+            self._bytes = decompress(buffer, self._scheme) if buffer.size else buffer
         return self._bytes
 
 
@@ -212,21 +212,21 @@ def open_bytes(flat: pb.Flat, page: PageView) -> ByteRun:
     return _Compressed(buffer, scheme)
 
 
-def decompress(stored: pa.Buffer, scheme: str) -> pa.Buffer:
+def decompress(buffer: pa.Buffer, scheme: str) -> pa.Buffer:
     """Undo `compress`.
 
     Raises:
         FormatError: the bytes cannot be decompressed, or not to the length that they state.
     """
-    head = stored.slice(0, min(8, stored.size)).to_pybytes()
+    head = buffer.slice(0, min(8, buffer.size)).to_pybytes()
     if scheme == "zstd":
         if head.startswith(_ZSTD_MAGIC):
-            return _decompress_bare_zstd(stored)
+            return _decompress_bare_zstd(buffer)
         prefix, codec, ratio = 8, "zstd", _ZSTD_RATIO
     else:
         prefix, codec, ratio = 4, "lz4_raw", _LZ4_RATIO
     size = int.from_bytes(head[:prefix], "little")
-    payload = stored.slice(prefix) if stored.size > prefix else pa.py_buffer(b"")
+    payload = buffer.slice(prefix) if buffer.size > prefix else pa.py_buffer(b"")
     if size > ratio * (payload.size + 1):
         raise FormatError(f"{payload.size} bytes of {scheme} cannot hold the {size} bytes that they claim")
     check_claim(size, payload.size, f"{scheme} data")
@@ -239,13 +239,13 @@ def decompress(stored: pa.Buffer, scheme: str) -> pa.Buffer:
     return data
 
 
-def _decompress_bare_zstd(stored: pa.Buffer) -> pa.Buffer:
+def _decompress_bare_zstd(buffer: pa.Buffer) -> pa.Buffer:
     try:
-        with pa.CompressedInputStream(pa.BufferReader(stored), "zstd") as stream:
-            data = stream.read_buffer(most_bytes(stored.size) + 1)
+        with pa.CompressedInputStream(pa.BufferReader(buffer), "zstd") as stream:
+            data = stream.read_buffer(most_bytes(buffer.size) + 1)
     except OSError as error:
         raise FormatError(f"a zstd buffer cannot be decompressed: {error}") from error
-    check_claim(data.size, stored.size, "zstd data")
+    check_claim(data.size, buffer.size, "zstd data")
     return data
 
 
@@ -253,7 +253,7 @@ def compress(data: pa.Buffer, scheme: str) -> pa.Buffer:
     """Return the stored form of `data`; `scheme` is "zstd" or "lz4"."""
     prefix, codec = (8, "zstd") if scheme == "zstd" else (4, "lz4_raw")
     payload = pa.Codec(codec).compress(data)
-    stored = np.empty(prefix + payload.size, dtype=np.uint8)
-    stored[:prefix] = np.frombuffer(data.size.to_bytes(prefix, "little"), dtype=np.uint8)
-    stored[prefix:] = np.frombuffer(payload, dtype=np.uint8)
-    return pa.py_buffer(stored)
+    frame = np.empty(prefix + payload.size, dtype=np.uint8)
+    frame[:prefix] = np.frombuffer(data.size.to_bytes(prefix, "little"), dtype=np.uint8)
+    frame[prefix:] = np.frombuffer(payload, dtype=np.uint8)
+    return pa.py_buffer(frame)

@@ -159,7 +159,7 @@ class IndicesBuilder:
         if partition_ds_uri is not None:
             raise OptionError("partitions are computed here: leave partition_ds_uri out")
         snapshot = self._value.snapshot
-        chosen = (
+        fragment_ids = (
             snapshot.fragments
             if fragments is None
             else self._rows([each.fragment_id for each in fragments])[0]
@@ -168,7 +168,7 @@ class IndicesBuilder:
         width = quantizer.columns()[0].type
         schema = pa.schema([(_ROW_ID, pa.uint64()), (_PARTITION, pa.uint32()), (_CODE, width)])
         with _writer(dest_uri, schema) as writer:
-            for ids, vectors in segment_rows(snapshot, self.column[0], chosen):
+            for ids, vectors in segment_rows(snapshot, self.column[0], fragment_ids):
                 prepared = model.prepared(vectors)
                 owners = model.assign(prepared)
                 codes = quantizer.encode(prepared, owners, model)[_CODE]

@@ -237,10 +237,10 @@ def _fixed_width(block: FixedWidth, arrow: pa.DataType, validity: Bytes | None) 
         data = pack_bits(data[: block.count])
     elif bits != block.bits:
         raise _mismatch(f"values of {block.bits} bits", arrow)
-    needed = (block.count * bits + 7) // 8
-    if len(data) < needed:
+    byte_count = (block.count * bits + 7) // 8
+    if len(data) < byte_count:
         raise FormatError(
-            f"{block.count} values of {bits} bits need {needed} bytes, the page has {len(data)}"
+            f"{block.count} values of {bits} bits need {byte_count} bytes, the page has {len(data)}"
         )
     # Some Arrow kernels insist on naturally aligned values; a range read from a store may start anywhere.
     if bits >= 16 and data.__array_interface__["data"][0] % min(bits // 8 & -(bits // 8), 16):
@@ -358,8 +358,8 @@ def _plain_items(items: pa.Array, indices: pa.Array, validity: Bytes | None) -> 
     if not whole or items.null_count or not len(numbers) or int(numbers.max()) >= len(items):
         return None
     plain = pa.Array.from_buffers(indices.type, len(indices), [None, indices.buffers()[1]])
-    taken = pc.take(items, plain, boundscheck=False)
-    return pa.Array.from_buffers(items.type, len(taken), [buffer_of(validity), taken.buffers()[1]])
+    strings = pc.take(items, plain, boundscheck=False)
+    return pa.Array.from_buffers(items.type, len(strings), [buffer_of(validity), strings.buffers()[1]])
 
 
 def _dictionary(block: Block, arrow: pa.DataType, validity: Bytes | None) -> pa.Array:

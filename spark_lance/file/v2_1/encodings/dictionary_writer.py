@@ -141,8 +141,8 @@ def _number_close(words: _Words, least: Any, span: int, limits: DictionaryLimits
     if (distinct - 1).bit_length() == (span - 1).bit_length():
         return _all_between(words, least, span, offsets)
     numbers = of_numbers((np.cumsum(seen) - 1).astype(np.min_scalar_type(distinct - 1)))
-    taken = pc.take(numbers, of_numbers(offsets), boundscheck=False)
-    indices = numbers_of(taken)
+    values = pc.take(numbers, of_numbers(offsets), boundscheck=False)
+    indices = numbers_of(values)
     return NumberedWords(np.flatnonzero(seen).astype(words.dtype) + least, indices)
 
 

@@ -119,7 +119,7 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
     none = np.zeros(0, dtype=np.int64)
     if len(pieces.starts) == 0:
         return none, pieces.data[:0]
-    stored = int(pieces.sizes.sum())
+    compressed_bytes = int(pieces.sizes.sum())
     bare = pieces.column(0, 4) == _ZSTD_MAGIC
     if bool(bare.any()):
         if not bool(bare.all()):
@@ -128,9 +128,9 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
         ends = (pieces.starts + pieces.sizes).tolist()
         plain, total = [], 0
         for start, end in zip(pieces.starts.tolist(), ends, strict=True):
-            plain.append(_stream(view[start:end], most_bytes(stored) - total))
+            plain.append(_stream(view[start:end], most_bytes(compressed_bytes) - total))
             total += len(plain[-1])
-            check_claim(total, stored, "zstd data")
+            check_claim(total, compressed_bytes, "zstd data")
         return np.array([len(part) for part in plain], dtype=np.int64), as_bytes(b"".join(plain))
     sizes = pieces.column(0, 8)
     if bool((sizes > pieces.sizes * _ZSTD_RATIO).any()):
@@ -138,7 +138,7 @@ def _zstd(pieces: Ranges) -> tuple[Ints, Bytes]:
     # zstd decodes frames that follow each other as one stream: one call for all chunks.
     frames = pieces.part(8, pieces.sizes - 8).concat()
     total = int(sizes.sum())
-    check_claim(total, stored, "zstd data")
+    check_claim(total, compressed_bytes, "zstd data")
     if total > _TRUSTED_SIZE + 64 * len(frames):
         data = as_bytes(_stream(frames.data, total))
         if len(data) != total:

@@ -193,15 +193,15 @@ def _stored(
     dense = _as_dense(layout)
     slots = levels.visible_count(rows)
     if name == "zipped":
-        stored = dense.full_zip_layout.num_items
+        item_count = dense.full_zip_layout.num_items
     else:
         # A page need not say it: then every slot has a value.
-        stored = dense.mini_block_layout.num_items or slots
-        dense.mini_block_layout.num_items = stored
-    places = levels.stored_slots(rows, stored)
-    if stored == 0:
+        item_count = dense.mini_block_layout.num_items or slots
+        dense.mini_block_layout.num_items = item_count
+    places = levels.stored_slots(rows, item_count)
+    if item_count == 0:
         return AllNull(slots)
-    content = PageBytes(page.buffers, stored, page.arrow)
+    content = PageBytes(page.buffers, item_count, page.arrow)
     if name == "zipped":
         values = full_zip.decode(dense.full_zip_layout, content, resolver).values
     else:

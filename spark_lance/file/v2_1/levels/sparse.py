@@ -77,7 +77,7 @@ class SparseLevels:
         """Return the number of value slots."""
         return self.layers[-1].children if self.layers else without_levels
 
-    def stored_slots(self, without_levels: int, stored: int) -> Flags | None:
+    def stored_slots(self, without_levels: int, slot_count: int) -> Flags | None:
         """Return the value slots that have a stored value; None = all.
 
         Values may be left out of slots that are null, and of slots inside nulls further out. Each set is a
@@ -85,13 +85,13 @@ class SparseLevels:
 
         Args:
             without_levels: the number of value slots if there are no layers.
-            stored: the number of stored values.
+            slot_count: the number of stored values.
 
         Raises:
             FormatError: no set has this number of slots.
         """
         slots = self.visible_count(without_levels)
-        if stored == slots:
+        if slot_count == slots:
             return None
         inside: Flags = np.ones(slots, dtype=np.bool_)
         for place in range(len(self.layers) - 1, -1, -1):
@@ -99,9 +99,9 @@ class SparseLevels:
             if valid is None:
                 continue
             inside &= self._in_value_slots(valid, place)
-            if int(np.count_nonzero(inside)) == stored:
+            if int(np.count_nonzero(inside)) == slot_count:
                 return inside
-        raise FormatError(f"{stored} values do not fill the page's {slots} slots, null or not")
+        raise FormatError(f"{slot_count} values do not fill the page's {slots} slots, null or not")
 
     def _in_value_slots(self, flags: Flags, place: int) -> Flags:
         """Return flags of the slots of a layer as flags of the value slots inside them."""

@@ -82,15 +82,15 @@ def number_layers(kinds: Sequence[int]) -> list[Layer]:
 @lru_cache(1024)
 def _numbered(kinds: tuple[int, ...]) -> list[Layer]:
     layers: list[Layer] = []
-    taken = 0
+    base_level = 0
     for kind in kinds:
         if kind not in _KINDS:
             raise UnsupportedFormatError(f"layer kind {kind} is not supported")
         is_list, nullable, emptyable = _KINDS[kind]
-        null = taken + 1 if nullable else 0
-        empty = taken + nullable + 1 if emptyable else 0
-        layers.append(Layer(is_list, taken, null, empty))
-        taken = layers[-1].upper
+        null = base_level + 1 if nullable else 0
+        empty = base_level + nullable + 1 if emptyable else 0
+        layers.append(Layer(is_list, base_level, null, empty))
+        base_level = layers[-1].upper
     return layers
 
 

@@ -79,11 +79,11 @@ class PlainChunks:
         self._visited = False
         self._lock = threading.Lock()
 
-    def get(self, chosen: Ints, compression: pb.BufferCompression, pieces: Ranges) -> Ranges:
+    def get(self, chunks: Ints, compression: pb.BufferCompression, pieces: Ranges) -> Ranges:
         """Return chunks as they were before they were compressed.
 
         Args:
-            chosen: their ascending numbers in the page.
+            chunks: their ascending numbers in the page.
             compression: how they are compressed.
             pieces: their compressed bytes.
 
@@ -94,24 +94,24 @@ class PlainChunks:
             if not self._visited:
                 self._visited = True
                 return decompress(compression, pieces)
-            missing = ~self._known[chosen]
-            if missing.any() and not self._add(chosen[missing], compression, pieces.select(missing)):
+            missing = ~self._known[chunks]
+            if missing.any() and not self._add(chunks[missing], compression, pieces.select(missing)):
                 return decompress(compression, pieces)
-        return Ranges(self._data, self._starts[chosen], self._sizes[chosen])
+        return Ranges(self._data, self._starts[chunks], self._sizes[chunks])
 
-    def _add(self, chosen: Ints, compression: pb.BufferCompression, pieces: Ranges) -> bool:
+    def _add(self, chunks: Ints, compression: pb.BufferCompression, pieces: Ranges) -> bool:
         """Keep chunks that are not known yet; False if one has another size than its values have."""
         plain = decompress(compression, pieces)
-        if not np.array_equal(plain.sizes, self._sizes[chosen]):
+        if not np.array_equal(plain.sizes, self._sizes[chunks]):
             return False
         # Chunks that follow each other in the page do so here, and there.
-        firsts = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
-        ends = np.append(firsts[1:], len(chosen)) - 1
-        spans = zip(plain.starts[firsts].tolist(), self._starts[chosen[firsts]].tolist(), strict=True)
-        sizes = self._starts[chosen[ends]] + self._sizes[chosen[ends]] - self._starts[chosen[firsts]]
+        firsts = np.flatnonzero(np.diff(chunks, prepend=-2) != 1)
+        ends = np.append(firsts[1:], len(chunks)) - 1
+        spans = zip(plain.starts[firsts].tolist(), self._starts[chunks[firsts]].tolist(), strict=True)
+        sizes = self._starts[chunks[ends]] + self._sizes[chunks[ends]] - self._starts[chunks[firsts]]
         for (source, target), size in zip(spans, sizes.tolist(), strict=True):
             self._data[target : target + size] = plain.data[source : source + size]
-        self._known[chosen] = True
+        self._known[chunks] = True
         return True
 
 
@@ -272,16 +272,16 @@ class RowPage:
             return None
         table = self._chunk_table(layout)
         ends = self._ends(table)
-        chosen = np.arange(
+        chunks = np.arange(
             np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left") + 1
         )
         items = self._items(layout)
-        spans, counts = self._spans(table, chosen), table.counts[chosen]
+        spans, counts = self._spans(table, chunks), table.counts[chunks]
         array = build(
             self._path, lambda: mini_block.decode_chunks(layout, spans, counts, items, RESOLVER).page
         )
-        first = int(ends[chosen[0]] - counts[0])
-        if len(array) != int(ends[chosen[-1]]) - first:
+        first = int(ends[chunks[0]] - counts[0])
+        if len(array) != int(ends[chunks[-1]]) - first:
             raise FormatError(f"{int(counts.sum())} rows of a page decode to {len(array)}")
         return array, first
 
@@ -324,9 +324,9 @@ class RowPage:
             )
         return self._chunks
 
-    def _spans(self, table: ChunkTable, chosen: Ints) -> Ranges:
-        sizes = table.sizes[chosen]
-        data, starts = self._source.gather(self._buffer(1)[0] + table.bounds[chosen], sizes)
+    def _spans(self, table: ChunkTable, chunks: Ints) -> Ranges:
+        sizes = table.sizes[chunks]
+        data, starts = self._source.gather(self._buffer(1)[0] + table.bounds[chunks], sizes)
         return Ranges(data, starts, sizes)
 
     def _take_mini_block(self, layout: pb.MiniBlockLayout, rows: Ints) -> pa.Array:
@@ -337,17 +337,17 @@ class RowPage:
         self._ends(table)
         homes, places = table.places_of(rows)
         is_first = run_starts(homes)
-        chosen, back = homes[is_first], np.cumsum(is_first) - 1
-        counts = table.counts[chosen]
+        chunks, back = homes[is_first], np.cumsum(is_first) - 1
+        counts = table.counts[chunks]
         if self._can_pick is None:
             self._can_pick = mini_block.can_pick(layout)
         if self._can_pick and len(rows) * _PICK_BELOW < int(counts.sum()):
-            unpack = self._unpack(layout, table, chosen)
+            unpack = self._unpack(layout, table, chunks)
 
             def pick() -> DecodedPage:
-                layout_parts = self._known_parts(layout, table, chosen)
+                layout_parts = self._known_parts(layout, table, chunks)
                 if layout_parts is None:
-                    parts = mini_block.chunk_parts(layout, self._spans(table, chosen)).of(back)
+                    parts = mini_block.chunk_parts(layout, self._spans(table, chunks)).of(back)
                     return mini_block.pick_values(layout, parts, counts[back], places, items, unpack)
                 levels = None if self._level_runs is None else self._level_runs.at(homes, places)
                 return mini_block.pick_values(
@@ -355,7 +355,7 @@ class RowPage:
                 )
 
             return build(self._path, pick)
-        spans = self._spans(table, chosen)
+        spans = self._spans(table, chunks)
         array = build(
             self._path, lambda: mini_block.decode_chunks(layout, spans, counts, items, RESOLVER).page
         )
@@ -365,8 +365,8 @@ class RowPage:
             return array.slice(first, len(positions))
         return make_filterable(array).take(pa.array(positions))
 
-    def _known_parts(self, layout: pb.MiniBlockLayout, table: ChunkTable, chosen: Ints) -> ChunkParts | None:
-        """Return what the headers of all chunks tell, if it is known; `chosen` ones are read.
+    def _known_parts(self, layout: pb.MiniBlockLayout, table: ChunkTable, chunks: Ints) -> ChunkParts | None:
+        """Return what the headers of all chunks tell, if it is known; these `chunks` are read.
 
         A page of a local file that is asked a second time is likely to be asked more often.
         """
@@ -377,7 +377,7 @@ class RowPage:
                 self._level_runs = mini_block.level_runs(layout, every, table.counts)
                 self._all_parts = every
         elif self._all_parts is not None:
-            count_read(int(table.sizes[chosen].sum()), len(chosen), len(chosen))
+            count_read(int(table.sizes[chunks].sum()), len(chunks), len(chunks))
         if self._source.is_mapped and len(table.counts) <= _MOST_CHUNKS:
             self._visits += 1
         return self._all_parts
@@ -403,11 +403,11 @@ class RowPage:
 
         return decode
 
-    def _unpack(self, layout: pb.MiniBlockLayout, table: ChunkTable, chosen: Ints) -> Unpack:
+    def _unpack(self, layout: pb.MiniBlockLayout, table: ChunkTable, chunks: Ints) -> Unpack:
         """Return the function that decompresses chunks of the page; it may know some from earlier reads."""
         width = plain_width(layout.value_compression)
         plain_chunks = kept_chunks(self._source, self._buffer(1)[0], table.counts, width) if width else None
-        return decompress if plain_chunks is None else partial(plain_chunks.get, chosen)
+        return decompress if plain_chunks is None else partial(plain_chunks.get, chunks)
 
     def _row_index(self, layout: pb.MiniBlockLayout, chunks: int) -> _RowIndex | None:
         """Return the repetition index; None if there is none that can be used."""
@@ -434,11 +434,11 @@ class RowPage:
             whole, first = decode_page(self._page, self._path, self._source, 0, self._page.length)
             return make_filterable(whole).take(pa.array(rows - first))
         heads = np.searchsorted(index.started[1:], rows, side="right")
-        chosen = index.chunks_of(rows)
+        chunk_numbers = index.chunks_of(rows)
         # Chunks that follow each other in the page make a run.
-        firsts = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
-        starting = (index.started[1:] - index.started[:-1])[chosen]
-        spans, counts = self._spans(table, chosen), table.counts[chosen]
+        firsts = np.flatnonzero(np.diff(chunk_numbers, prepend=-2) != 1)
+        starting = (index.started[1:] - index.started[:-1])[chunk_numbers]
+        spans, counts = self._spans(table, chunk_numbers), table.counts[chunk_numbers]
         cut: list[Ints] = []
 
         def decode() -> DecodedPage:
@@ -453,7 +453,7 @@ class RowPage:
         extra_before = np.cumsum(cut[0])
         if len(array) != int(before[-1]) + int(extra_before[-1]):
             raise FormatError("the repetition index does not fit the page's rows")
-        at = np.searchsorted(chosen, heads)
+        at = np.searchsorted(chunk_numbers, heads)
         run = np.searchsorted(firsts, at, side="right") - 1
         places = before[at] + extra_before[run] + rows - index.started[heads]
         return make_filterable(array).take(pa.array(places))
