@@ -58,30 +58,30 @@ def remap_vectors(
     Raises:
         FormatError, UnsupportedFormatError: the segment is damaged, or of an unknown kind.
     """
-    stored = open_segment(segment)
-    if not _has_lost(stored, remap):
+    content = open_segment(segment)
+    if not _has_lost(content, remap):
         auxiliary = f"{directory}/{AUXILIARY_FILE}"
         return {
-            AUXILIARY_FILE: copy_renumbered(stored.auxiliary, store, auxiliary, version, ROW_ID, remap),
-            INDEX_FILE: copy_file(stored.index, store, f"{directory}/{INDEX_FILE}"),
+            AUXILIARY_FILE: copy_renumbered(content.auxiliary, store, auxiliary, version, ROW_ID, remap),
+            INDEX_FILE: copy_file(content.index, store, f"{directory}/{INDEX_FILE}"),
         }
-    moving = _Moving(stored, remap)
+    moving = _Moving(content, remap)
     return write_segment(
         store,
         directory,
-        stored.kind,
-        stored.ivf,
-        stored.quantizer,
+        content.kind,
+        content.ivf,
+        content.quantizer,
         moving.partitions(),
         version,
-        centroid_type=stored.value_type,
-        graphs=moving.graph if stored.has_graph else None,
+        centroid_type=content.value_type,
+        graphs=moving.graph if content.has_graph else None,
     )
 
 
-def _has_lost(stored: VectorSegment, remap: RowAddressMap) -> bool:
+def _has_lost(content: VectorSegment, remap: RowAddressMap) -> bool:
     """Whether rows of a segment are gone."""
-    file = stored.auxiliary
+    file = content.auxiliary
     return any(
         not remap(file.read([ROW_ID], start, start + _ROWS)[ROW_ID].to_numpy())[1].all()
         for start in range(0, file.num_rows, _ROWS)
@@ -138,7 +138,7 @@ class SegmentRemap:
         resolver = RowResolver(snapshot)
         moves = RowAddressRemap.by(groups)
         sources = [BitMap(digest.id for digest in group.old_fragments) for group in groups]
-        done: list[RewrittenIndex] = []
+        rewrites: list[RewrittenIndex] = []
         try:
             for segment, write in _movable(snapshot):
                 touched = [old for old in sources if old.intersect(segment.covered)]
@@ -157,12 +157,12 @@ class SegmentRemap:
                 except BaseException:
                     written.delete()
                     raise
-                done.append(_entry(segment, number, files))
+                rewrites.append(_entry(segment, number, files))
         except BaseException:
-            for new in done:
+            for new in rewrites:
                 _Written(snapshot.table, uuid.UUID(bytes=new.new_id.uuid)).delete()
             raise
-        return done
+        return rewrites
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class _Written(OfTable):
     def delete(self) -> None:
         directory = index_directory(self.root, self.number)
         objects = self.store.list_to_delete(directory, self.root)
-        self.store.delete_many((stored.path for stored in objects), self.root)
+        self.store.delete_many((item.path for item in objects), self.root)
 
 
 def _movable(snapshot: Snapshot) -> Iterator[tuple[Segment, _Write]]:

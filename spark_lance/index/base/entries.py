@@ -105,12 +105,12 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
 def _is_outdated(entry: table_pb2.IndexMetadata, store: Store, directory: str) -> bool:
     """Whether a segment lacks the file that came with the kind of files that are read here."""
     kind = kind_of(entry)
-    needed = None if kind is None else kind.present_file
-    if needed is None:
+    present_file = None if kind is None else kind.present_file
+    if present_file is None:
         return False
     if entry.files:
-        return all(file.path != needed for file in entry.files)
-    return not store.exists(join(directory, needed))
+        return all(file.path != present_file for file in entry.files)
+    return not store.exists(join(directory, present_file))
 
 
 def check_extensible(manifest: Manifest, name: str, segments: Iterable[Segment]) -> None:
@@ -168,10 +168,10 @@ def first_index(segments: Iterable[Segment]) -> list[Segment]:
 def _once_covered(segments: Sequence[Segment]) -> list[Segment]:
     """Return segments without overlap: a fragment that several have belongs to the last of them."""
     result: list[Segment] = []
-    taken = BitMap()
+    fragment_ids = BitMap()
     for segment in reversed(segments):
-        result.append(replace(segment, covered=segment.covered - taken))
-        taken |= segment.covered
+        result.append(replace(segment, covered=segment.covered - fragment_ids))
+        fragment_ids |= segment.covered
     return result[::-1]
 
 
@@ -252,7 +252,7 @@ def new_segment(table: TableRef, number: uuid.UUID | None = None) -> Iterator[uu
 
 def _empty(table: TableRef, directory: str) -> None:
     table.store.delete_many(
-        [stored.path for stored in table.store.list_to_delete(directory, table.root)], table.root
+        [item.path for item in table.store.list_to_delete(directory, table.root)], table.root
     )
 
 

@@ -89,10 +89,10 @@ class RowAddressRemap:
         """Return where rows are now, and which of them are still there."""
         present = np.ones(len(addresses), dtype=np.bool_)
         for group in self.groups:
-            moved = np.isin(fragments_of(addresses), group.old)
-            if not moved.any():
+            is_old = np.isin(fragments_of(addresses), group.old)
+            if not is_old.any():
                 continue
-            moved_addresses = addresses[moved]
+            moved_addresses = addresses[is_old]
             places = np.searchsorted(group.survivors, moved_addresses)
             places[places == len(group.survivors)] = 0
             result = (
@@ -101,10 +101,10 @@ class RowAddressRemap:
                 else np.zeros(len(moved_addresses), np.bool_)
             )
             addresses, present = addresses.copy(), present.copy()
-            addresses[moved] = np.where(
+            addresses[is_old] = np.where(
                 result, group.targets[places] if len(group.targets) else moved_addresses, moved_addresses
             )
-            present[moved] &= result
+            present[is_old] &= result
         return addresses, present
 
 
@@ -239,8 +239,8 @@ class RowResolver:
 
     def _covers(self, addresses: Addresses, is_present: Mask, covered: BitMap) -> Mask:
         """Return which addresses are of covered fragments; those that are known must be of rows there."""
-        moved = self._tables.get(id(covered))
-        if moved is None or moved[0] is not covered:
+        entry = self._tables.get(id(covered))
+        if entry is None or entry[0] is not covered:
             if covered and covered.max() > _LAST_TABLED:
                 raise UnsupportedFormatError(
                     f"an index covers fragment {covered.max()}; a limit of this reader is {_LAST_TABLED}"
@@ -249,8 +249,8 @@ class RowResolver:
             table = np.zeros((covered.max() if covered else 0) + 2, dtype=np.uint64)
             for number in covered:
                 table[number] = self._end(number) if number in self._fragments else FRAGMENT_ROWS
-            moved = self._tables[id(covered)] = (covered, table)
-        ends = moved[1][np.minimum(fragments_of(addresses), np.uint64(len(moved[1]) - 1)).astype(np.int64)]
+            entry = self._tables[id(covered)] = (covered, table)
+        ends = entry[1][np.minimum(fragments_of(addresses), np.uint64(len(entry[1]) - 1)).astype(np.int64)]
         counts: Mask = ends > 0
         beyond = is_present & counts & (offsets_of(addresses) >= ends)
         if beyond.any():

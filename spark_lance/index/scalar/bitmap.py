@@ -108,8 +108,8 @@ def read_sets(file: IndexFile, places: npt.NDArray[Any]) -> RowSet:
     for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
         for start in range(0, len(run), _RUN_KEYS):
             part = run[start : start + _RUN_KEYS]
-            stored = file.read(["bitmaps"], int(part[0]), int(part[-1]) + 1)["bitmaps"]
-            for data in stored.to_pylist():
+            bitmaps = file.read(["bitmaps"], int(part[0]), int(part[-1]) + 1)["bitmaps"]
+            for data in bitmaps.to_pylist():
                 result |= RowSet.from_bytes(data)
     return result
 

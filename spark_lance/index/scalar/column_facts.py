@@ -120,13 +120,13 @@ def leading_of_zones(index: FullCoverageIndex, order: Order) -> RowSet | None:
     if reach is None:
         if nulls == "last":
             return None
-        chosen = filled
+        candidates = filled
     else:
-        chosen = filled[sign * near[filled] <= reach]
-    if int(zones.lengths[chosen].sum()) > index.live * MOST_SHARE:
+        candidates = filled[sign * near[filled] <= reach]
+    if int(zones.lengths[candidates].sum()) > index.live * MOST_SHARE:
         return None
     result: dict[int, BitMap] = {}
-    for place in chosen.tolist():
+    for place in candidates.tolist():
         rows = result.setdefault(int(zones.fragments[place]), BitMap())
         rows.add_range(int(zones.starts[place]), int(zones.starts[place] + zones.lengths[place]))
     return RowSet(result)
@@ -459,11 +459,11 @@ def _set_sizes(
         owners = np.repeat([place for place, _ in pending], [len(part) for _, part in pending])
         addresses, alive = index.row_addresses(segment, np.concatenate([part for _, part in pending]))
         counted = alive if within is None else alive & within.mask(addresses)
-        for row, chosen in enumerate((alive, counted)):
-            sizes[row] += np.bincount(owners[chosen], minlength=keys)
+        for row, mask in enumerate((alive, counted)):
+            sizes[row] += np.bincount(owners[mask], minlength=keys)
 
-    for place, stored in enumerate(segment.stored_sets()):
-        for part in index.numbers(stored):
+    for place, bitmaps in enumerate(segment.stored_sets()):
+        for part in index.numbers(bitmaps):
             pending.append((place, part))
             room -= len(part)
             if room <= 0:

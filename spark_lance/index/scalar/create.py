@@ -164,10 +164,10 @@ def _pieces(
 ) -> Iterator[tuple[pa.Array, Numbers]]:
     scan = snapshot.scan([top_column(snapshot.schema, column), number], fragments=fragments)
     total = sum(scan.live_rows(fragment) for fragment in fragments)
-    done = 0
+    offset = 0
     for table in scan.tables(target_bytes=_WINDOW_BYTES):
-        done += table.num_rows
-        report("reading values", done, total, "rows")
+        offset += table.num_rows
+        report("reading values", offset, total, "rows")
         values = plain(column_values(table, column))
         rows = table.column(number).to_numpy()
         first = 0
@@ -260,7 +260,7 @@ def merge_parts(snapshot: Snapshot, number: uuid.UUID) -> table_pb2.IndexMetadat
         FormatError: a part is damaged.
     """
     folder = f"{index_directory(snapshot.root, number)}/parts"
-    objects = [stored.path for stored in snapshot.store.list_objects(folder, recursive=True)]
+    objects = [item.path for item in snapshot.store.list_objects(folder, recursive=True)]
     segments = []
     for path in sorted(path for path in objects if path.endswith(f"/{_ENTRY}")):
         try:

@@ -58,10 +58,10 @@ class FullCoverageIndex:
             return np.empty(0, np.uint64), np.empty(0, np.bool_)
         return self.resolver.addresses(numbers, segment.segment.covered, are_addresses=segment.has_addresses)
 
-    def numbers(self, stored: bytes) -> Iterator[Addresses]:
+    def numbers(self, data: bytes) -> Iterator[Addresses]:
         """Yield the entries of a stored set of rows, in pieces."""
         physical = {fragment.id: fragment for fragment in self.snapshot.fragments}
-        bounded = self.resolver.bounded(RowSet.from_bytes(stored), are_addresses=self.names_addresses)
+        bounded = self.resolver.bounded(RowSet.from_bytes(data), are_addresses=self.names_addresses)
         for fragment, rows in bounded.items():
             if rows is None and fragment not in physical:
                 continue

@@ -72,8 +72,8 @@ def remap_inverted(segment: Segment, target: SegmentTarget, remap: RowAddressMap
     with IndexFileWriter(
         target.store, f"{target.directory}/{METADATA}", source.arrow_schema, target.version
     ) as writer:
-        stored = source.read()
-        writer.write([stored.column(name).combine_chunks() for name in stored.column_names])
+        content = source.read()
+        writer.write([content.column(name).combine_chunks() for name in content.column_names])
         sizes[METADATA] = writer.finish({**source.metadata, "token_set_format": "arrow"})
     return sizes
 
@@ -98,8 +98,8 @@ def merge_inverted(segments: Sequence[Segment], target: SegmentTarget) -> dict[s
             count += 1
     path = f"{target.directory}/{METADATA}"
     with IndexFileWriter(target.store, path, sources[0].arrow_schema, target.version) as writer:
-        stored = sources[0].read()
-        writer.write([stored.column(name).combine_chunks() for name in stored.column_names])
+        content = sources[0].read()
+        writer.write([content.column(name).combine_chunks() for name in content.column_names])
         sizes[METADATA] = writer.finish({**notes[0], "partitions": json.dumps(list(range(count)))})
     return sizes
 
@@ -160,8 +160,8 @@ def _write_lists(part: TextPart, there: npt.NDArray[np.bool_], target: SegmentTa
         for start in range(0, source.num_rows, _RUN_TOKENS):
             table = source.read(read, start, start + _RUN_TOKENS).combine_chunks()
             lists, best, counts, places = [], [], [], []
-            stored = zip(table["_posting"].to_pylist(), table["_length"].to_pylist(), strict=True)
-            for number, (blocks, count) in enumerate(stored, start):
+            postings = zip(table["_posting"].to_pylist(), table["_length"].to_pylist(), strict=True)
+            for number, (blocks, count) in enumerate(postings, start):
                 documents, often = part.unpacked(blocks, count)
                 alive = there[documents]
                 if not alive.any():

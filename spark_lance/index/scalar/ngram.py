@@ -115,8 +115,8 @@ class NGram(ScalarIndex):
         with IndexFileWriter(target.store, path, _SCHEMA, target.version) as writer:
             for start in range(0, self._file.num_rows, _RUN_TOKENS):
                 table = self._file.read(_SCHEMA.names, start, start + _RUN_TOKENS)
-                stored = [self._rows(data) for data in table["posting_list"].to_pylist()]
-                sets = moved_sets([treemap_numbers(rows, remap.possible) for rows in stored], remap)
+                postings = [self._rows(data) for data in table["posting_list"].to_pylist()]
+                sets = moved_sets([treemap_numbers(rows, remap.possible) for rows in postings], remap)
                 left = [number for number, rows in enumerate(sets) if len(rows)]
                 if left:
                     lists = [BitMap64(sets[number].tolist()).serialize() for number in left]

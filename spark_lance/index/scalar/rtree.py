@@ -241,17 +241,17 @@ class RTree(ScalarIndex):
         leaves = [leaf for tree in trees for leaf in tree._leaves()]
         boxes = np.concatenate([np.empty((0, 4)), *(some for some, _ in leaves)])
         numbers = np.concatenate([np.empty(0, np.uint64), *(ids for _, ids in leaves)])
-        stored = (row_numbers(tree._nulls(), bounded) for tree in trees)
-        nulls = np.concatenate([np.empty(0, np.uint64), *stored])
+        null_rows = (row_numbers(tree._nulls(), bounded) for tree in trees)
+        nulls = np.concatenate([np.empty(0, np.uint64), *null_rows])
         return _write(boxes, numbers, nulls, target)
 
     def move(self, target: SegmentTarget, remap: RowAddressMap) -> dict[str, int]:
         """Write the boxes of the rows that are still there."""
         boxes, numbers = [np.empty((0, 4))], [np.empty(0, np.uint64)]
         for some, ids in self._leaves():
-            moved, there = remap(ids)
+            row_ids, there = remap(ids)
             boxes.append(some[there])
-            numbers.append(moved[there])
+            numbers.append(row_ids[there])
         nulls, there = remap(row_numbers(self._nulls(), remap.bounded))
         return _write(np.concatenate(boxes), np.concatenate(numbers), nulls[there], target)
 

@@ -67,8 +67,8 @@ def rows_of_zones(table: pa.Table, mask: npt.NDArray[np.bool_]) -> RowSet:
         FormatError: a zone is where no rows can be.
     """
     result: dict[int, BitMap] = {}
-    chosen = table.filter(pa.array(mask))
-    columns = [chosen[field.name].to_pylist() for field in ZONE_FIELDS]
+    zone_table = table.filter(pa.array(mask))
+    columns = [zone_table[field.name].to_pylist() for field in ZONE_FIELDS]
     for zone in zip(*columns, strict=True):
         if None in zone or zone[0] > _MOST or zone[1] + zone[2] > _MOST:
             raise FormatError(f"a zone of fragment {zone[0]} begins at row {zone[1]} and has {zone[2]} rows")
@@ -81,14 +81,14 @@ def zones_of(rows: Rows, size: int = ZONE_ROWS) -> Iterator[Zone]:
     """Yield the zones of fragments, of `size` physical rows; `rows` come by address, in scan order."""
     pending: list[tuple[pa.Array, npt.NDArray[np.uint64]]] = []
     pieces = rows.pieces()
-    done = False
+    is_last = False
     for fragment, physical in rows.fragments.items():
         for start in range(0, physical, size):
             length = min(size, physical - start)
             end = address_of(fragment, start) + length
-            while not done and not (pending and int(pending[-1][1][-1]) >= end):
+            while not is_last and not (pending and int(pending[-1][1][-1]) >= end):
                 piece = next(pieces, None)
-                done = piece is None
+                is_last = piece is None
                 if piece is not None and len(piece[1]):
                     pending.append(piece)
             values, addresses = [], []

@@ -123,8 +123,8 @@ class CompoundSearch:
         must, should = by_kind[Occur.MUST], by_kind[Occur.SHOULD]
         result = merge_scores([*must, *should], np.add)
         keep = np.ones(len(result.addresses), np.bool_)
-        for needed in must:
-            keep &= np.isin(result.addresses, needed.addresses)
+        for clause in must:
+            keep &= np.isin(result.addresses, clause.addresses)
         for refused in by_kind[Occur.MUST_NOT]:
             keep &= ~np.isin(result.addresses, refused.addresses)
         return TextTopK(result.addresses[keep], result.scores[keep])

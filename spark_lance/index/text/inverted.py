@@ -351,8 +351,8 @@ class TextPart:
     @cached_property
     def has_positions(self) -> bool:
         """Whether the index tells, in a form that is read here, where words stand in texts."""
-        stored = self.lists.arrow_schema
-        is_stored = POSITIONS.name in stored.names and stored.field(POSITIONS.name).type == POSITIONS.type
+        schema = self.lists.arrow_schema
+        is_stored = POSITIONS.name in schema.names and schema.field(POSITIONS.name).type == POSITIONS.type
         return is_stored and self.tokenizer.counts_places
 
     def positions(self, word: str) -> Positions:
@@ -369,11 +369,13 @@ class TextPart:
 
     def _read_positions(self, number: int) -> Positions:
         row = self._list(number, [POSITIONS.name, "_length"])
-        stored = one_array(row[POSITIONS.name]).flatten()
-        if len(stored) != row["_length"][0].as_py():
-            raise FormatError(f"positions in {len(stored)} documents of a longer list", self.lists.path)
+        position_lists = one_array(row[POSITIONS.name]).flatten()
+        if len(position_lists) != row["_length"][0].as_py():
+            raise FormatError(
+                f"positions in {len(position_lists)} documents of a longer list", self.lists.path
+            )
         try:
-            return Positions(*unpack_positions(stored))
+            return Positions(*unpack_positions(position_lists))
         except FormatError as error:
             raise error.at(path=self.lists.path) from error
 

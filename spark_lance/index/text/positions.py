@@ -55,38 +55,38 @@ def pack_positions(positions: Ints, counts: Ints) -> pa.Array:
     for piece, data in packed.items():
         sizes[piece] = len(data)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    stored = np.zeros(int(offsets[-1]), np.uint8)
-    _put(stored, offsets[heads], counts)
+    result = np.zeros(int(offsets[-1]), np.uint8)
+    _put(result, offsets[heads], counts)
     within = np.arange(len(positions)) - np.repeat(starts, counts)
     rest = within - np.repeat(BLOCK * blocks, counts)
     last = np.repeat(offsets[ends - 1] if len(ends) else starts, counts)
     over = rest >= 0
-    _put(stored, (last + 4 * rest)[over], positions[over])
+    _put(result, (last + 4 * rest)[over], positions[over])
     for piece, data in packed.items():
-        stored[offsets[piece] : offsets[piece + 1]] = np.frombuffer(data, np.uint8)
+        result[offsets[piece] : offsets[piece + 1]] = np.frombuffer(data, np.uint8)
     binaries = pa.Array.from_buffers(
-        pa.large_binary(), len(sizes), [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(stored)]
+        pa.large_binary(), len(sizes), [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(result)]
     )
     lists = np.concatenate([[0], ends]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(lists), binaries, type=_BINARIES)
 
 
-def unpack_positions(stored: pa.Array) -> tuple[Ints, Ints]:
+def unpack_positions(lists: pa.Array) -> tuple[Ints, Ints]:
     """Return where the positions of each document start, and those of all documents (int32).
 
     Args:
-        stored: a list<large_binary> per document.
+        lists: a list<large_binary> per document.
 
     Raises:
         FormatError: the bytes are damaged.
     """
-    firsts = stored.offsets.to_numpy().astype(np.int64)
-    binaries = stored.values
-    if stored.null_count or binaries.null_count:
+    firsts = lists.offsets.to_numpy().astype(np.int64)
+    binaries = lists.values
+    if lists.null_count or binaries.null_count:
         raise FormatError("positions of words that are null")
     pieces = np.diff(firsts)
     _, bounds_buffer, data_buffer = binaries.buffers()
-    if not len(stored):
+    if not len(lists):
         return np.zeros(1, np.int64), np.empty(0, np.int32)
     bounds = np.frombuffer(bounds_buffer, np.int64)[binaries.offset : binaries.offset + len(binaries) + 1]
     data = np.frombuffer(data_buffer or b"", np.uint8)
@@ -128,12 +128,12 @@ def _unpack_block(data: bytes) -> Ints:
 
 def _numbers(data: npt.NDArray[np.uint8], places: Ints) -> Ints:
     """Return the numbers that are stored as u32 at some places."""
-    stored = data[places[:, None] + np.arange(4)]
-    result: Ints = np.ascontiguousarray(stored).view("<u4").reshape(-1).astype(np.int64)
+    parts = data[places[:, None] + np.arange(4)]
+    result: Ints = np.ascontiguousarray(parts).view("<u4").reshape(-1).astype(np.int64)
     return result
 
 
-def _put(stored: npt.NDArray[np.uint8], places: Ints, numbers: Ints) -> None:
+def _put(target: npt.NDArray[np.uint8], places: Ints, numbers: Ints) -> None:
     """Write numbers as u32 at some places."""
     data = numbers.astype("<u4").view(np.uint8).reshape(-1, 4)
-    stored[places[:, None] + np.arange(4)] = data
+    target[places[:, None] + np.arange(4)] = data

@@ -456,8 +456,8 @@ class TextSearch:
         """Whether texts follow each other as their addresses do."""
         if texts.part is None:
             return False
-        moved = self._scan.manifest.uses_stable_row_ids or self._rows.has_remaps
-        return not moved and texts.part.documents.is_ascending
+        has_moves = self._scan.manifest.uses_stable_row_ids or self._rows.has_remaps
+        return not has_moves and texts.part.documents.is_ascending
 
     def _counting(
         self, texts: _Texts, hits: Ints, allowed: Addresses | None

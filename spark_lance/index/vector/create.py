@@ -210,8 +210,8 @@ def sample_vectors(
         kind = vector_kind(leaf_field(snapshot.schema, column).arrow_type())
         empty = np.empty((0, kind.list_size), dtype=numpy_type(kind.value_type))
         return np.concatenate([empty, *parts])
-    chosen = np.sort(np.random.default_rng(42).choice(rows, size, replace=False))
-    matrix = flat_vectors(column_values(take_positions(scan, chosen), column))[0]
+    positions = np.sort(np.random.default_rng(42).choice(rows, size, replace=False))
+    matrix = flat_vectors(column_values(take_positions(scan, positions), column))[0]
     return np.random.default_rng(43).permutation(matrix)
 
 
@@ -227,9 +227,9 @@ def count_vectors(snapshot: Snapshot, column: str, rows: int) -> int:
         return rows
     scan = snapshot.scan([top_column(snapshot.schema, column)])
     every = sum(scan.live_rows(fragment) for fragment in scan.fragments)
-    chosen = np.sort(np.random.default_rng(44).choice(every, min(every, _COUNTED_ROWS), replace=False))
-    vectors, _ = flat_vectors(column_values(take_positions(scan, chosen), column))
-    return max(1, round(rows * len(vectors) / max(1, len(chosen))))
+    positions = np.sort(np.random.default_rng(44).choice(every, min(every, _COUNTED_ROWS), replace=False))
+    vectors, _ = flat_vectors(column_values(take_positions(scan, positions), column))
+    return max(1, round(rows * len(vectors) / max(1, len(positions))))
 
 
 def segment_rows(
@@ -239,10 +239,10 @@ def segment_rows(
     top = top_column(snapshot.schema, column)
     scan = snapshot.scan([top], with_row_id=True, fragments=fragments)
     total = sum(scan.live_rows(fragment) for fragment in fragments)
-    done = 0
+    offset = 0
     for table in scan.tables(target_bytes=_WINDOW_BYTES):
-        done += table.num_rows
-        report("coding vectors", done, total, "rows")
+        offset += table.num_rows
+        report("coding vectors", offset, total, "rows")
         vectors, owners = flat_vectors(column_values(table, column))
         yield table.column(ROW_ID).to_numpy()[owners], vectors
 
@@ -396,11 +396,13 @@ def _is_alike(one: VectorSegment, other: VectorSegment) -> bool:
 def recipe_of(entry: table_pb2.IndexMetadata, segment: VectorSegment) -> IndexParams:
     """Return the recipe with which a stored segment could be built again."""
     message = index_pb2.VectorIndexDetails.FromString(entry.index_details.value)
-    stored = message.hnsw_index_config
+    graph_config = message.hnsw_index_config
     graph = GraphParams()
-    if segment.has_graph and stored.max_connections:
+    if segment.has_graph and graph_config.max_connections:
         graph = GraphParams(
-            stored.max_connections, stored.construction_ef, stored.max_level or graph.max_level
+            graph_config.max_connections,
+            graph_config.construction_ef,
+            graph_config.max_level or graph.max_level,
         )
     return IndexParams(segment.kind, segment.metric, num_partitions=len(segment.ivf), graph=graph)
 

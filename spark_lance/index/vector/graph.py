@@ -310,9 +310,9 @@ def _diverse(
             fits = (length[:, place] < closest[:, place]) & (room > 0)
             keep[part, place] = fits
             room -= fits
-            chosen = np.flatnonzero(fits)
+            fitting = np.flatnonzero(fits)
             rest = slice(place + 1, width)
-            closest[chosen, rest] = np.minimum(closest[chosen, rest], between[chosen, place, rest])
+            closest[fitting, rest] = np.minimum(closest[fitting, rest], between[fitting, place, rest])
     return keep
 
 

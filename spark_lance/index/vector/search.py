@@ -113,17 +113,17 @@ class SegmentSearch:
             return self._run()
 
     def _run(self) -> list[TopK]:
-        query, queries, stored = self.query, self._queries, self.stored
-        most = len(stored.ivf) if query.maximum_nprobes is None else query.maximum_nprobes
+        query, queries, content = self.query, self._queries, self.stored
+        most = len(content.ivf) if query.maximum_nprobes is None else query.maximum_nprobes
         first = min(query.minimum_nprobes, most)
-        probes = stored.ivf.probe(queries.vectors, first)
+        probes = content.ivf.probe(queries.vectors, first)
         alone = len(queries) == 1
         results = [self._of_one(queries, probes[0].tolist())] if alone else self._of_many(probes)
         for asker, part in enumerate(results):
             if len(part.addresses) >= query.candidates or first >= most:
                 continue
             one = queries[asker : asker + 1]
-            for number in stored.ivf.probe(one.vectors, most)[0, first:].tolist():
+            for number in content.ivf.probe(one.vectors, most)[0, first:].tolist():
                 more = self._of_one(one, [number])
                 results[asker] = TopK.best([results[asker], more], query.candidates)
                 if len(results[asker].addresses) >= query.candidates:
@@ -151,37 +151,37 @@ class SegmentSearch:
 
     def _compare(self, best: BatchTopK, askers: npt.NDArray[np.int64], number: int) -> None:
         """Compare the queries numbered `askers` with all rows of a partition."""
-        stored = self.stored
-        if not stored.lengths[number]:
+        content = self.stored
+        if not content.lengths[number]:
             return
         partition = self._load(number)
         addresses, counts = self._counting(partition.row_ids)
         for start in range(0, len(askers), _BLOCK_QUERIES):
             some = askers[start : start + _BLOCK_QUERIES]
-            prepared = stored.quantizer.ask(self._queries[some], stored.ivf.centroids[number])
+            prepared = content.quantizer.ask(self._queries[some], content.ivf.centroids[number])
             step = max(1, _BLOCK_BYTES // (4 * len(some)))
             for first in range(0, len(counts), step):
                 part = slice(first, first + step)
                 block = partition.scorer.part(part).distances(prepared)
-                block *= _scale(stored)
+                block *= _scale(content)
                 rows = np.flatnonzero(counts[part])
                 left = len(rows) < block.shape[1]
                 best.add(some, addresses[part][rows], block[:, rows] if left else block)
 
     def _of_one(self, one: Queries, numbers: Sequence[int]) -> TopK:
         """Return the best candidates of some partitions for one query."""
-        stored = self.stored
-        full = [number for number in numbers if stored.lengths[number]]
+        content = self.stored
+        full = [number for number in numbers if content.lengths[number]]
         best: list[TopK] = []
         group: list[tuple[_Loaded, PreparedQuery]] = []
         size = 0
         for number, prepared in zip(
-            full, stored.quantizer.ask_each(one, stored.ivf.centroids[full]), strict=True
+            full, content.quantizer.ask_each(one, content.ivf.centroids[full]), strict=True
         ):
             partition = self._load(number)
             walked = self._walk(partition, prepared) if partition.graph is not None else None
             if walked is not None:
-                best.append(TopK(walked.addresses, walked.distances * _scale(stored)))
+                best.append(TopK(walked.addresses, walked.distances * _scale(content)))
                 continue
             group.append((partition, prepared))
             size += partition.scorer.nbytes
@@ -228,13 +228,13 @@ class SegmentSearch:
         return addresses, counts if self.allowed is None else counts & contains(self.allowed, addresses)
 
     def _load(self, number: int) -> _Loaded:
-        segment, stored = self.segment, self.stored
+        segment, content = self.segment, self.stored
 
         def load() -> _Loaded:
-            partition = stored.partition(number)
-            graph = stored.graph(number) if len(partition.row_ids) >= _WORTH_WALKING else None
+            partition = content.partition(number)
+            graph = content.graph(number) if len(partition.row_ids) >= _WORTH_WALKING else None
             try:
-                scorer = stored.quantizer.scorer(partition.codes)
+                scorer = content.quantizer.scorer(partition.codes)
                 # The steps of a walk are so small that decoding would take most of their time.
                 scorer = scorer if graph is None else scorer.decoded()
             except (KeyError, IndexError) as error:
@@ -252,9 +252,9 @@ class SegmentSearch:
         return self.segment.store.cache_key(self.segment.directory)
 
 
-def _scale(stored: VectorSegment) -> Any:
+def _scale(content: VectorSegment) -> Any:
     """Codes estimate the squared distance of vectors of length 1, which is twice their cosine distance."""
-    return np.float32(0.5 if stored.metric == "cosine" and stored.quantizer.squares_cosine else 1)
+    return np.float32(0.5 if content.metric == "cosine" and content.quantizer.squares_cosine else 1)
 
 
 def _smallest(
@@ -387,9 +387,9 @@ class VectorSearch:
         return self._by_metric[metric]
 
     def _find_used(self, metric: Metric) -> list[tuple[Segment, VectorSegment]]:
-        stored = {pair[0].entry.uuid.uuid: pair[1] for pair in self._segments if pair[1].metric == metric}
-        fitting = [pair[0] for pair in self._segments if pair[0].entry.uuid.uuid in stored]
-        return [(segment, stored[segment.entry.uuid.uuid]) for segment in newest_index(fitting)]
+        contents = {pair[0].entry.uuid.uuid: pair[1] for pair in self._segments if pair[1].metric == metric}
+        fitting = [pair[0] for pair in self._segments if pair[0].entry.uuid.uuid in contents]
+        return [(segment, contents[segment.entry.uuid.uuid]) for segment in newest_index(fitting)]
 
     def run(self, query: VectorQuery, allowed: Addresses | None = None) -> list[TopK]:
         """Return the nearest rows of each vector of a query.
@@ -428,10 +428,10 @@ class VectorSearch:
         return [pair for pair in self._used(task.metric) if pair[0].entry.uuid.uuid in task.segments]
 
     def in_segment(
-        self, query: VectorQuery, segment: Segment, stored: VectorSegment, allowed: Addresses | None
+        self, query: VectorQuery, segment: Segment, content: VectorSegment, allowed: Addresses | None
     ) -> SegmentSearch:
         """Return the search of one segment for a query."""
-        return SegmentSearch(query, segment, stored, self._rows, allowed)
+        return SegmentSearch(query, segment, content, self._rows, allowed)
 
     def allowed(self, filter: str | None, task: SearchTask) -> Addresses | None:
         """Return the addresses of the rows of a task that a filter keeps, ascending; None for all."""

@@ -85,7 +85,7 @@ class Routing:
             for pair in (self._search.segments(task) if task.segments else [])
         ]
         self._loose = [task for task in plan.tasks if task.fragments]
-        counts = [len(stored.ivf) for _, _, stored in self._segments]
+        counts = [len(content.ivf) for _, _, content in self._segments]
         # The first place of every segment, then that of the first task of fragments.
         self._starts = np.cumsum([0, *counts])
 
@@ -97,8 +97,8 @@ class Routing:
     def places(self, vectors: Vectors) -> npt.NDArray[np.int64]:
         """Return the places where each of some vectors (q, dim) looks: (q, n)."""
         probes = [
-            start + stored.ivf.probe(stored.ivf.prepared(vectors), self._plan.query.minimum_nprobes)
-            for start, (_, _, stored) in zip(self._starts, self._segments, strict=False)
+            start + content.ivf.probe(content.ivf.prepared(vectors), self._plan.query.minimum_nprobes)
+            for start, (_, _, content) in zip(self._starts, self._segments, strict=False)
         ]
         rest = self._starts[-1] + np.arange(len(self._loose))
         return np.concatenate([*probes, np.broadcast_to(rest, (len(vectors), len(rest)))], axis=1)
@@ -115,8 +115,8 @@ class Routing:
             task = self._loose[place - int(self._starts[-1])]
             return search.answer(query, task, search.allowed(self._plan.filter, task))
         which = int(np.searchsorted(self._starts, place, side="right")) - 1
-        task, segment, stored = self._segments[which]
+        task, segment, content = self._segments[which]
         allowed = search.allowed(self._plan.filter, task)
         number = place - int(self._starts[which])
-        result = search.in_segment(query, segment, stored, allowed).in_partition(number)
+        result = search.in_segment(query, segment, content, allowed).in_partition(number)
         return search.refined(query.vectors, result, task.metric) if task.exactly else result

@@ -37,8 +37,8 @@ class TopK:
         order = np.lexsort((addresses, scores))
         addresses, scores = addresses[order], scores[order]
         _, first = np.unique(addresses, return_index=True)
-        chosen = np.sort(first)[:k]
-        return cls(addresses[chosen], scores[chosen])
+        places = np.sort(first)[:k]
+        return cls(addresses[places], scores[places])
 
 
 def merged(results: Sequence[list[TopK]], k: int) -> list[TopK]:

@@ -276,9 +276,9 @@ def _cast_fragments(
         {fragment.id: fragment.SerializeToString() for fragment in missing},
     )
     cast = Cast(work, names)
-    for done in execute(cast, [fragment.id for fragment in missing]) if missing else ():
-        files.keep(done)
-        finished[done.fragment] = done
+    for finished_part in execute(cast, [fragment.id for fragment in missing]) if missing else ():
+        files.keep(finished_part)
+        finished[finished_part.fragment] = finished_part
     live = {field.id for field in altered.schema.walk()}
     return [_with_file(fragment, finished[fragment.id], live) for fragment in version.fragments]
 
@@ -317,12 +317,12 @@ def _named_as(old: Field, new: Field) -> Field:
 
 
 def _with_file(
-    fragment: table_pb2.DataFragment, done: Finished | None, live: set[int]
+    fragment: table_pb2.DataFragment, result: Finished | None, live: set[int]
 ) -> table_pb2.DataFragment:
     """Return a fragment with one more file, and without files that hold no field of the table."""
     longer = table_pb2.DataFragment()
     longer.CopyFrom(fragment)
-    file = None if done is None else done.data_file
+    file = None if result is None else result.data_file
     if file is None:
         raise CommitError(f"fragment {fragment.id} has not been written, so nothing was committed")
     place_file(longer, file)

@@ -64,8 +64,8 @@ class ColumnFiles(OfTable):
         bases: Bases,
     ) -> table_pb2.DataFile | None:
         """Return the file written for a fragment if it still fits; arguments as for `found`."""
-        done = self.finished(fragment, ids, sources, bases)
-        return None if done is None else done.data_file
+        result = self.finished(fragment, ids, sources, bases)
+        return None if result is None else result.data_file
 
     def finished(
         self,
@@ -101,10 +101,10 @@ class ColumnFiles(OfTable):
         self.keep(Finished.of(fragment, sources, ids, file, deleted))
         return file
 
-    def keep(self, done: Finished) -> Finished:
+    def keep(self, result: Finished) -> Finished:
         """Keep the finished result of a fragment, and return it."""
-        self._known[done.fragment] = done
-        return done
+        self._known[result.fragment] = result
+        return result
 
     def discard(self, committed: Manifest | None = None) -> None:
         """Delete the files that `committed` does not name; all of them if nothing was committed."""

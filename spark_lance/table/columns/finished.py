@@ -156,23 +156,23 @@ class JobRecords(OfTable):
         """Where the records are."""
         return join(self.root, COLUMN_JOBS_DIR, self.job)
 
-    def add(self, done: Finished) -> None:
+    def add(self, result: Finished) -> None:
         """Record a fragment. One that stays as it is leaves no record: nothing was written for it."""
-        if done.file is None:
+        if result.file is None:
             return
         record = {
             "request": self.request,
-            "fragment": done.fragment,
-            "deletion": _text(done.deletion),
-            "deleted": _text(done.deleted),
-            "homes": {str(number): path for number, path in done.homes.items()},
-            "ids": list(done.ids),
-            "file": _text(done.file),
-            "offsets": None if done.offsets is None else _text(done.offsets),
-            "values": done.values,
+            "fragment": result.fragment,
+            "deletion": _text(result.deletion),
+            "deleted": _text(result.deleted),
+            "homes": {str(number): path for number, path in result.homes.items()},
+            "ids": list(result.ids),
+            "file": _text(result.file),
+            "offsets": None if result.offsets is None else _text(result.offsets),
+            "values": result.values,
         }
-        stem = table_pb2.DataFile.FromString(done.file).path.removesuffix(".lance")
-        self.store.put(join(self.folder, f"{done.fragment}-{stem}.json"), json.dumps(record).encode())
+        stem = table_pb2.DataFile.FromString(result.file).path.removesuffix(".lance")
+        self.store.put(join(self.folder, f"{result.fragment}-{stem}.json"), json.dumps(record).encode())
 
     def load(self) -> list[Finished]:
         """Return the recorded fragments whose data file still exists, in no order.
@@ -183,22 +183,22 @@ class JobRecords(OfTable):
         """
         paths = [record.path for record in self._records()]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return [done for done in pool.map(self._read, paths) if done is not None]
+            return [result for result in pool.map(self._read, paths) if result is not None]
 
     def _read(self, path: str) -> Finished | None:
         try:
             record = json.loads(self.store.read(path))
-            done, request = _finished(record), record["request"]
+            result, request = _finished(record), record["request"]
         except (ValueError, KeyError, TypeError, AttributeError, DecodeError, OverflowError) as error:
             raise FormatError(f"a record of a job cannot be read: {error}", path) from error
         if request != self.request:
             raise OptionError(
                 f"job {self.job!r} was begun to {request}, and this is to {self.request}: take another name"
             )
-        file = done.data_file
+        file = result.data_file
         if file is None or not self.store.exists(join(self.root, DATA_DIR, file.path)):
             return None
-        return done
+        return result
 
     def written(self) -> list[str]:
         """Return the names of the data files that are recorded."""

@@ -65,14 +65,14 @@ class Stream:
         Raises:
             SchemaError: the stream ends before.
         """
-        needed = sum(batch.num_rows for batch in rows)
-        while needed:
+        rows_to_read = sum(batch.num_rows for batch in rows)
+        while rows_to_read:
             batch = self._next()
             if batch is None:
                 raise SchemaError("Stream ended before producing values for all rows in dataset")
-            part, rest = batch.slice(0, needed), batch.slice(needed)
+            part, rest = batch.slice(0, rows_to_read), batch.slice(rows_to_read)
             self._rest = rest if rest.num_rows else None
-            needed -= part.num_rows
+            rows_to_read -= part.num_rows
             yield part
 
     def finish(self) -> None:

@@ -123,9 +123,9 @@ class NewValues:
         self.key = left_on
         self.fields: tuple[Field, ...] = schema.select(others.column_names).fields
         aligner = Aligner(others.schema, Schema(self.fields))
-        fitted = pa.Table.from_batches(map(aligner.align, others.to_batches()), aligner.arrow_schema)
+        aligned_table = pa.Table.from_batches(map(aligner.align, others.to_batches()), aligner.arrow_schema)
         name = "".join(others.column_names) + "key"  # a name of its own
-        self._join = Join(fitted.append_column(name, data[right_on]), name, kind)
+        self._join = Join(aligned_table.append_column(name, data[right_on]), name, kind)
 
     def places(self, keys: pa.ChunkedArray | pa.Array) -> pa.Array:
         """Return where the new values for these keys are; null for none."""

@@ -67,21 +67,21 @@ def with_nulls(runs: Iterable[Run], rows: int, schema: pa.Schema) -> Iterator[pa
         rows: the number of physical rows.
         schema: of the values.
     """
-    done = 0
+    position = 0
     step = _rows_in_a_batch(None)
     for run in runs:
         step = _rows_in_a_batch(run.batch)
         end = int(run.offsets[-1]) + 1
-        while done < end:
-            stop = min(done + step, end)
-            first, last = (int(place) for place in np.searchsorted(run.offsets, [done, stop]))
-            yield _spread(run.part(first, last), done, stop, schema)
-            done = stop
-    while done < rows:
-        stop = min(done + step, rows)
-        arrays = [pa.nulls(stop - done, field.type) for field in schema]
+        while position < end:
+            stop = min(position + step, end)
+            first, last = (int(place) for place in np.searchsorted(run.offsets, [position, stop]))
+            yield _spread(run.part(first, last), position, stop, schema)
+            position = stop
+    while position < rows:
+        stop = min(position + step, rows)
+        arrays = [pa.nulls(stop - position, field.type) for field in schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-        done = stop
+        position = stop
 
 
 def _rows_in_a_batch(like: pa.RecordBatch | None) -> int:
@@ -279,7 +279,7 @@ class ColumnWork(OfTable):
             values = values if first is None else chain([first], values)
             batches = self._filled(number, counter, values, rows, deleted)
             file = write_column_file(self.table, fragment, self.fields, batches, self.version, rows)
-        done = Finished.of(
+        result = Finished.of(
             fragment,
             self.sources,
             self.ids,
@@ -289,8 +289,8 @@ class ColumnWork(OfTable):
             values=counter.count,
         )
         if self.records is not None:
-            self.records.add(done)
-        return done
+            self.records.add(result)
+        return result
 
     def _filled(
         self,

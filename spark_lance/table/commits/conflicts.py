@@ -147,8 +147,8 @@ def _replaced_rows_gone(ours: pb.DataReplacement, theirs: pb.Delete | pb.Update)
         return Verdict.INCOMPATIBLE
     if not targets & {fragment.id for fragment in theirs.updated_fragments}:
         return Verdict.FINE
-    moved = theirs.new_fragments and theirs.update_mode == pb.Update.REWRITE_ROWS
-    return _retry(moved or _replaced_fields(ours) & {*theirs.fields_modified})
+    rewrites = theirs.new_fragments and theirs.update_mode == pb.Update.REWRITE_ROWS
+    return _retry(rewrites or _replaced_fields(ours) & {*theirs.fields_modified})
 
 
 def _replaced_and_projected(ours: pb.DataReplacement, theirs: pb.Project) -> Verdict:

@@ -218,22 +218,22 @@ Rebase = Callable[[Any, RebaseContext], Message]
 def _delete(operation: pb.Delete, context: RebaseContext) -> Message:
     assert context.rows is not None  # without them, rows that others deleted are a conflict
     outcome = context.rows.apply(context.latest)
-    fitted = pb.Delete(predicate=operation.predicate)
-    fitted.updated_fragments.extend(outcome.updated)
-    fitted.deleted_fragment_ids.extend(outcome.removed)
-    return fitted
+    result = pb.Delete(predicate=operation.predicate)
+    result.updated_fragments.extend(outcome.updated)
+    result.deleted_fragment_ids.extend(outcome.removed)
+    return result
 
 
 def _update(operation: pb.Update, context: RebaseContext) -> Message:
     assert context.rows is not None  # without them, rows that others deleted are a conflict
     outcome = context.rows.apply(context.latest)
-    fitted = pb.Update()
-    fitted.CopyFrom(operation)
-    fitted.ClearField("updated_fragments")
-    fitted.ClearField("removed_fragment_ids")
-    fitted.updated_fragments.extend(outcome.updated)
-    fitted.removed_fragment_ids.extend(outcome.removed)
-    return fitted
+    result = pb.Update()
+    result.CopyFrom(operation)
+    result.ClearField("updated_fragments")
+    result.ClearField("removed_fragment_ids")
+    result.updated_fragments.extend(outcome.updated)
+    result.removed_fragment_ids.extend(outcome.removed)
+    return result
 
 
 def _create_index(operation: pb.CreateIndex, context: RebaseContext) -> Message:
@@ -242,9 +242,9 @@ def _create_index(operation: pb.CreateIndex, context: RebaseContext) -> Message:
         if isinstance(update, pb.Update):
             rewritten = [fragment.id for fragment in update.updated_fragments]
             section = remove_fragments_from_bitmaps(section, rewritten, update.fields_modified)
-    fitted = pb.CreateIndex(removed_indices=operation.removed_indices)
-    fitted.new_indices.extend(table_pb2.IndexSection.FromString(section).indices)
-    return fitted
+    result = pb.CreateIndex(removed_indices=operation.removed_indices)
+    result.new_indices.extend(table_pb2.IndexSection.FromString(section).indices)
+    return result
 
 
 # Operation -> what makes it fit; all others fit as they are.

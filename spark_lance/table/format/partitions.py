@@ -117,9 +117,9 @@ class PartitionField:
     def type(self, kind: pa.DataType) -> pa.DataType:
         """Return the type of the values for a column of a type."""
         if self.transform in ("identity", "truncate"):
-            stored = storage_type(kind)
-            is_decimal = self.transform == "truncate" and pa.types.is_decimal128(stored)
-            return _truncated_type(stored) if is_decimal else stored
+            source_type = storage_type(kind)
+            is_decimal = self.transform == "truncate" and pa.types.is_decimal128(source_type)
+            return _truncated_type(source_type) if is_decimal else source_type
         return pa.date32() if self.transform == "day" else pa.int32()
 
     def values(self, column: pa.ChunkedArray) -> pa.ChunkedArray:

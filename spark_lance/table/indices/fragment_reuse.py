@@ -136,8 +136,8 @@ def _forget(content: Content, manifest: Manifest) -> None:
     built = [
         entry.dataset_version for entry in manifest.indices if entry.name not in (FRAGMENT_REUSE, MEM_WAL)
     ]
-    needed = [rewrite for rewrite in content.versions if any(b <= rewrite.dataset_version for b in built)]
-    copies = Content(versions=needed)
+    rewrites = [rewrite for rewrite in content.versions if any(b <= rewrite.dataset_version for b in built)]
+    copies = Content(versions=rewrites)
     content.ClearField("versions")
     content.versions.extend(copies.versions)
 

@@ -220,8 +220,8 @@ def _with_columns(manifest: Manifest, columns: pa.Schema) -> Schema:
 def _new_schema(source: pa.Schema, version: FileVersion, first_id: int = 0) -> Schema:
     """Return the schema of a new table, or of new content, for data of the schema `source`."""
     source = pa.schema([references_as_blobs(field) for field in source], source.metadata)
-    stored = pa.schema([blobs_as_stored(field, version) for field in source], source.metadata)
-    schema = Schema.from_arrow(stored, first_id)
+    storage_schema = pa.schema([blobs_as_stored(field, version) for field in source], source.metadata)
+    schema = Schema.from_arrow(storage_schema, first_id)
     fields = (blobs_as_given(*each) for each in zip(schema.fields, source.types, strict=True))
     schema = replace(schema, fields=tuple(fields))
     check_keys(schema)

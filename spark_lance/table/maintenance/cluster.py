@@ -216,13 +216,13 @@ def check_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[ClusterP
     Raises:
         FormatError: a row is missing, or came twice.
     """
-    chosen = frozenset(old)
+    old_fragments = frozenset(old)
     rows = mark = 0
     for fragment in snapshot.fragments:
-        if fragment.id not in chosen:
+        if fragment.id not in old_fragments:
             continue
-        stored = snapshot.physical_rows(fragment)
-        live = np.flatnonzero(keep_mask(snapshot.deletions(fragment), 0, stored))
+        row_count = snapshot.physical_rows(fragment)
+        live = np.flatnonzero(keep_mask(snapshot.deletions(fragment), 0, row_count))
         rows += len(live)
         mark = (mark + _mark(row_addresses(fragment.id, live))) % 2**64
     came = sum(part.rows for part in parts)
@@ -241,9 +241,9 @@ def commit_parts(snapshot: Snapshot, old: Iterable[int], parts: Sequence[Cluster
         RetryableConflictError: an old fragment has been changed meanwhile.
         CommitError: the commit failed; see its other subclasses.
     """
-    chosen = frozenset(old)
+    old_fragments = frozenset(old)
     group = transaction_pb2.Transaction.Rewrite.RewriteGroup(
-        old_fragments=[fragment for fragment in snapshot.fragments if fragment.id in chosen],
+        old_fragments=[fragment for fragment in snapshot.fragments if fragment.id in old_fragments],
         new_fragments=[table_pb2.DataFragment.FromString(data) for part in parts for data in part.new],
     )
     operation = transaction_pb2.Transaction.Rewrite(groups=[group])

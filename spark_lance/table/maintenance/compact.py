@@ -92,7 +92,7 @@ def compact_table(
     remap: IndexRemap | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> CompactionMetrics:
-    """Compact a table: plan on `manifest`, rewrite and commit.
+    """Compact a table: plan on `metrics`, rewrite and commit.
 
     Groups that another writer changed meanwhile are left out, and their fragments are planned again from the
     newest version, up to ten times. The other groups are not rewritten again.
@@ -121,8 +121,8 @@ def compact_table(
             results = execute_all(plan.tasks, options.num_threads or 1)
         else:
             results = execute(plan.tasks)
-        done, left = _commit_untouched(snapshot.table, plan.read_version, results, env, remap)
-        total += done
+        metrics, left = _commit_untouched(snapshot.table, plan.read_version, results, env, remap)
+        total += metrics
         if not left:
             return total
         only = {fragment.id for result in left for fragment in result.old_fragments}
@@ -221,24 +221,24 @@ def _collected(
     tasks: Sequence[CompactionTask], running: Sequence[Future[RewriteResult]]
 ) -> list[RewriteResult]:
     total = sum(task.rows for task in tasks)
-    done = 0
+    row_count = 0
     results = []
     for task, future in zip(tasks, running, strict=True):
         results.append(future.result())
-        done += task.rows
-        report("rewriting", done, total, "rows")
+        row_count += task.rows
+        report("rewriting", row_count, total, "rows")
     return results
 
 
 def _execute_in_turn(tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
     results: list[RewriteResult] = []
     total = sum(task.rows for task in tasks)
-    done = 0
+    row_count = 0
     try:
         for task in tasks:
-            with part_of(done, total):
+            with part_of(row_count, total):
                 results.append(task.execute())
-            done += task.rows
+            row_count += task.rows
     except BaseException:
         for task, result in zip(tasks, results, strict=False):
             delete_fragment_files(task.table, result.new)

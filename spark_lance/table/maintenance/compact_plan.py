@@ -171,8 +171,8 @@ def plan_groups(
     Raises:
         FormatError: index entries are damaged.
     """
-    chosen = None if only is None else frozenset(only)
-    runs = _bins(snapshot, options, chosen)
+    fragment_ids = None if only is None else frozenset(only)
+    runs = _bins(snapshot, options, fragment_ids)
     parts = (part for run in runs for part in _cut(run, options) if _worthwhile(part))
     return [
         Group(
@@ -233,8 +233,8 @@ def _candidate(
     if not alone and rows >= options.target_rows_per_fragment:
         return None
     indices = frozenset(name for name, covered in coverage.items() if fragment.id in covered)
-    stored = sum(file.file_size_bytes for file in fragment.files)
-    return _Candidate(fragment, rows - deleted, stored, alone, indices)
+    stored_bytes = sum(file.file_size_bytes for file in fragment.files)
+    return _Candidate(fragment, rows - deleted, stored_bytes, alone, indices)
 
 
 def _coverage(manifest: Manifest) -> dict[bytes, BitMap]:
@@ -252,18 +252,18 @@ def _cut(run: Sequence[_Candidate], options: CompactionOptions) -> Iterator[list
     left_rows = sum(candidate.rows for candidate in run)
     left_bytes = sum(candidate.stored_bytes for candidate in run)
     part: list[_Candidate] = []
-    rows = stored = 0
+    rows = stored_bytes = 0
     for candidate in run:
         part.append(candidate)
         rows += candidate.rows
-        stored += candidate.stored_bytes
+        stored_bytes += candidate.stored_bytes
         left_rows -= candidate.rows
         left_bytes -= candidate.stored_bytes
         enough_rows = rows >= options.target_rows_per_fragment <= left_rows
-        enough_bytes = stored >= options.max_bytes_per_file <= left_bytes
+        enough_bytes = stored_bytes >= options.max_bytes_per_file <= left_bytes
         if enough_rows or enough_bytes:
             yield part
-            part, rows, stored = [], 0, 0
+            part, rows, stored_bytes = [], 0, 0
     if part:
         yield part
 
@@ -276,14 +276,14 @@ def _within_limits(
     If no two neighbours fit within the limits, only fragments that need no neighbour are rewritten.
     """
     limits = (options.max_source_fragments, options.max_source_rows, options.max_source_bytes)
-    taken = (0, 0, 0)
+    totals = (0, 0, 0)
     for part in parts:
         fitting: list[_Candidate] = []
         for candidate in part:
-            grown = (taken[0] + 1, taken[1] + candidate.rows, taken[2] + candidate.stored_bytes)
+            grown = (totals[0] + 1, totals[1] + candidate.rows, totals[2] + candidate.stored_bytes)
             if any(limit is not None and size > limit for size, limit in zip(grown, limits, strict=True)):
                 break
-            taken = grown
+            totals = grown
             fitting.append(candidate)
         if _worthwhile(fitting):
             yield fitting

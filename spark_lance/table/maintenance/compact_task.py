@@ -211,17 +211,17 @@ def _runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
     row_bytes = sum(_row_bytes(field) for field in fields)
     run: Run = []
     alike: object = None
-    stored = arrow = 0
+    stored_bytes = arrow = 0
     for task in tasks:
         kind = _kind(task.message, columns_by_version)
-        stored += _stored(task.message)
+        stored_bytes += _stored(task.message)
         arrow += int(row_bytes * task.message.physical_rows)
-        full = len(run) >= _JOINED_FILES or stored > _JOINED_BYTES or arrow > _JOINED_ARROW_BYTES
+        full = len(run) >= _JOINED_FILES or stored_bytes > _JOINED_BYTES or arrow > _JOINED_ARROW_BYTES
         if run and (kind is None or kind != alike or full):
             yield run
             run = []
         if not run:
-            stored, arrow = _stored(task.message), int(row_bytes * task.message.physical_rows)
+            stored_bytes, arrow = _stored(task.message), int(row_bytes * task.message.physical_rows)
         run.append(task)
         alike = kind
     if run:
@@ -480,16 +480,16 @@ class CompactionTask(OfTable):
                 mark_spilled(fragment)
         elif self.stable_row_ids:
             self._carry_lineage(old, deleted, new)
-        moved = b""
+        old_addresses = b""
         if self.tracks_moves:
-            moved = pack_addresses(
+            old_addresses = pack_addresses(
                 (fragment.id, self._rows(fragment), gone) for fragment, gone in zip(old, deleted, strict=True)
             )
         return RewriteResult(
             self.read_version,
             self.old,
             tuple(fragment.SerializeToString() for fragment in new),
-            moved,
+            old_addresses,
             self.options.defer_index_remap,
         )
 

@@ -151,14 +151,14 @@ def verify(snapshot: Snapshot, progress: Progress | None = None) -> Verification
     total = sum(file.file_size_bytes for file in files)
     line = _Line(snapshot)
     findings = list(line.versions())
-    rows = done = 0
+    rows = byte_count = 0
     for fragment in fragments:
         fragment_findings, live = line.fragment(fragment)
         findings += fragment_findings
         rows += live
-        done += sum(file.file_size_bytes for file in fragment.files)
+        byte_count += sum(file.file_size_bytes for file in fragment.files)
         if progress is not None:
-            progress(done, total)
+            progress(byte_count, total)
     findings += [*line.numbers(), *line.indices(), *line.orphans()]
     return Verification(
         version=snapshot.version,
@@ -223,11 +223,11 @@ class _Line:
         where = f"fragment {fragment.id}"
         findings = [*self._sizes(fragment)]
         try:
-            stored = self._snapshot.physical_rows(fragment)
+            row_count = self._snapshot.physical_rows(fragment)
             deleted = self._snapshot.deletions(fragment)
         except (LanceError, OSError) as error:
             return [*findings, _damage(where, error)], 0
-        live = stored - len(deleted)
+        live = row_count - len(deleted)
         try:
             read = self._read(fragment, self._manifest.schema.fields)
             if read != live:
@@ -236,7 +236,7 @@ class _Line:
             findings += self._columns(fragment)
         if self._manifest.uses_stable_row_ids:
             try:
-                findings += self._lineage(fragment, keep_mask(deleted, 0, stored))
+                findings += self._lineage(fragment, keep_mask(deleted, 0, row_count))
             except (LanceError, OSError) as error:
                 findings.append(_damage(where, error))
         return findings, live

@@ -44,7 +44,7 @@ def column_sizes(snapshot: Snapshot) -> list[ColumnSize]:
     """
     fields = snapshot.manifest.schema.fields
     files = [file for fragment in snapshot.manifest.fragments for file in fragment.files]
-    stored: Counter[int] = Counter()
+    sizes_by_field: Counter[int] = Counter()
     encodings: dict[int, Counter[str]] = {field.id: Counter() for field in fields}
     legacy = False
 
@@ -52,17 +52,17 @@ def column_sizes(snapshot: Snapshot) -> list[ColumnSize]:
         return _of_file(snapshot, fields, file)
 
     with ThreadPoolExecutor(_READERS) as pool:
-        for done, (sizes, pages) in enumerate(pool.map(look, files), 1):
-            stored.update(sizes)
+        for count, (sizes, pages) in enumerate(pool.map(look, files), 1):
+            sizes_by_field.update(sizes)
             legacy = legacy or pages is None
             for number, counts in (pages or {}).items():
                 encodings[number].update(counts)
-            report("looking into files", done, len(files), "files")
+            report("looking into files", count, len(files), "files")
     return [
         ColumnSize(
             field.name,
             _type_of(field),
-            stored[field.id],
+            sizes_by_field[field.id],
             None if legacy else encodings[field.id].total(),
             dict(encodings[field.id].most_common()),
         )

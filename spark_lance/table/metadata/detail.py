@@ -69,7 +69,7 @@ def table_detail(snapshot: Snapshot) -> TableDetail:
     fragments = manifest.fragments
     files = [file for fragment in fragments for file in fragment.files]
     sizes = [file.file_size_bytes for file in files]
-    stored = sum(physical_rows(snapshot.table, f, snapshot.bases) for f in fragments)
+    physical = sum(physical_rows(snapshot.table, f, snapshot.bases) for f in fragments)
     deleted = sum(fragment.deletion_file.num_deleted_rows for fragment in fragments)
     versions = list_versions(snapshot.table)
     first = versions[0] if versions and versions[0].version == 1 and not message.branch else None
@@ -81,7 +81,7 @@ def table_detail(snapshot: Snapshot) -> TableDetail:
         created_at=read_manifest(snapshot.store, first.path, first.naming).timestamp if first else None,
         last_modified=manifest.timestamp,
         num_versions=len(versions),
-        num_rows=stored - deleted,
+        num_rows=physical - deleted,
         num_deleted_rows=deleted,
         num_fragments=len(fragments),
         num_files=len(files),

@@ -63,10 +63,10 @@ class VersionRow:
             if not self._manifest:
                 snapshot = self.snapshot
                 try:
-                    stored = read_whole(snapshot.store, self._file.path, self._file.naming)
+                    result = read_whole(snapshot.store, self._file.path, self._file.naming)
                 except FileNotFoundError:
-                    stored = None
-                self._manifest.append(stored and repair_manifest(snapshot.table, stored))
+                    result = None
+                self._manifest.append(result and repair_manifest(snapshot.table, result))
             return self._manifest[0]
 
     @property

@@ -60,7 +60,7 @@ def merge(base: Manifest, operation: transaction_pb2.Transaction.Merge, stamp: S
         # pylance leaves them out of the operation, and means the table's.
         message.schema_metadata.clear()
         message.schema_metadata.update(operation.schema_metadata)
-    moved: defaultdict[frozenset[int], list[int]] = defaultdict(list)
+    fragments_by_fields: defaultdict[frozenset[int], list[int]] = defaultdict(list)
     # The message begins as a copy of the base, so only what differs is copied.
     for fragment, old, new in zip(message.fragments, base.fragments, _in_order(base, operation), strict=True):
         if new == old:
@@ -69,9 +69,9 @@ def merge(base: Manifest, operation: transaction_pb2.Transaction.Merge, stamp: S
         if new.files != old.files:
             drop_dead_files(fragment)
             mark_updated(message, fragment)
-            moved[_moved_fields(old, fragment)].append(fragment.id)
+            fragments_by_fields[_moved_fields(old, fragment)].append(fragment.id)
     section = base.index_section
-    for fields, fragment_ids in moved.items():
+    for fields, fragment_ids in fragments_by_fields.items():
         section = remove_fragments_from_bitmaps(section, fragment_ids, fields)
     return finish_version(message, keep_relevant(section, message), base.naming, stamp)
 

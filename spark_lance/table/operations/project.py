@@ -50,8 +50,8 @@ def project(base: Manifest, operation: transaction_pb2.Transaction.Project, stam
 
 def drop_idle_files(fragment: table_pb2.DataFragment, live: set[int]) -> None:
     """Take away the data files that hold none of the fields `live` and no row lineage."""
-    needed = live | spilled_fields(fragment)
-    used = [file for file in fragment.files if not needed.isdisjoint(file.fields)]
+    used_fields = live | spilled_fields(fragment)
+    used = [file for file in fragment.files if not used_fields.isdisjoint(file.fields)]
     if len(used) < len(fragment.files):
         copies = table_pb2.DataFragment(files=used)
         fragment.ClearField("files")

@@ -221,8 +221,8 @@ class BlobSources:
             return
         ((_, blob_object),) = self._places(parts, np.array([True]))
         start, size = _range(blob_object, parts, 0)
-        for done in range(0, size, _PIECE_BYTES):
-            yield bytes(_bytes(blob_object, [(start + done, min(_PIECE_BYTES, size - done))])[0])
+        for offset in range(0, size, _PIECE_BYTES):
+            yield bytes(_bytes(blob_object, [(start + offset, min(_PIECE_BYTES, size - offset))])[0])
 
     def uris(self, references: pa.StructArray) -> pa.Array:
         """Return where external blobs are, as absolute URIs; null for the others."""

@@ -135,8 +135,8 @@ class Changes:
     @cached_property
     def _compared(self) -> _Compared:
         if not self.end.manifest.uses_stable_row_ids and self.begin is not None:
-            done = {transaction.name for transaction in self.list_transactions()}
-            moving = {name for name in done if not effect_of(name).keeps_addresses}
+            operations = {transaction.name for transaction in self.list_transactions()}
+            moving = {name for name in operations if not effect_of(name).keeps_addresses}
             if moving:
                 return _compare_keys(self.begin, self.end, moving)
         return _compare(self.begin, self.end)

@@ -88,15 +88,15 @@ class FragmentReader:
         self._places = {field: place for place, field in enumerate(self.fields)}
         self._files: list[DataFileReader] = []
         self._parts: list[list[_Part]] = [[] for _ in self.fields]
-        taken: set[int] = set()
+        field_ids: set[int] = set()
         ids = {node.id for field in self.fields for node in field.walk()}
         for message in fragment.files:
-            provided = ids.intersection(message.fields) - taken
+            provided = ids.intersection(message.fields) - field_ids
             if provided:
                 file = open_data_file(bases, message)
                 self._files.append(file)
                 self._add_parts(file, {id for id in file.columns if id in provided})
-                taken |= self._leaves_of(provided)
+                field_ids |= self._leaves_of(provided)
         self.num_rows = fragment.physical_rows or physical_rows(table, fragment, bases)
         for file in self._files:
             if file.num_rows != self.num_rows:
@@ -138,32 +138,32 @@ class FragmentReader:
         Raises:
             FormatError, UnsupportedFormatError: a page is damaged or its encoding is not supported.
         """
-        chosen = self._chosen(fields)
+        field_parts = self._chosen(fields)
         for file in self._files:
-            readers = [part.reader for _, parts in chosen for part in parts if part.file is file]
+            readers = [part.reader for _, parts in field_parts for part in parts if part.file is file]
             if readers:
                 file.prefetch(readers, start, stop)
         rows = np.arange(start, stop) if self._has_deletions else None
-        columns = self._read_columns(chosen, start, stop, rows)
+        columns = self._read_columns(field_parts, start, stop, rows)
         for file in self._files:
             file.source.release()
         return columns
 
     def _read_columns(
         self,
-        chosen: Sequence[tuple[Field, Sequence[_Part]]],
+        field_parts: Sequence[tuple[Field, Sequence[_Part]]],
         start: int,
         stop: int,
         rows: npt.NDArray[np.int64] | None,
     ) -> list[pa.ChunkedArray]:
         """Return physical rows [start, stop); it decodes columns in parallel if there are cores for it."""
-        parts = [part for _, parts in chosen for part in parts]
+        parts = [part for _, parts in field_parts for part in parts]
         threads = min(spare_threads(), len(parts))
         if threads < 2 or stop - start < _WORTH_THREADS:
-            return self._columns_of(chosen, stop - start, lambda part: part.read(start, stop), rows)
+            return self._columns_of(field_parts, stop - start, lambda part: part.read(start, stop), rows)
         with ThreadPoolExecutor(threads) as pool:
             waiting = {id(part): pool.submit(part.read, start, stop) for part in parts}
-            return self._columns_of(chosen, stop - start, lambda part: waiting[id(part)].result(), rows)
+            return self._columns_of(field_parts, stop - start, lambda part: waiting[id(part)].result(), rows)
 
     def take(
         self, rows: npt.NDArray[np.int64], fields: Sequence[Field] | None = None
@@ -173,17 +173,17 @@ class FragmentReader:
         Raises:
             FormatError, UnsupportedFormatError: as `read`.
         """
-        chosen = self._chosen(fields)
-        parts = [part for _, parts in chosen for part in parts]
+        field_parts = self._chosen(fields)
+        parts = [part for _, parts in field_parts for part in parts]
         if not all(part.takes for part in parts):
-            return self._take_runs(rows, [field for field, _ in chosen])
+            return self._take_runs(rows, [field for field, _ in field_parts])
         if self._is_mapped:
-            return self._columns_of(chosen, len(rows), lambda part: part.take(rows), rows)
+            return self._columns_of(field_parts, len(rows), lambda part: part.take(rows), rows)
         for file in self._files:
             readers = [part.reader for part in parts if part.file is file]
             if readers:
                 file.prefetch_rows(readers, rows)
-        columns = self._columns_of(chosen, len(rows), lambda part: part.take(rows), rows)
+        columns = self._columns_of(field_parts, len(rows), lambda part: part.take(rows), rows)
         for file in self._files:
             file.source.release()
         return columns
@@ -199,8 +199,8 @@ class FragmentReader:
             FormatError, UnsupportedFormatError: as `read`.
         """
         rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in runs])
-        chosen = self._chosen(fields)
-        if not self._is_mapped or not all(part.takes for _, parts in chosen for part in parts):
+        field_parts = self._chosen(fields)
+        if not self._is_mapped or not all(part.takes for _, parts in field_parts for part in parts):
             return self.take(rows, fields)
 
         def read(part: _Part) -> pa.ChunkedArray:
@@ -209,7 +209,7 @@ class FragmentReader:
                 return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], pieces[0].type)
             return part.take(rows)
 
-        return self._columns_of(chosen, len(rows), read, rows)
+        return self._columns_of(field_parts, len(rows), read, rows)
 
     @property
     def _is_mapped(self) -> bool:
@@ -253,8 +253,8 @@ class FragmentReader:
 
     def stored_bytes(self, fields: Sequence[Field]) -> int:
         """Return how many bytes fields of the reader take in its files."""
-        chosen = self._chosen(fields)
-        return sum(part.file.stored_bytes(part.field) for _, parts in chosen for part in parts)
+        field_parts = self._chosen(fields)
+        return sum(part.file.stored_bytes(part.field) for _, parts in field_parts for part in parts)
 
     def row_bytes(self, fields: Sequence[Field] | None = None) -> float:
         """Estimate the Arrow bytes of one row of `fields` as in `read`, from types and the sizes of pages."""
@@ -262,7 +262,7 @@ class FragmentReader:
 
     def _columns_of(
         self,
-        chosen: Sequence[tuple[Field, Sequence[_Part]]],
+        field_parts: Sequence[tuple[Field, Sequence[_Part]]],
         count: int,
         read: Callable[[_Part], pa.ChunkedArray],
         rows: npt.NDArray[np.int64] | None,
@@ -270,13 +270,13 @@ class FragmentReader:
         """Return the results of `read` for the parts of every field, put together.
 
         Args:
-            chosen: the fields and their parts.
+            field_parts: the fields and their parts.
             count: how many rows that is.
             read: reads a part.
             rows: their numbers, if some of them may be deleted.
         """
         columns = []
-        for field, parts in chosen:
+        for field, parts in field_parts:
             ignored = None
             if len(parts) > 1 and rows is not None and self._has_deletions and has_lists(field):
                 # The files may hold anything for a deleted row, lists of different lengths too.
@@ -327,9 +327,9 @@ def _field_bytes(field: Field, parts: Sequence[_Part]) -> float:
     try:
         return fixed_width(field.arrow_type())
     except ValueError:
-        stored = sum(part.file.stored_bytes(part.field) for part in parts)
+        byte_count = sum(part.file.stored_bytes(part.field) for part in parts)
         rows = max((part.file.num_rows for part in parts), default=0) or 1
-        return 2.0 * stored / rows + 8
+        return 2.0 * byte_count / rows + 8
 
 
 def fixed_width(kind: pa.DataType) -> float:

@@ -89,8 +89,8 @@ class Scan(OfTable):
         for name in names:
             if name not in system:
                 manifest.schema.field(name)
-        chosen = manifest.fragments if fragments is None else fragments
-        return cls(table, manifest, tuple(names), tuple(chosen), pruners)
+        messages = manifest.fragments if fragments is None else fragments
+        return cls(table, manifest, tuple(names), tuple(messages), pruners)
 
     @cached_property
     def bases(self) -> Bases:
@@ -157,14 +157,14 @@ class Scan(OfTable):
                 selections[fragment.id] = None if before is None or here is None else before | here
             if len(selections) == len(self.fragments) and all(rows is None for rows in selections.values()):
                 break
-        chosen = [fragment for fragment in self.fragments if fragment.id in selections]
+        messages = [fragment for fragment in self.fragments if fragment.id in selections]
         known_rows = {number: rows for number, rows in selections.items() if rows is not None}
-        return self._narrowed(chosen, known_rows, ())
+        return self._narrowed(messages, known_rows, ())
 
     def tasks_of(self, selection: RowSet) -> list[ScanTask]:
         """Return one task for each fragment with selected rows, in scan order; it reads the live ones."""
-        chosen = [fragment for fragment in self.fragments if fragment.id in selection]
-        return self._narrowed(chosen, selection.bitmaps, ())
+        messages = [fragment for fragment in self.fragments if fragment.id in selection]
+        return self._narrowed(messages, selection.bitmaps, ())
 
     def _pruned(self, condition: Condition) -> tuple[list[table_pb2.DataFragment], dict[int, BitMap]]:
         """Return the fragments that a condition may keep rows of, and these rows where they are known."""

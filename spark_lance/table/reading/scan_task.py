@@ -232,9 +232,9 @@ class ScanTask(OfTable):
             ExpressionError: the filter does not fit the columns.
         """
         if opened is None and self.selection is not None:
-            fitted = None if filter is None else self._fitted(filter)
-            with self._lent(self._all_fields(fitted)) as rows:
-                yield from self.tables(target_bytes, fitted, rows)
+            row_filter = None if filter is None else self._fitted(filter)
+            with self._lent(self._all_fields(row_filter)) as rows:
+                yield from self.tables(target_bytes, row_filter, rows)
             return
         if filter is None and self.selection is not None:
             rows = opened or self._open(self.fields)
@@ -393,12 +393,12 @@ class ScanTask(OfTable):
                 yield start + np.flatnonzero(keep), kept_of(table, keep)
             return
         numbers = self._selected(rows.num_rows, rows.deleted)
-        done = 0
+        offset = 0
         for table in self._complete(
             rows, None, head, numbers, BatchSizer(target_bytes, rows.row_bytes(head))
         ):
-            yield numbers[done : done + table.num_rows], table
-            done += table.num_rows
+            yield numbers[offset : offset + table.num_rows], table
+            offset += table.num_rows
 
     def _selected(self, num_rows: int, deleted: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
         """Return the live rows among `selection`, ascending."""
@@ -484,10 +484,10 @@ class ScanTask(OfTable):
             pace: determines the number of rows in a piece.
             sparse: whether rows are read one by one even if they are near each other.
         """
-        done = 0
-        while done < len(positions):
+        offset = 0
+        while offset < len(positions):
             count = pace.rows()
-            piece = positions[done : done + count]
+            piece = positions[offset : offset + count]
             if sparse or piece[-1] - piece[0] >= _SPARSE * len(piece):
                 table = rows.take(rest, piece)
             else:
@@ -496,12 +496,12 @@ class ScanTask(OfTable):
                 keep[piece - piece[0]] = True
                 table = kept_of(rows.read(rest, int(piece[0]), int(piece[-1]) + 1), keep)
             if read_columns is not None:
-                part = read_columns.slice(done, len(piece))
+                part = read_columns.slice(offset, len(piece))
                 columns = [(part if name in part.column_names else table)[name] for name in self.names]
                 table = pa.Table.from_arrays(columns, schema=self.arrow_schema)
             pace.saw(table.nbytes, len(piece))
             yield table
-            done += len(piece)
+            offset += len(piece)
 
 
 def _true(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

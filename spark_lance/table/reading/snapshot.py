@@ -112,8 +112,8 @@ class Snapshot(OfTable):
         Raises:
             FormatError: neither the manifest nor a data file tells.
         """
-        chosen = self.fragments if fragment is None else [fragment]
-        return sum(self.physical_rows(each) - int(each.deletion_file.num_deleted_rows) for each in chosen)
+        messages = self.fragments if fragment is None else [fragment]
+        return sum(self.physical_rows(each) - int(each.deletion_file.num_deleted_rows) for each in messages)
 
     def scan(
         self,

@@ -360,8 +360,8 @@ class ChangeTask:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the condition does not fit the columns.
         """
-        for stored in self._stored(target_bytes):
-            table = self._dressed(stored)
+        for rows_of_table in self._stored(target_bytes):
+            table = self._dressed(rows_of_table)
             if condition is not None:
                 table = condition.filter(table)
             if table.num_rows:
@@ -380,8 +380,8 @@ class ChangeTask:
         if len(offsets):
             yield from scan.rows(offsets, target_bytes)
 
-    def _dressed(self, stored: pa.Table) -> pa.Table:
-        rows = stored.num_rows
+    def _dressed(self, table: pa.Table) -> pa.Table:
+        rows = table.num_rows
         if not self.schema.names:
             return rows_without_columns(rows)
         constants = {
@@ -389,11 +389,11 @@ class ChangeTask:
             COMMIT_VERSION: self.version,
             COMMIT_TIMESTAMP: self.timestamp,
         }
-        names = set(stored.column_names)
+        names = set(table.column_names)
         columns = []
         for field in self.schema:
             if field.name in names:
-                columns.append(_cast(stored[field.name], field, self.version))
+                columns.append(_cast(table[field.name], field, self.version))
             elif field.name in constants:
                 value = pa.scalar(constants[field.name], field.type)
                 columns.append(pa.chunked_array([pa.repeat(value, rows)]))

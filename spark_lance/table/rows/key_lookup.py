@@ -154,15 +154,15 @@ def _xxh64(values: npt.NDArray[np.uint8]) -> UInt64Array:
     """Return the XXH64, with seed 0, of each row of a matrix of bytes."""
     rows, length = values.shape
     p1, p2, p3, p4, p5 = _PRIMES
-    done = 0
+    offset = 0
     with np.errstate(over="ignore"):
         if length >= 32:
             seeds = (p1 + p2, p2, np.uint64(0), np.uint64(0) - p1)
             lanes = [np.full(rows, seed, np.uint64) for seed in seeds]
-            while done <= length - 32:
+            while offset <= length - 32:
                 for lane in range(4):
-                    lanes[lane] = _round(lanes[lane], _words(values, done + 8 * lane, "<u8"))
-                done += 32
+                    lanes[lane] = _round(lanes[lane], _words(values, offset + 8 * lane, "<u8"))
+                offset += 32
             state = np.zeros(rows, np.uint64)
             for lane_state, bits in zip(lanes, (1, 7, 12, 18), strict=True):
                 state = state + _rotate(lane_state, bits)
@@ -171,14 +171,14 @@ def _xxh64(values: npt.NDArray[np.uint8]) -> UInt64Array:
         else:
             state = np.full(rows, p5, np.uint64)
         state = state + np.uint64(length)
-        while done <= length - 8:
-            mixed = _round(np.zeros(rows, np.uint64), _words(values, done, "<u8"))
+        while offset <= length - 8:
+            mixed = _round(np.zeros(rows, np.uint64), _words(values, offset, "<u8"))
             state = _rotate(state ^ mixed, 27) * p1 + p4
-            done += 8
-        if done <= length - 4:
-            state = _rotate(state ^ (_words(values, done, "<u4") * p1), 23) * p2 + p3
-            done += 4
-        for place in range(done, length):
+            offset += 8
+        if offset <= length - 4:
+            state = _rotate(state ^ (_words(values, offset, "<u4") * p1), 23) * p2 + p3
+            offset += 4
+        for place in range(offset, length):
             state = _rotate(state ^ (values[:, place].astype(np.uint64) * p5), 11) * p1
         state = (state ^ (state >> np.uint64(33))) * p2
         state = (state ^ (state >> np.uint64(29))) * p3

@@ -162,8 +162,8 @@ class AlignedSource:
         batch = self._rows.batches[home]
         first = int(self._ends[home]) - batch.num_rows
         picked = pick_rows(pa.Table.from_batches([batch]), numbers - first)
-        (taken,) = picked.combine_chunks().to_batches()
-        return self._aligner.align(taken)
+        (row,) = picked.combine_chunks().to_batches()
+        return self._aligner.align(row)
 
 
 def _joined(table: pa.Table) -> pa.Table:
@@ -195,13 +195,13 @@ class MergeCondition:
         # A condition tells only the structs that it reads; so it is tried without each of their fields.
         named = []
         for side in (source, target):
-            needed = []
+            column_fields = []
             for place, column in enumerate(side):
                 fewer = side.remove(place)
                 schemas = (fewer, target) if side is source else (source, fewer)
                 if not _fits(predicate, _pairs_schema(*schemas)):
-                    needed.append(column)
-            named.append(pa.schema(needed))
+                    column_fields.append(column)
+            named.append(pa.schema(column_fields))
         condition = compile_predicate(predicate, _pairs_schema(*named))
         return cls(condition, tuple(named[0].names), tuple(named[1].names))
 
@@ -528,11 +528,11 @@ class Merge:
         fields = self.base.schema.fields
         copied = [f for f in fields if f.name not in self.source.schema.names]
         offsets = {number: part for number, (part, _) in self.updates.items()}
-        done: dict[int, int] = {}
+        positions: dict[int, int] = {}
         pieces = read_rows(self.at, offsets, copied, _PIECE_BYTES, self.source.row_bytes)
         for number, part, old in pieces:
-            start = done.get(number, 0)
-            done[number] = start + len(part)
+            start = positions.get(number, 0)
+            positions[number] = start + len(part)
             new = self.source.pick(self.updates[number][1][start : start + len(part)])
             ids.note(number, part)
             yield whole_rows(fields, new, old)

@@ -146,12 +146,12 @@ def new_field_ids(manifest: Manifest) -> Iterator[int]:
 
 def schema_protos(schema: Schema, manifest: Manifest) -> list[file_pb2.Field]:
     """Return a schema's field messages; they keep unknown fields of the manifest's messages."""
-    stored = {field.id: field for field in manifest.message.fields}
+    protos = {field.id: field for field in manifest.message.fields}
     out = []
     for message in schema.to_protos():
-        if message.id in stored:
+        if message.id in protos:
             copy = file_pb2.Field()
-            copy.CopyFrom(stored[message.id])
+            copy.CopyFrom(protos[message.id])
             copy.name, copy.nullable, copy.parent_id = message.name, message.nullable, message.parent_id
             message = copy
         out.append(message)
@@ -177,8 +177,8 @@ def add_fields(manifest: Manifest, arrow: pa.Schema) -> tuple[Schema, tuple[Fiel
                 f"column {column.name!r} would hold descriptors of blobs, which mean nothing outside of the "
                 "blob's own column: take the bytes (take_blobs) and add these"
             )
-    stored = [blobs_as_stored(field, manifest.file_version) for field in arrow]
-    new_fields = Schema.from_arrow(pa.schema(stored, arrow.metadata)).fields
+    storage_fields = [blobs_as_stored(field, manifest.file_version) for field in arrow]
+    new_fields = Schema.from_arrow(pa.schema(storage_fields, arrow.metadata)).fields
     ids = new_field_ids(manifest)
     fields = {field.name: field for field in manifest.schema.fields}
     added = []
@@ -279,18 +279,18 @@ def move_field(schema: Schema, path: str, after: str | None) -> Schema:
     Raises:
         SchemaError: a field does not exist, they are not in one struct, or it is a part of a map.
     """
-    *outer, moved = schema.find(path)
+    *outer, moving_field = schema.find(path)
     if outer and outer[-1].kind != "struct":
         raise SchemaError(f"{path!r}: only columns and fields of structs have an order")
     siblings = outer[-1].children if outer else schema.fields
-    others = [field for field in siblings if field.id != moved.id]
+    others = [field for field in siblings if field.id != moving_field.id]
     place = 0
     if after is not None:
         *around, before = schema.find(after)
-        if [field.id for field in around] != [field.id for field in outer] or before.id == moved.id:
+        if [field.id for field in around] != [field.id for field in outer] or before.id == moving_field.id:
             raise SchemaError(f"{path!r} cannot be behind {after!r}, which is not another field next to it")
         place = 1 + next(number for number, field in enumerate(others) if field.id == before.id)
-    order = (*others[:place], moved, *others[place:])
+    order = (*others[:place], moving_field, *others[place:])
     for field in reversed(outer):
         changed = replace(field, children=order)
         level = next((up.children for up in outer if field in up.children), schema.fields)

@@ -100,11 +100,11 @@ def _through(manifests: ManifestStore, table: TableRef, version: int, path: str,
         manifests.put_if_absent(table.root, staged)
     except FileExistsError:
         # A request that was repeated on its way loses against itself.
-        chosen = manifests.get(table.root, version)
-        if chosen is None or chosen.path != staged.path:
+        entry = manifests.get(table.root, version)
+        if entry is None or entry.path != staged.path:
             _discard(table, staged.path)
-            if chosen is not None:
-                _finish(manifests, table, chosen)
+            if entry is not None:
+                _finish(manifests, table, entry)
                 _check_there(manifests, table, version, path)
             raise
     try:

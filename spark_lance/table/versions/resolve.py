@@ -240,10 +240,10 @@ class Walk(OfTable):
         files = {file.version for file in list_versions(self.table)}
         if not files:
             latest_version(self.table)
-        needed = set(range(max(1, first - 1), last + 1))
+        versions = set(range(max(1, first - 1), last + 1))
         if first in files and self.transaction(first).name == "clone":
-            needed.discard(first - 1)
-        missing = sorted(v for v in needed - files if not is_set_aside(self.table, v))
+            versions.discard(first - 1)
+        missing = sorted(v for v in versions - files if not is_set_aside(self.table, v))
         if not missing:
             return
         newest = max(files)

@@ -127,7 +127,7 @@ def set_aside(table: TableRef) -> Sequence[str]:
     Raises:
         OSError: the store failed; what has been moved stays moved.
     """
-    moved = []
+    paths = []
     for name in table.store.list(table.path(VERSIONS_DIR)):
         path = table.path(VERSIONS_DIR, name)
         if not name.endswith(".manifest"):
@@ -140,8 +140,8 @@ def set_aside(table: TableRef) -> Sequence[str]:
         except TornManifestError as error:
             step_over(table.store, error)
             if read_again(table.store, path, Naming.V2) is None:
-                moved.append(_moved(table, path, table.path(TORN_DIR, name)))
-    return moved
+                paths.append(_moved(table, path, table.path(TORN_DIR, name)))
+    return paths
 
 
 def _moved(table: TableRef, path: str, target: str) -> str:

@@ -49,8 +49,8 @@ def train_kmeans(
     """
     random = np.random.default_rng(seed)
     data = np.ascontiguousarray(rows, dtype=np.float32)
-    chosen = random.choice(len(data), clusters, replace=len(data) < clusters)
-    centroids: _Matrix = data[np.sort(chosen)].copy()
+    row_numbers = random.choice(len(data), clusters, replace=len(data) < clusters)
+    centroids: _Matrix = data[np.sort(row_numbers)].copy()
     if spherical:
         centroids = np.asarray(unit(centroids), dtype=np.float32)
     # Many passes over a few rows find rough centroids; few passes over all rows refine them.

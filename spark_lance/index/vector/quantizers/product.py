@@ -402,10 +402,10 @@ class ProductQuantizer(Quantizer):
 
     def unpack(self, codes: Codes) -> Codes:
         """Return the codes of a partition row by row."""
-        stored = codes[_COLUMN]
+        column = codes[_COLUMN]
         if not self.transposed:
             return codes
-        return {_COLUMN: np.ascontiguousarray(stored.reshape(stored.shape[1], len(stored)).T)}
+        return {_COLUMN: np.ascontiguousarray(column.reshape(column.shape[1], len(column)).T)}
 
     def summary(self) -> dict[str, int]:
         """Return what the manifest's details say."""
@@ -427,13 +427,13 @@ class ProductQuantizer(Quantizer):
 
     def scorer(self, codes: Codes) -> Scorer:
         """Return the codes, column by column."""
-        stored = codes[_COLUMN]
-        count, width = stored.shape
+        column = codes[_COLUMN]
+        count, width = column.shape
         columns = self._sub_vectors * self.bits // 8
         if width < columns:
             raise IndexError(f"{width} bytes for {columns} columns of codes")
         # A copy, as what was read may be part of something larger.
-        turned = stored.reshape(width, count) if self.transposed else stored.T
+        turned = column.reshape(width, count) if self.transposed else column.T
         points = ProductCodes(turned[:columns].copy(order="C"), self._book)
         if self._has_residuals:
             return Scorer(points, points.squares(), -2.0)
@@ -461,8 +461,8 @@ class ProductQuantizer(Quantizer):
         try:
             bits, parts, dim = int(notes["nbits"]), int(notes["num_sub_vectors"]), int(notes["dimension"])
             inside = notes.get("codebook_tensor")
-            stored = bytes(inside) if inside else buffer(int(notes["codebook_position"]))
-            tensor = index_pb2.Tensor.FromString(stored)
+            data = bytes(inside) if inside else buffer(int(notes["codebook_position"]))
+            tensor = index_pb2.Tensor.FromString(data)
         except (KeyError, TypeError, ValueError, DecodeError) as error:
             raise FormatError(f"malformed metadata of product codes: {error!r}") from error
         codebook = unpack_tensor(tensor)

@@ -217,10 +217,10 @@ def pack_signs(rows: Bytes) -> Bytes:
     return np.concatenate([packed.reshape(-1), rest.reshape(-1)]).reshape(count, length).astype(np.uint8)
 
 
-def unpack_signs(stored: Bytes) -> Bytes:
+def unpack_signs(packed_signs: Bytes) -> Bytes:
     """Return stored sign codes of a partition, (n, L), row by row."""
-    count, length = stored.shape
-    flat = stored.reshape(-1)
+    count, length = packed_signs.shape
+    flat = packed_signs.reshape(-1)
     full = count - count % _PACKED_ROWS
     rows = np.empty((count, length), dtype=np.uint8)
     packed = flat[: full * length].reshape(-1, length, _PACKED_ROWS).transpose(0, 2, 1)
@@ -251,10 +251,10 @@ def pack_extra(codes: Bytes, width: int) -> Bytes:
     return np.concatenate(parts, axis=2).reshape(count, extra_bytes(dim, width))
 
 
-def unpack_extra(stored: Bytes, dim: int, width: int) -> Bytes:
+def unpack_extra(packed_bits: Bytes, dim: int, width: int) -> Bytes:
     """Return stored extra codes as (n, dim)."""
-    count = len(stored)
-    blocks = stored.reshape(count, -(-dim // _BLOCK_DIMS), _BLOCK_DIMS * width // 8)
+    count = len(packed_bits)
+    blocks = packed_bits.reshape(count, -(-dim // _BLOCK_DIMS), _BLOCK_DIMS * width // 8)
     bits = _LOWER[width]
     values = _unpack_lower(blocks[:, :, : _BLOCK_DIMS * bits // 8], width, bits)
     if width != bits:
@@ -280,23 +280,23 @@ def _pack_lower(values: Bytes, width: int, bits: int) -> Bytes:
     return values
 
 
-def _unpack_lower(stored: Bytes, width: int, bits: int) -> Bytes:
-    shape = stored.shape[:2]
+def _unpack_lower(packed_bits: Bytes, width: int, bits: int) -> Bytes:
+    shape = packed_bits.shape[:2]
     if bits == 1:
-        return np.unpackbits(stored, axis=2, bitorder="little")
+        return np.unpackbits(packed_bits, axis=2, bitorder="little")
     if bits == 2:
-        return np.stack([(stored >> 2 * k) & 3 for k in range(4)], axis=2).reshape(*shape, 64)
+        return np.stack([(packed_bits >> 2 * k) & 3 for k in range(4)], axis=2).reshape(*shape, 64)
     if bits == 4 and width == 4:
-        runs = stored.reshape(*shape, 4, 8)
+        runs = packed_bits.reshape(*shape, 4, 8)
         return np.concatenate([runs & 15, runs >> 4], axis=3).reshape(*shape, 64)
     if bits == 4:
-        runs = stored.reshape(*shape, 2, 16)
+        runs = packed_bits.reshape(*shape, 2, 16)
         return np.stack([runs & 15, runs >> 4], axis=3).reshape(*shape, 64)
     if bits == 6:
-        runs = stored.reshape(*shape, 3, 16)
+        runs = packed_bits.reshape(*shape, 3, 16)
         last = (runs[:, :, 0] >> 6) | (runs[:, :, 1] >> 6) << 2 | (runs[:, :, 2] >> 6) << 4
         return np.concatenate([runs & 63, last[:, :, None]], axis=2).reshape(*shape, 64)
-    return stored
+    return packed_bits
 
 
 def _pack_top(bits: Bytes) -> Bytes:
@@ -305,8 +305,8 @@ def _pack_top(bits: Bytes) -> Bytes:
     return np.packbits(plane, axis=2, bitorder="little")
 
 
-def _unpack_top(stored: Bytes) -> Bytes:
-    return np.unpackbits(stored, axis=2, bitorder="little")[:, :, _TOP_BITS]
+def _unpack_top(packed_bits: Bytes) -> Bytes:
+    return np.unpackbits(packed_bits, axis=2, bitorder="little")[:, :, _TOP_BITS]
 
 
 _SIGNS, _EXTRA = "_rabit_codes", "__blocked_ex_codes"
@@ -402,9 +402,9 @@ class RabitQuantizer(Quantizer):
         if self.bits > 1:
             width = self.bits - 1
             levels = _levels(np.abs(rest), width)
-            stored = np.where(positive, levels, (1 << width) - 1 - levels).astype(np.uint8)
-            centred = (positive.astype(np.float32) * (1 << width)) + stored - np.float32((1 << width) - 0.5)
-            codes[_EXTRA] = pack_extra(stored, width)
+            values = np.where(positive, levels, (1 << width) - 1 - levels).astype(np.uint8)
+            centred = (positive.astype(np.float32) * (1 << width)) + values - np.float32((1 << width) - 0.5)
+            codes[_EXTRA] = pack_extra(values, width)
             codes[_ADD_EX], codes[_SCALE_EX], _ = self._factors(rest, centroids, centred)
         return codes
 
@@ -414,14 +414,14 @@ class RabitQuantizer(Quantizer):
         square = np.einsum("ij,ij->i", wide, wide)
         along = np.einsum("ij,ij->i", wide, codes)
         inverse = np.divide(square, along, out=np.zeros_like(square), where=along != 0)
-        moved = inverse * np.einsum("ij,ij->i", centroids, codes, dtype=np.float64)
+        dot_products = inverse * np.einsum("ij,ij->i", centroids, codes, dtype=np.float64)
         spread = np.divide(square * (self.dim / 4), along**2, out=np.zeros_like(square), where=along != 0)
         error = np.sqrt(square) * _CONFIDENCE * np.sqrt(np.maximum(spread - 1, 0) / max(self.dim - 1, 1))
         if self.metric == "dot":
             base = 1 - np.einsum("ij,ij->i", wide, centroids)
-            factors = (base + moved, -inverse, error)
+            factors = (base + dot_products, -inverse, error)
         else:
-            factors = (square + 2 * moved, -2 * inverse, 2 * error)
+            factors = (square + 2 * dot_products, -2 * inverse, 2 * error)
         add, scale, off = (values.astype(np.float32) for values in factors)
         return add, scale, off
 
