@@ -92,7 +92,7 @@ def compact_table(
     remap: IndexRemap | None = None,
     env: CommitEnv = SYSTEM_ENV,
 ) -> CompactionMetrics:
-    """Compact a table: plan on `metrics`, rewrite and commit.
+    """Compact a table: plan on `snapshot`, rewrite and commit.
 
     Groups that another writer changed meanwhile are left out, and their fragments are planned again from the
     newest version, up to ten times. The other groups are not rewritten again.
