@@ -28,6 +28,7 @@ from spark_lance.cli.inspect_commands import ENGINES  # noqa: E402
 from spark_lance.cli.main import command_line  # noqa: E402
 from spark_lance.spark.options.options import option_table  # noqa: E402
 from spark_lance.spark.schema.types import type_table  # noqa: E402
+from spark_lance.spark.sql.procedures import PROCEDURES  # noqa: E402
 from spark_lance.table.format.features import feature_names  # noqa: E402
 from spark_lance.table.metadata import METADATA_TABLES  # noqa: E402
 
@@ -48,9 +49,16 @@ def row(cells: Iterable[str]) -> str:
 
 
 def options() -> Iterator[str]:
-    """Yield the options of Spark's reader and writer."""
-    rows = ((f"`{name}`", *rest) for name, *rest in option_table())
-    return markdown(("option", "used by", "default", "what it does"), rows)
+    """Yield the options of Spark's reader and writer by group; each has an anchor of its name."""
+    for group, entries in option_table().items():
+        yield f"## {group}"
+        yield ""
+        rows = (
+            (f'<a id="option-{re.sub("[<>]", "", name)}"></a>`{name}`', default, doc)
+            for name, default, doc in entries
+        )
+        yield from markdown(("option", "default", "effect"), rows)
+        yield ""
 
 
 def types() -> Iterator[str]:
@@ -129,6 +137,26 @@ _CONTEXT = click.Context(click.Command("spark-lance"))
 def _option(option: click.Option) -> tuple[str, str] | None:
     record = option.get_help_record(_CONTEXT)
     return None if record is None else (f"`{record[0]}`", record[1])
+
+
+def procedures() -> Iterator[str]:
+    """Yield the SQL procedures with their parameters and the columns of their results."""
+    for name, procedure in sorted(PROCEDURES.items()):
+        yield f"### `{name}`"
+        yield ""
+        yield procedure.doc
+        yield ""
+        rows = [
+            (f"`{one.name}`", f"`{one.type}`", f"`{one.default}`" if one.default else "", one.comment)
+            for one in procedure.parameters
+        ]
+        if rows:
+            yield from markdown(("parameter", "type", "default", "meaning"), rows)
+            yield ""
+        results = [f"`{result}`" for result in procedure.results if result != "done"]
+        if results:
+            yield f"Returns {', or '.join(results)}."
+            yield ""
 
 
 def metadata_tables() -> Iterator[str]:
@@ -311,6 +339,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "errors": error_tree,
     "commands": commands,
     "metadata tables": metadata_tables,
+    "procedures": procedures,
     "engines": engines,
     "releases": releases,
     "tested": tested,

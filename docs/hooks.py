@@ -1,13 +1,18 @@
-"""Rank guides above reference pages in the search of the site."""
+"""Rank guides above reference pages in the search of the site, and break long names at their dots only."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 REFERENCE = (
-    "api", "options.md", "types.md", "cli.md", "metadata.md",
+    "api", "options.md", "types.md", "cli.md", "metadata.md", "procedures.md",
     "differences.md", "architecture.md",
 )  # fmt: skip
+# Code in a line of text; blocks of code scroll and need no breaks.
+INLINE_CODE = re.compile(r"(?<!<pre>)(?<!</span>)<code>([^<\n]{12,})</code>")
+JOINT_BREAK = r"\1<wbr>"
+JOINT = re.compile(r"(?<=\w)([._/=,]|::)(?=[\w&$*\[({])")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
@@ -16,3 +21,12 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     boost = 0.1 if path.startswith(REFERENCE) else 1
     page.meta.setdefault("search", {"boost": boost})
     return markdown
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let a long name in the text break behind its dots and underscores, so that no word is cut."""
+    return INLINE_CODE.sub(_breakable, html)
+
+
+def _breakable(code: re.Match[str]) -> str:
+    return f"<code>{JOINT.sub(JOINT_BREAK, code[1])}</code>"

@@ -23,7 +23,14 @@ pytestmark = pytest.mark.site
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # A folder for pictures of some pages, for those who want to look at them.
 PICTURES = os.environ.get("SITE_PICTURES")
-SEEN = ("index.html", "tables.html", "api.html", "speed.html", "options.html", "from/delta.html")
+SEEN = (
+    "index.html",
+    "tables.html",
+    "api/lance-dataset.html",
+    "speed.html",
+    "options.html",
+    "from/delta.html",
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +106,28 @@ def test_every_page_opens_without_an_error(site: Path, address: str, opened: Ope
         if PICTURES and name in SEEN:
             place = Path(PICTURES) / f"{name.replace('/', '-').removesuffix('.html')}.png"
             opened.page.screenshot(path=place)
+    assert opened.wrong == []
+
+
+def test_phones_get_whole_words_and_pictures_that_can_be_read(address: str, opened: Opened) -> None:
+    opened.page.set_viewport_size({"width": 390, "height": 800})
+    for name in ("index.html", "how.html", "sql.html", "errors.html", "options.html", "api/lance-table.html"):
+        opened.page.goto(address + name)
+        assert opened.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
+        widths = opened.page.locator("article p > img").evaluate_all("all => all.map(one => one.width)")
+        assert all(width >= 600 for width in widths), name
+        # A name without a dot or underscore is on one line of its cell.
+        cut = """all => all.filter(one => /^\\w+$/.test(one.textContent) && !one.textContent.includes("_")
+            && one.getClientRects().length > 1).map(one => one.textContent)"""
+        assert opened.page.locator("article td code").evaluate_all(cut) == [], name
+    opened.page.set_viewport_size({"width": 1280, "height": 900})
+    assert opened.wrong == []
+
+
+def test_each_option_has_an_anchor(address: str, opened: Opened) -> None:
+    for name in ("version", "mergeSchema", "column.lance.encoding"):
+        opened.page.goto(f"{address}options.html#option-{name}")
+        assert opened.page.locator(f'[id="option-{name}"]').count() == 1
     assert opened.wrong == []
 
 

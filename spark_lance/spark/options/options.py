@@ -331,26 +331,36 @@ def _location(path: str) -> str:
     return "s3" + path[3:] if path.startswith(("s3a://", "s3n://")) else path
 
 
-def option_table() -> list[tuple[str, str, str, str]]:
-    """Return (name, used by, default, description) of every option, for documentation."""
-    rows = [
-        (option.name, option.used, "" if option.default is None else str(option.default), option.doc)
-        for option in OPTIONS.values()
-    ]
-    return [
-        *rows,
-        (
-            f"{_PROPERTY_PREFIX}<name>",
-            "write",
-            "",
-            "Text kept with the version that the write makes: in column `properties` of the metadata table "
-            "`transactions`, and in `summary` of `snapshots`.",
-        ),
-        *((f"<column>.{option.name}", "write", "", option.doc) for option in COLUMN_OPTIONS),
-        (
-            f"{STORAGE_PREFIX}<name>",
-            "both",
-            "",
-            "Setting of the file system or object store, such as `storage.endpoint_url`.",
-        ),
-    ]
+def option_table() -> dict[str, list[tuple[str, str, str]]]:
+    """Return (name, default, description) of every option by the heading of its group, for documentation."""
+    groups: dict[str, list[tuple[str, str, str]]] = {name: [] for name in _GROUPS}
+    for option in OPTIONS.values():
+        doc = option.doc.removeprefix(_OF_STREAMS)
+        group = _GROUP_OF_USE[option.used]
+        if option.chooses == "changes" or (doc != option.doc and option.used == "read"):
+            group = "Change feed and streams from a table"
+        elif doc != option.doc:
+            group = "Streams into a table"
+        default = "" if option.default is None else str(option.default)
+        groups[group].append((option.name, default, doc[:1].upper() + doc[1:]))
+    property_doc = (
+        "Text kept with the version that the write makes: in column `properties` of the metadata table "
+        "`transactions`, and in `summary` of `snapshots`."
+    )
+    groups["Writes"].append((f"{_PROPERTY_PREFIX}<name>", "", property_doc))
+    storage_doc = "Setting of the file system or object store, such as `storage.endpoint_url`."
+    groups["Reads and writes"].append((f"{STORAGE_PREFIX}<name>", "", storage_doc))
+    groups["Columns"].extend((f"<column>.{option.name}", "", option.doc) for option in COLUMN_OPTIONS)
+    return groups
+
+
+_OF_STREAMS = "Streams: "
+_GROUP_OF_USE = {"both": "Reads and writes", "read": "Reads", "write": "Writes"}
+_GROUPS = (
+    "Reads and writes",
+    "Reads",
+    "Change feed and streams from a table",
+    "Writes",
+    "Streams into a table",
+    "Columns",
+)

@@ -17,7 +17,7 @@ from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
 from spark_lance.io.store import join
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
-from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, texts
+from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, idle, refused, texts
 from spark_lance.spark.table.maintaining import Optimizing
 from spark_lance.spark.table.staging import ENABLED, wap_branch
 from spark_lance.spark.table.table import LanceTable
@@ -610,27 +610,27 @@ _SNAPSHOT_ID = Parameter("snapshot_id", "bigint", "number of the version")
 _OLDER_THAN = Parameter("older_than", "timestamp", "only older ones", "NULL")
 _WHERE = Parameter("where", "string", "only files with a row for which this is true", "NULL")
 _OPTIONS = Parameter("options", "map<string, string>", "options by Iceberg's names", "NULL")
-_IDLE = (
-    Parameter("max_concurrent_deletes", "int", "does nothing", "NULL"),
-    Parameter("stream_results", "boolean", "does nothing", "NULL"),
-)
+_IDLE = idle(max_concurrent_deletes="int", stream_results="boolean")
 _NEW = Parameter("table", "string", "the new table, as SQL names it inside of the catalog")
 _PARALLELISM = Parameter("parallelism", "int", "does nothing", "NULL")
 _MISSING_FILES = Parameter("ignore_missing_files", "boolean", "true is not supported", "false")
-_PATH_VERSIONS = ("start_version", "end_version", "staging_location")
 _STATISTICS = (
     Parameter("snapshot_id", "string", "number of the version", "NULL"),
     Parameter("columns", "array<string>", "columns", "NULL"),
 )
 
+_RESTORED = ("previous_snapshot_id, current_snapshot_id",)
+_PUBLISHED = ("source_snapshot_id, current_snapshot_id",)
+
 ICEBERG_PROCEDURES: dict[str, Procedure] = {
     "rollback_to_snapshot": Procedure(
-        _rollback_to_snapshot, (_SNAPSHOT_ID,), "Make the content of an older version the newest version."
+        _rollback_to_snapshot, (_SNAPSHOT_ID,), "Restore an older version.", results=_RESTORED
     ),
     "rollback_to_timestamp": Procedure(
         _rollback_to_timestamp,
         (Parameter("timestamp", "timestamp", "a time"),),
-        "Make the content of the version that was the newest at a time the newest version.",
+        "Restore the version that was the newest at a time.",
+        results=_RESTORED,
     ),
     "set_current_snapshot": Procedure(
         _set_current_snapshot,
@@ -638,12 +638,14 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("snapshot_id", "bigint", "number of the version", "NULL"),
             Parameter("ref", "string", "in place of a number: a tag", "NULL"),
         ),
-        "Make the content of a version the newest version.",
+        "Restore a version.",
+        results=_RESTORED,
     ),
     "ancestors_of": Procedure(
         _ancestors_of,
         (Parameter("snapshot_id", "bigint", "number of the version; the newest by default", "NULL"),),
         "Return a version and those before it, newest first.",
+        results=("snapshot_id, timestamp",),
     ),
     "expire_snapshots": Procedure(
         _expire_snapshots,
@@ -655,6 +657,11 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("clean_expired_metadata", "boolean", "does nothing", "NULL"),
         ),
         "Delete old versions, the files that only they need, and branches and tags that are too old.",
+        results=(
+            "deleted_data_files_count, deleted_position_delete_files_count, "
+            "deleted_equality_delete_files_count, deleted_manifest_files_count, "
+            "deleted_manifest_lists_count, deleted_statistics_files_count",
+        ),
     ),
     "remove_orphan_files": Procedure(
         _remove_orphan_files,
@@ -664,15 +671,13 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("dry_run", "boolean", "delete nothing", "false"),
             _IDLE[0],
             Parameter("file_list_view", "string", "not supported", "NULL"),
-            Parameter(
-                "equal_schemes", "map<string, string>", "does nothing: files are known by name", "NULL"
-            ),
-            Parameter("equal_authorities", "map<string, string>", "does nothing", "NULL"),
+            *idle(equal_schemes="map<string, string>", equal_authorities="map<string, string>"),
             Parameter("prefix_mismatch_mode", "string", "does nothing", "'ERROR'"),
             Parameter("prefix_listing", "boolean", "does nothing", "NULL"),
             _IDLE[1],
         ),
         "Delete files that no version names and that are seven days old, and return them.",
+        results=("orphan_file_location",),
     ),
     "rewrite_data_files": Procedure(
         _rewrite_data_files,
@@ -684,20 +689,25 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             Parameter("branch", "string", "the branch to rewrite", "NULL"),
         ),
         "Merge small files, or write the rows in another order.",
+        results=(
+            "rewritten_data_files_count, added_data_files_count, rewritten_bytes_count, "
+            "failed_data_files_count, removed_delete_files_count",
+        ),
     ),
     "rewrite_manifests": Procedure(
         _rewrite_manifests,
-        (
-            Parameter("use_caching", "boolean", "does nothing", "NULL"),
-            Parameter("spec_id", "int", "does nothing", "NULL"),
-            Parameter("sort_by", "array<string>", "does nothing", "NULL"),
-        ),
+        idle(use_caching="boolean", spec_id="int", sort_by="array<string>"),
         "Do nothing: each version has one manifest.",
+        results=("rewritten_manifests_count, added_manifests_count",),
     ),
     "rewrite_position_delete_files": Procedure(
         _rewrite_position_delete_files,
         (_OPTIONS, _WHERE),
         "Do nothing: a fragment has one deletion file at most.",
+        results=(
+            "rewritten_delete_files_count, added_delete_files_count, rewritten_bytes_count, "
+            "added_bytes_count",
+        ),
     ),
     "snapshot": Procedure(
         _snapshot,
@@ -711,18 +721,16 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
         ),
         "Copy a table of any format to a new Lance table.",
         on_table=False,
+        results=("imported_files_count",),
     ),
-    "migrate": Procedure(
+    "migrate": refused(
         _migrate,
-        (
-            Parameter("table", "string", "the table"),
-            Parameter("properties", "map<string, string>", "TBLPROPERTIES", "NULL"),
-            Parameter("drop_backup", "boolean", "whether the old table goes", "NULL"),
-            Parameter("backup_table_name", "string", "name of the old table", "NULL"),
-            _PARALLELISM,
-            _MISSING_FILES,
-        ),
-        "Not supported; the error has the statements to write instead.",
+        Parameter("table", "string", "the table"),
+        Parameter("properties", "map<string, string>", "TBLPROPERTIES", "NULL"),
+        Parameter("drop_backup", "boolean", "drop the old table", "NULL"),
+        Parameter("backup_table_name", "string", "name of the old table", "NULL"),
+        _PARALLELISM,
+        _MISSING_FILES,
         on_table=False,
     ),
     "add_files": Procedure(
@@ -734,11 +742,13 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             _PARALLELISM,
         ),
         "Append the rows of a table or of files.",
+        results=("added_files_count, changed_partition_count",),
     ),
     "register_table": Procedure(
         _register_table,
         (_NEW, Parameter("metadata_file", "string", "folder of a Lance table, below the catalog's root")),
         "Give a name to a table that exists.",
+        results=("current_snapshot_id, total_records_count, total_data_files_count",),
         on_table=False,
     ),
     "create_changelog_view": Procedure(
@@ -748,42 +758,42 @@ ICEBERG_PROCEDURES: dict[str, Procedure] = {
             _OPTIONS,
             Parameter("compute_updates", "boolean", "join deletes and inserts of one key to updates", "NULL"),
             Parameter("identifier_columns", "array<string>", "the key", "NULL"),
-            Parameter("net_changes", "boolean", "leave out rows that came and went", "false"),
+            Parameter("net_changes", "boolean", "leave out rows that were added and deleted", "false"),
         ),
         "Make a temporary view of the rows that changed.",
+        results=("changelog_view",),
     ),
-    "compute_table_stats": Procedure(
-        _no_statistics, _STATISTICS, "Not supported; the error has the statement to write instead."
-    ),
-    "compute_partition_stats": Procedure(
-        _no_statistics, _STATISTICS[:1], "Not supported; the error has the statement to write instead."
-    ),
-    "rewrite_table_path": Procedure(
+    "compute_table_stats": refused(_no_statistics, *_STATISTICS),
+    "compute_partition_stats": refused(_no_statistics, *_STATISTICS[:1]),
+    "rewrite_table_path": refused(
         _no_table_paths,
-        (
-            Parameter("source_prefix", "string", "the old place"),
-            Parameter("target_prefix", "string", "the new place"),
-            *(Parameter(name, "string", "not used", "NULL") for name in _PATH_VERSIONS),
-            Parameter("create_file_list", "boolean", "not used", "NULL"),
+        Parameter("source_prefix", "string", "the old place"),
+        Parameter("target_prefix", "string", "the new place"),
+        *(
+            Parameter(name, "string", "not used", "NULL")
+            for name in ("start_version", "end_version", "staging_location")
         ),
-        "Not supported; the error has the statement to write instead.",
+        Parameter("create_file_list", "boolean", "not used", "NULL"),
     ),
     "fast_forward": Procedure(
         _fast_forward,
         (
-            Parameter("branch", "string", "the line that gets the content: main, or a branch"),
-            Parameter("to", "string", "the branch with the content"),
+            Parameter("branch", "string", "target: main, or a branch"),
+            Parameter("to", "string", "branch to publish"),
         ),
         "Publish a branch.",
+        results=("branch_updated, previous_ref, updated_ref",),
     ),
     "publish_changes": Procedure(
         _publish_changes,
         (Parameter("wap_id", "string", "publishes and drops the branch wap-<id>"),),
         "Publish and drop the branch wap-<id>.",
+        results=_PUBLISHED,
     ),
     "cherrypick_snapshot": Procedure(
         _cherrypick_snapshot,
         (_SNAPSHOT_ID, Parameter("branch", "string", "the branch, if several have the number", "NULL")),
-        "Publish one version of a branch, the next one that is not published.",
+        "Publish the next unpublished version of a branch.",
+        results=_PUBLISHED,
     ),
 }

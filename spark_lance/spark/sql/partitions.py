@@ -182,11 +182,11 @@ PARTITION_PROCEDURES: Mapping[str, Procedure] = {
     "drop_partition_field": Procedure(
         _drop,
         (Parameter("field", "string", "the name or the transform of a partition field"),),
-        "Stop partitioning rows by a field; files that are stored stay as they are.",
+        "Stop partitioning rows by a field; existing files stay as they are.",
     ),
     "replace_partition_field": Procedure(
         _replace,
         (Parameter("old", "string", "the name or the transform of a partition field"), _FIELD, _NAME),
-        "Put one partition field in the place of another, for rows that are written from now on.",
+        "Replace a partition field for rows that are written from now on.",
     ),
 }

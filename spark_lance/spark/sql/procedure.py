@@ -19,6 +19,8 @@ class Parameter:
     default: str | None = None
 
 
+# The result of procedures that rewrite files.
+REWRITTEN = "fragments_removed, fragments_added, files_removed, files_added"
 TABLE = Parameter("table", "string", "the table, as SQL names it inside of the catalog")
 
 
@@ -30,18 +32,32 @@ class Procedure:
         run: called with the request, the table and the arguments by name; returns a DataFrame or None.
         parameters: behind `table`.
         doc: what it does, in a sentence.
+        results: the columns of its result, separated by commas; several if an argument chooses between them,
+            none if it always fails.
         on_table: whether there is a parameter `table` that names a table. Without one, `run` gets no table.
     """
 
     run: Callable[[BridgeRequest, Any, Mapping[str, Any]], Any]
     parameters: tuple[Parameter, ...]
     doc: str
+    results: tuple[str, ...] = ("done",)
     on_table: bool = True
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
         """The parameters, `table` first."""
         return (TABLE, *self.parameters) if self.on_table else self.parameters
+
+
+def idle(**types: str) -> tuple[Parameter, ...]:
+    """Return parameters of other formats that have no effect, by name and type."""
+    return tuple(Parameter(name, kind, "does nothing", "NULL") for name, kind in types.items())
+
+
+def refused(run: Callable[..., Any], *parameters: Parameter, on_table: bool = True) -> Procedure:
+    """Return a procedure of another format that only raises an error with the statement to write instead."""
+    doc = "Not supported; the error has the statement to write instead."
+    return Procedure(run, parameters, doc, results=(), on_table=on_table)
 
 
 def texts(value: str) -> list[str]:

@@ -20,7 +20,7 @@ from spark_lance.spark.base.compat import session_of, type_of_ddl
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.iceberg_procedures import ICEBERG_PROCEDURES
 from spark_lance.spark.sql.partitions import PARTITION_PROCEDURES
-from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
+from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.row_level import last_change
 from spark_lance.spark.sql.statement_procedures import (
     IF_EXISTS,
@@ -38,7 +38,7 @@ from spark_lance.table.maintenance.verify import verify
 __all__ = ["PROCEDURES", "call_procedure", "list_procedures", "load_procedure"]
 
 
-_NAME = Parameter("name", "string", "of the index; of the column, with _idx behind it, by default", "NULL")
+_NAME = Parameter("name", "string", "index name; the column name with _idx by default", "NULL")
 
 
 def _optimize(table: LanceTable, a: Mapping[str, Any], **options: Any) -> Any:
@@ -178,50 +178,71 @@ _LAST_CHANGE = (
 )
 _VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
 _WHERE = Parameter("where", "string", "only files with a row for which this is true", "NULL")
-_COLUMNS = Parameter("columns", "string", "names with commas between them")
+_COLUMNS = Parameter("columns", "string", "names separated by commas")
 _FULL = Parameter("full", "boolean", "order the rows as CLUSTER BY or WRITE ORDERED BY said", "false")
+
+_INDEXES = "name, type, columns, segments, fragments, rows_indexed, rows_not_indexed, size_bytes"
 
 PROCEDURES: dict[str, Procedure] = {
     "compact": Procedure(
         _compact,
         (
-            Parameter("target_rows", "bigint", "rows of a file at most", "NULL"),
+            Parameter("target_rows", "bigint", "maximum number of rows per file", "NULL"),
             _WHERE,
             Parameter(
-                "materialize_deletions_threshold", "double", "the share of deleted rows that may stay", "NULL"
+                "materialize_deletions_threshold",
+                "double",
+                "share of deleted rows that may stay in a file",
+                "NULL",
             ),
             _FULL,
         ),
-        "Put small files together and drop deleted rows.",
+        "Merge small files and remove deleted rows.",
+        results=(REWRITTEN,),
     ),
     "compact_wal": Procedure(
         _compact_wal,
         (
-            Parameter("flush", "boolean", "bring what is only in logs, too; displaces writers", "false"),
-            Parameter("retention_hours", "double", "what was brought in and is older is deleted", "NULL"),
+            Parameter("flush", "boolean", "include rows that are only in logs; stops their writers", "false"),
+            Parameter("retention_hours", "double", "delete merged files older than this", "NULL"),
         ),
-        "Bring rows that writers have logged (MemWAL) into the table, and delete what nobody needs any more.",
+        "Move logged rows (MemWAL) into the table, and delete files that are no longer needed.",
+        results=("version, shards, sstables, rows_upserted, rows_deleted, bytes_removed",),
     ),
     "sort": Procedure(
         lambda _, table, a: _optimize(table, a).executeSortBy(*texts(a["columns"])),
         (_COLUMNS, _WHERE),
-        "Write the rows anew in the order of columns, so that filters on them skip files.",
+        "Rewrite the rows in the order of columns, so that filters on these columns skip files.",
+        results=(REWRITTEN,),
     ),
     "zorder": Procedure(
         lambda _, table, a: _optimize(table, a).executeZOrderBy(*texts(a["columns"])),
         (_COLUMNS, _WHERE, _FULL),
-        "Write the rows anew, those with similar values of several columns together.",
+        "Rewrite the rows so that rows with similar values in several columns are together.",
+        results=(REWRITTEN,),
     ),
     "vacuum": Procedure(
         _vacuum,
         (
-            Parameter("retention_hours", "double", "versions older than this go", "NULL"),
-            Parameter("dry_run", "boolean", "delete nothing, and tell which files would go", "false"),
-            Parameter("retain_versions", "int", "how many of the newest versions stay", "NULL"),
-            Parameter("delete_unverified", "boolean", "delete files that no version names at once", "false"),
+            Parameter("retention_hours", "double", "delete versions older than this", "NULL"),
+            Parameter(
+                "dry_run", "boolean", "delete nothing, and return the files that would be deleted", "false"
+            ),
+            Parameter("retain_versions", "int", "number of newest versions to keep", "NULL"),
+            Parameter(
+                "delete_unverified",
+                "boolean",
+                "delete files that no version names, even if they are young",
+                "false",
+            ),
             Parameter("allow_short_retention", "boolean", "delete versions younger than a day", "false"),
         ),
         "Delete old versions and the files that only they need.",
+        results=(
+            "bytes_removed, old_versions, data_files_removed, transaction_files_removed, "
+            "index_files_removed, deletion_files_removed, failed_deletes",
+            "path, kind, size_bytes, unverified",
+        ),
     ),
     "restore": Procedure(
         _restore,
@@ -230,14 +251,31 @@ PROCEDURES: dict[str, Procedure] = {
             Parameter("timestamp", "string", "in place of a version: a time", "NULL"),
         ),
         "Make an older version the newest one.",
+        results=(
+            "table_size_after_restore, num_of_files_after_restore, num_removed_files, "
+            "num_restored_files, removed_files_size, restored_files_size",
+        ),
     ),
     "history": Procedure(
         lambda _, table, a: table.history(a["limit"]),
         (Parameter("limit", "int", "how many of the newest versions", "NULL"),),
-        "Tell what each version did.",
+        "Return the history, newest version first.",
+        results=(
+            "version, timestamp, userName, operation, operationParameters, job, readVersion, "
+            "isBlindAppend, operationMetrics, userMetadata, engineInfo, made_current_at, "
+            "snapshot_id, parent_id, is_current_ancestor",
+        ),
     ),
     "detail": Procedure(
-        lambda _, table, a: table.detail(), (), "Return one row about the table: rows, files, size, features."
+        lambda _, table, a: table.detail(),
+        (),
+        "Return one row about the table: rows, files, size, features.",
+        results=(
+            "format, id, name, description, location, createdAt, lastModified, partitionColumns, "
+            "clusteringColumns, numFiles, sizeInBytes, properties, minReaderVersion, "
+            "minWriterVersion, tableFeatures, version, branch, numVersions, numRows, "
+            "numDeletedRows, numFragments, dataStorageVersion, stableRowIds, primaryKey, indices",
+        ),
     ),
     "create_index": Procedure(
         _create_index,
@@ -245,45 +283,51 @@ PROCEDURES: dict[str, Procedure] = {
             Parameter("column", "string", "the column"),
             Parameter("type", "string", "BTREE, BITMAP, INVERTED, IVF_PQ and others", "'BTREE'"),
             _NAME,
-            Parameter("metric", "string", "of vectors: l2, cosine, dot, hamming", "'l2'"),
-            Parameter("partitions", "int", "of vectors", "NULL"),
-            Parameter("replace", "boolean", "whether an index of the name may be replaced", "true"),
+            Parameter("metric", "string", "for vectors: l2, cosine, dot, hamming", "'l2'"),
+            Parameter("partitions", "int", "for vectors: number of partitions", "NULL"),
+            Parameter("replace", "boolean", "replace an index of the same name", "true"),
         ),
         "Build an index over a column.",
+        results=("fragments_indexed, index_name",),
     ),
     "drop_index": Procedure(
         _drop_index,
-        (Parameter("name", "string", "of the index"), IF_EXISTS),
+        (Parameter("name", "string", "index name"), IF_EXISTS),
         "Drop an index.",
     ),
     "add_index": Procedure(
         _add_index,
         (
-            Parameter("name", "string", "of the index"),
+            Parameter("name", "string", "index name"),
             Parameter("column", "string", "the column"),
             Parameter("type", "string", "BTREE, BITMAP, INVERTED, IVF_PQ and others", "'BTREE'"),
-            Parameter("options", "string", "of the type, as OPTIONS has them in SQL", "NULL"),
+            Parameter("options", "string", "options of the index type, as in SQL", "NULL"),
             REPLACE,
             IF_NOT_EXISTS,
         ),
         "Build a new index over a column, as CREATE INDEX does.",
+        results=("fragments_indexed, index_name", "done"),
     ),
     "show_indexes": Procedure(
-        lambda _, table, a: table.indices(), (), "Return one row per index: its columns, and rows it covers."
+        lambda _, table, a: table.indices(),
+        (),
+        "Return one row per index: its columns, and rows it covers.",
+        results=(_INDEXES,),
     ),
     "optimize_indices": Procedure(
         lambda _, table, a: table.optimizeIndices(a["name"]),
-        (Parameter("name", "string", "of one index; all by default", "NULL"),),
-        "Index the rows that indices do not cover yet.",
+        (Parameter("name", "string", "index name; all by default", "NULL"),),
+        "Index the rows that the indexes do not cover yet.",
+        results=(_INDEXES,),
     ),
     "clone": Procedure(
         _clone,
         (
             Parameter("target", "string", "the new table, as SQL names it inside of the catalog"),
-            Parameter("shallow", "boolean", "whether the clone shares the files of the table", "true"),
+            Parameter("shallow", "boolean", "share the files of the table", "true"),
             _VERSION,
         ),
-        "Make a table that begins as a version of this one.",
+        "Create a table that begins as a version of this one.",
     ),
     "add_columns_from": Procedure(
         _add_columns_from,
@@ -291,21 +335,27 @@ PROCEDURES: dict[str, Procedure] = {
             Parameter(
                 "source", "string", "the table or view with the values, as SQL names it in this session"
             ),
-            Parameter("keys", "string", "the columns by which rows are found, with commas between them"),
-            Parameter("columns", "string", "the columns to add; all but the keys by default", "NULL"),
+            Parameter("keys", "string", "key columns that both sides have, separated by commas"),
+            Parameter("columns", "string", "columns to add; all but the keys by default", "NULL"),
         ),
         "Add columns with values from another table or view; existing files stay as they are.",
+        results=("version, num_fragments, num_rows, num_files_written, num_files_reused, bytes_written",),
     ),
     "verify": Procedure(
         _verify,
-        (Parameter("repair", "boolean", "first move manifests that are not whole aside", "false"),),
-        "Read everything and check it; a row for each thing that is not as it should be.",
+        (Parameter("repair", "boolean", "first move incomplete manifests aside", "false"),),
+        "Read and check the whole table; one row per finding.",
+        results=("level, place, message",),
     ),
     "last_change": Procedure(
         _last_change,
         (),
-        "Tell what the last DELETE, UPDATE or MERGE of this session did; no row if there was none.",
+        "Return the counts of this session's last DELETE, UPDATE or MERGE; no row if there was none.",
         on_table=False,
+        results=(
+            "statement, table, version, num_updated_rows, num_deleted_rows, num_inserted_rows, "
+            "bytes_written, seconds",
+        ),
     ),
     **STATEMENT_PROCEDURES,
     **PARTITION_PROCEDURES,

@@ -26,7 +26,7 @@ from spark_lance.spark.options.options import SESSION_ZONE, in_zone
 from spark_lance.spark.options.table_properties import CLUSTERING, IDENTIFIERS, SORT_ORDER
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
-from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, number, texts
+from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, current_namespace, number, texts
 from spark_lance.spark.sql.tables import table_at
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.versions.resolve import version_at
@@ -273,7 +273,7 @@ def _convert(request: BridgeRequest, _: None, a: Mapping[str, Any]) -> None:
 _VERSION = Parameter("version", "string", "a number or a tag; the newest version by default", "NULL")
 _TAG = Parameter("tag", "string", "its name")
 _BRANCH = Parameter("branch", "string", "its name")
-REPLACE = Parameter("replace", "boolean", "move it if it exists", "false")
+REPLACE = Parameter("replace", "boolean", "replace it if it exists", "false")
 IF_NOT_EXISTS = Parameter("if_not_exists", "boolean", "do nothing if it exists", "false")
 _CONSTRAINT = Parameter("name", "string", "the name of the constraint")
 IF_EXISTS = Parameter("if_exists", "boolean", "do nothing if it does not exist", "false")
@@ -281,7 +281,7 @@ _RETAIN = Parameter("retain", "string", "how long it stays, such as '30 DAYS'", 
 _RETAIN_VERSIONS = Parameter(
     "retain_versions", "string", "which of its versions stay, such as '3 SNAPSHOTS 2 DAYS'", "NULL"
 )
-_COLUMNS = Parameter("columns", "string", "names with commas between them")
+_COLUMNS = Parameter("columns", "string", "names separated by commas")
 
 STATEMENT_PROCEDURES: dict[str, Procedure] = {
     "alter_column": Procedure(
@@ -313,33 +313,38 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
     "create_branch": Procedure(
         _create_branch,
         (_BRANCH, _VERSION, REPLACE, IF_NOT_EXISTS, _RETAIN, _RETAIN_VERSIONS),
-        "Make a line of versions next to the main one.",
+        "Create a branch.",
     ),
     "replace_branch": Procedure(
         _replace_branch,
         (_BRANCH, _VERSION, _RETAIN, _RETAIN_VERSIONS),
-        "Let a branch begin at another version; its own versions go.",
+        "Restart a branch at another version; its own versions are deleted.",
     ),
     "drop_branch": Procedure(_drop_branch, (_BRANCH, IF_EXISTS), "Delete a branch."),
     "purge": Procedure(
         _purge,
         (Parameter("where", "string", "only files with a row for which this is true", "NULL"),),
         "Rewrite the files that have deleted rows.",
+        results=(REWRITTEN,),
     ),
     "set_sort_order": Procedure(
         _set_sort_order,
-        (Parameter("columns", "string", "columns with ASC, DESC, NULLS LAST; none ends it", "NULL"),),
-        "Keep the order by which rewrite_data_files and OPTIMIZE t FULL sort the rows.",
+        (
+            Parameter(
+                "columns", "string", "columns with ASC, DESC, NULLS LAST; none removes the order", "NULL"
+            ),
+        ),
+        "Set the order in which rewrite_data_files and OPTIMIZE t FULL sort the rows.",
     ),
     "set_identifier_fields": Procedure(
-        _set_identifiers, (_COLUMNS,), "Keep the columns that tell rows apart in change logs."
+        _set_identifiers, (_COLUMNS,), "Set the columns that identify rows in change logs."
     ),
-    "drop_identifier_fields": Procedure(_drop_identifiers, (_COLUMNS,), "Forget identifier fields."),
+    "drop_identifier_fields": Procedure(_drop_identifiers, (_COLUMNS,), "Remove identifier fields."),
     "analyze": Procedure(
         _analyze,
         (
             Parameter("partition", "string", "not supported", "NULL"),
-            Parameter("columns", "string", "names with commas between them", "NULL"),
+            Parameter("columns", "string", "names separated by commas", "NULL"),
         ),
         "Check that a table has columns; its statistics are always those of its rows.",
     ),
@@ -359,7 +364,7 @@ STATEMENT_PROCEDURES: dict[str, Procedure] = {
             Parameter("timestamp", "string", "in place of a version: a time", "NULL"),
             Parameter("replace", "boolean", "replace a table that exists by copies of the rows", "false"),
             IF_NOT_EXISTS,
-            Parameter("properties", "string", "TBLPROPERTIES, as they stand in SQL", "NULL"),
+            Parameter("properties", "string", "TBLPROPERTIES, as in SQL", "NULL"),
             Parameter("location", "string", "not supported", "NULL"),
         ),
         "Make a table that begins as another one.",

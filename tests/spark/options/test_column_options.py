@@ -343,7 +343,7 @@ def test_names() -> None:
     for option in COLUMN_OPTIONS:
         assert column_option(f"a.b.{option.name}") == ("a.b", option)
         assert column_option(f".{option.name}") is None
-        assert any(row[0] == f"<column>.{option.name}" for row in option_table())
+        assert any(row[0] == f"<column>.{option.name}" for row in option_table()["Columns"])
     key = "a.lance-schema:unenforced-primary-key"
     parsed = write_options({"path": "/t", key: "true", f"{key}:position": "3"})
     assert parsed.column_settings == {

@@ -140,9 +140,13 @@ def test_what_spark_adds_is_ignored() -> None:
 
 
 def test_the_table_for_the_documentation_has_every_option() -> None:
-    rows = option_table()
-    assert {row[0] for row in rows} >= set(OPTIONS)
-    assert all(used in ("read", "write", "both") and doc for _, used, _, doc in rows)
+    groups = option_table()
+    rows = [row for group in groups.values() for row in group]
+    assert {name for name, _, _ in rows} >= set(OPTIONS)
+    assert all(doc for _, _, doc in rows)
+    streams = {name for name, _, _ in groups["Change feed and streams from a table"]}
+    assert {"readChangeFeed", "startingVersion", "ignoreDeletes", "maxRowsPerTrigger"} <= streams
+    assert "version" in {name for name, _, _ in groups["Reads"]}
 
 
 def test_lists_are_derived_from_the_declarations() -> None:

@@ -18,6 +18,8 @@ from typing import Any
 import pyspark
 from pyspark.errors import PySparkException
 
+from spark_lance.spark.sql.procedures import PROCEDURES
+
 __all__ = ["ALL_FILES", "FILES", "reason_to_skip", "wrong_answers"]
 
 
@@ -49,11 +51,15 @@ def wrong_answers(session: Any, text: str) -> list[str]:
     wrong = []
     for sql, rows, error, part in statements(text):
         try:
-            answer = [" | ".join(map(str, row)) for row in session.sql(sql).collect()]
+            result = session.sql(sql)
+            answer = [" | ".join(map(str, row)) for row in result.collect()]
         except PySparkException as failure:
             if not error or error not in str(failure):
                 wrong.append(f"{sql}: {failure}")
             continue
+        call = re.match(r"CALL .*?system\.(\w+)\(", sql)
+        if call and ", ".join(result.columns) not in PROCEDURES[call[1]].results:
+            wrong.append(f"{sql}: columns {result.columns}")
         compared = rows or (sql.startswith(("SELECT", "SHOW")) and not part)
         if error or part not in "\n".join(answer) or (compared and answer != rows):
             wrong.append(f"{sql}: {answer}")
