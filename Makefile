@@ -39,7 +39,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-peers test-dbt test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
 .PHONY: bench bench-report bench-recall bench-search bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit bench-durability
-.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta
+.PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta bench-peers
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
 
@@ -238,6 +238,10 @@ bench-index: $(VENV)/.installed-bench ## measure indices against pylance, and lo
 
 bench-delta: .venv-spark-4.2.0/.installed ## measure changes of tables against Delta Lake, which is downloaded
 	.venv-spark-4.2.0/bin/python -m benchmarks.bench_delta $(ARGS)
+
+SCALE ?= 1
+bench-peers: .venv-spark-4.1.2/.installed ## measure the same SQL on the same rows by Iceberg and Delta Lake, which are downloaded: SCALE=0.1
+	.venv-spark-4.1.2/bin/python -m benchmarks.bench_peers --scale $(SCALE) $(ARGS)
 
 bench-report: $(VENV)/.installed-bench ## draw the figures that benchmarks have kept, into docs/pictures
 	$(BIN)/python -m benchmarks.report $(ARGS)

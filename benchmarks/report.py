@@ -34,6 +34,8 @@ _FEWEST_COLUMNS = 3
 # Room for the figures beside a bar, as a factor of the axis, and what is marked on it.
 _ROOM = 3.2
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000)
+# Benchmarks that compare whole systems: their pictures need no other title.
+_BY_PEER = ("beside_iceberg", "bench_peers")
 _NAMES = {"iceberg": "Iceberg", "delta": "Delta", "parquet": "Parquet"}
 # How a side looks in every picture: colour and mark.
 _OURS = "spark_lance"
@@ -81,9 +83,11 @@ def bars(name: str, records: Sequence[Record]) -> Any | None:
             va="center",
             ha="left" if right else "right",
         )
-    other = f" than {peers.pop()}" if len(peers) == 1 else ""
+    other = peers.pop() if len(peers) == 1 else "the other side"
     axes.set_ylim(len(compared) - 0.4, -0.6)
-    axes.set_title(f"{_title(name)}: to the right spark_lance is better{other}", loc="left")
+    axes.set_xlabel(f"\u2190 {other} is better      spark_lance is better \u2192")
+    versus = f"spark_lance compared with {other}"
+    axes.set_title(versus if name in _BY_PEER else f"{_title(name)}: {versus}", loc="left")
     _margins(figure)
     _foot(figure, records)
     return figure
@@ -209,6 +213,12 @@ def drawn(name: str, records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
     """Yield the pictures of a benchmark by their names, drawn as what it measures asks for."""
     if any(record.metric.startswith("bytes, ") for record in records):
         yield from sizes(name, records)
+        return
+    if name == "bench_peers":
+        for peer in sorted({record.peer_name for record in records}):
+            stem = "_".join(["bench_peers", *re.findall(r"[a-z]+", peer.lower())])
+            if (figure := bars(name, [one for one in records if one.peer_name == peer])) is not None:
+                yield stem, figure
         return
     for draw in (recall_against_time, rates, bars):
         if (figure := draw(name, records)) is not None:

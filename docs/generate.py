@@ -269,6 +269,32 @@ def _alone(name: str, bench: str, caption: str) -> str:
     return f"{caption}{': ' if table else ''}{table}".replace("[", "(").replace("]", ")")
 
 
+def peers() -> Iterator[str]:
+    """Yield the ratios of the same work by other table formats, a column for each peer."""
+    records = [record for record in _records() if record.bench in ("beside_iceberg", "bench_peers")]
+    names = sorted({(record.bench, record.peer_name) for record in records})
+    works: dict[str, dict[tuple[str, str], Record]] = {}
+    for record in records:
+        work = record.case if record.metric == "time" else f"{record.case}, {record.metric}"
+        works.setdefault(work, {})[record.bench, record.peer_name] = record
+    ordered = sorted(works.items(), key=lambda one: -max(record.ratio or 0 for record in one[1].values()))
+    heads = ("work", "spark_lance", *(name for _, name in names))
+    yield from markdown(heads, ((work, *_ratios(sides, names)) for work, sides in ordered))
+    yield ""
+    for name in names:
+        last = next(record for record in records if (record.bench, record.peer_name) == name)
+        versions = ", ".join(f"{package} {version}" for package, version in sorted(last.versions.items()))
+        yield f"{name[1]}: {last.machine}; load {last.load:g} per core; {last.date[:10]}; {versions}."
+        yield ""
+
+
+def _ratios(sides: Mapping[tuple[str, str], Record], names: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield our figure, and the ratio of each peer."""
+    ours = next(iter(sides.values()))
+    yield f"{ours.ours / 1e6:.3g} MB" if ours.unit == "B" else f"{ours.ours:.3g} {ours.unit}"
+    yield from (f"{sides[name].ratio:.2g}" if name in sides else "" for name in names)
+
+
 def large_tables() -> Iterator[str]:
     """Yield what each step takes with large tables, a column for each size, as benchmarks have kept it."""
     records = [record for record in _records() if record.bench == "bench_large"]
@@ -345,6 +371,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "tested": tested,
     "figures": figures,
     "large tables": large_tables,
+    "peers": peers,
 }
 
 

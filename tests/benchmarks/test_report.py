@@ -62,7 +62,8 @@ def test_every_benchmark_is_drawn(results: Path, tmp_path: Path, capsys: pytest.
         "2x: 10 ms to 20 ms",
         "0.5x: 30 ms to 15 ms",
         "scan",
-        "better than pylance",
+        "pylance is better",
+        "spark_lance is better",
         "Some CPU, 2 cores",
         "pyarrow 26",
     ):
@@ -141,3 +142,31 @@ def test_whatever_was_kept_is_drawn_or_told(tmp_path: Path, capsys: pytest.Captu
     assert "alone, time: 5 ms" in said
     assert "nothing, time: 0 ms" in said
     assert "older" not in said
+
+
+def test_peers_have_a_picture_each_whose_axis_names_both_sides() -> None:
+    records = [
+        replace(record("update", 1.0, 2.0, bench="bench_peers"), peer_name=f"Iceberg 1.12.0, {mode}")
+        for mode in ("copy-on-write", "merge-on-read")
+    ]
+    pictures = dict(report.drawn("bench_peers", records))
+    assert sorted(pictures) == [
+        "bench_peers_iceberg_copy_on_write",
+        "bench_peers_iceberg_merge_on_read",
+    ]
+    axes = pictures["bench_peers_iceberg_copy_on_write"].axes[0]
+    assert "Iceberg 1.12.0, copy-on-write is better" in axes.get_xlabel()
+    assert "spark_lance is better" in axes.get_xlabel()
+
+
+def test_peers_with_other_answers_stop_the_benchmark() -> None:
+    from benchmarks.bench_peers import MODES, SYSTEMS, Figures
+
+    for peer in ("Iceberg", "Delta"):
+        modes = [name for name in SYSTEMS if name.startswith(peer)]
+        assert [name.rpartition(", ")[2] for name in modes] == list(MODES)
+    figures = Figures()
+    figures.add("spark_lance", {"figures": [["count", "time", 1.0]], "checks": {"count": 3}})
+    with pytest.raises(SystemExit, match="count: spark_lance has 3, Delta has 4"):
+        figures.add("Delta", {"figures": [["count", "time", 2.0]], "checks": {"count": 4}})
+    assert list(figures.medians()) == [("count", "time", {"spark_lance": 1.0, "Delta": 2.0})]
