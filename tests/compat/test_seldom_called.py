@@ -127,3 +127,50 @@ def test_queries_by_duckdb(tmp_path: Path) -> None:
     query = ds.sql("SELECT sum(a) AS n FROM dataset WHERE a > 3").build()
     assert pa.Table.from_batches(query.to_batch_records())["n"].to_pylist() == [39]
     assert query.to_stream_reader().read_all()["n"].to_pylist() == [39]
+
+
+@LIBRARIES
+@pytest.mark.parametrize("model_of", [ours, theirs], ids=["our model", "pylance's model"])
+def test_segments_with_one_rotation(lance: Any, model_of: Any, tmp_path: Path) -> None:
+    """Segments of RQ that are built apart search as one index, here and in pylance."""
+    rng = np.random.default_rng(0)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(600 * 16, np.float32)), 16)
+    table = pa.table({"id": range(600), "v": vectors})
+    ds = lance.write_dataset(table, str(tmp_path / "t"), max_rows_per_file=300)
+    native = importlib.import_module(f"{model_of.__name__}.lance").indices
+    arguments = {
+        "metric": "l2",
+        "num_partitions": 2,
+        "ivf_centroids": native.train_ivf_model(ds._ds, "v", 16, 2, "l2", 64, 10)
+        if lance is model_of
+        else part_of(lance, "indices").IndicesBuilder(ds, "v").train_ivf(2, sample_rate=64).centroids,
+        "rabitq_model": native.build_rq_model(dimension=16, num_bits=5),
+        "num_bits": 5,
+    }
+    segments = [
+        ds.create_index_uncommitted("v", "IVF_RQ", "i", fragment_ids=[number], **arguments)
+        for number in (0, 1)
+    ]
+    ds = ds.commit_existing_index_segments("i", "v", segments)
+    for reader in (ours, theirs):
+        nearest = {"column": "v", "q": vectors[7].as_py(), "k": 3, "nprobes": 2, "refine_factor": 20}
+        assert reader.dataset(ds.uri).to_table(["id"], nearest=nearest)["id"][0].as_py() == 7
+
+
+@LIBRARIES
+def test_values_of_blobs(lance: Any, tmp_path: Path) -> None:
+    values = [b"abc", None, lance.Blob.empty(), lance.Blob.from_bytes(b"x" * 100_000)]
+    field = lance.blob_field("b", inline_size_threshold=10)
+    assert lance.blob_array([lance.Blob.from_uri("file:///a", 1, 2)]).storage.to_pylist() == [
+        {"data": None, "uri": "file:///a", "position": 1, "size": 2}
+    ]
+    table = pa.table([pa.array(range(4)), lance.blob_array(values)], pa.schema([("id", pa.int64()), field]))
+    ds = lance.write_dataset(table, str(tmp_path / "t"), data_storage_version="2.2")
+    for reader in (ours, theirs):
+        blobs = reader.dataset(ds.uri).take_blobs("b", indices=[0, 2, 3])
+        assert [blob.read() for blob in blobs] == [b"abc", b"", b"x" * 100_000]
+    for wrong in ({}, {"data": b"a", "uri": "b"}, {"uri": "a", "size": 1}, {"uri": ""}):
+        with pytest.raises(ValueError, match="lob"):
+            lance.Blob(**wrong)
+    with pytest.raises(ValueError, match="dedicated_size_threshold"):
+        lance.blob_field("b", dedicated_size_threshold=0)

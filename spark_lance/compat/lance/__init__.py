@@ -6,7 +6,7 @@ Datasets change in place, as pylance's do. docs/python.md lists the missing part
 from __future__ import annotations
 
 from spark_lance.compat.lance import util
-from spark_lance.compat.lance.blob import BlobColumn
+from spark_lance.compat.lance.blob import Blob, BlobArray, BlobColumn, blob_array, blob_field
 from spark_lance.compat.lance.dataset import (
     DatasetBasePath,
     DataStatistics,
@@ -32,6 +32,8 @@ from spark_lance.table.versions.cleanup import CleanupStats
 
 __version__ = "14.0.2"
 __all__ = [
+    "Blob",
+    "BlobArray",
     "BlobColumn",
     "BlobFile",
     "CleanupStats",
@@ -51,6 +53,8 @@ __all__ = [
     "Transaction",
     "__version__",
     "batch_udf",
+    "blob_array",
+    "blob_field",
     "bytes_read_counter",
     "dataset",
     "iops_counter",

@@ -35,15 +35,13 @@ def writing_options(arguments: dict[str, Any]) -> dict[str, Any]:
         NotImplementedError: an argument that would change what is written.
     """
     options = {name: value for name, value in arguments.items() if value is not None and name not in _HINTS}
-    defaults = {"external_blob_mode": "reference", "allow_external_blob_outside_bases": False}
-    for name, default in defaults.items():
-        if options.get(name, default) == default:
-            options.pop(name, None)
+    options.pop("allow_external_blob_outside_bases", None)  # Readers decide, by allowed_bases.
+    if options.pop("external_blob_mode", "reference") != "reference":
+        raise NotImplementedError(
+            "external_blob_mode='ingest' is not supported: read the files, and pass their bytes as blobs"
+        )
     if arguments.get("use_legacy_format") is False:
         options.setdefault("data_storage_version", "stable")
-    for name in defaults:
-        if options.get(name):
-            raise NotImplementedError(f"{name} is not taken here")
     return options
 
 

@@ -24,7 +24,7 @@ import pyarrow.dataset
 import spark_lance.datasets.dataset as values
 from spark_lance.compat.lance.answers import transaction_or_none, version_dict, writing_options
 from spark_lance.compat.lance.base import DatasetBase
-from spark_lance.compat.lance.changes import Changes, MergeInsertBuilder
+from spark_lance.compat.lance.changes import Changes, IndexConfig, MergeInsertBuilder
 from spark_lance.compat.lance.fragment import LanceFragment
 from spark_lance.compat.lance.optimize import DatasetOptimizer
 from spark_lance.compat.lance.progress import FragmentWriteProgress
@@ -66,6 +66,7 @@ __all__ = [
     "DatasetOptimizer",
     "FieldStatistics",
     "Index",
+    "IndexConfig",
     "IndexFile",
     "LanceDataset",
     "LanceOperation",

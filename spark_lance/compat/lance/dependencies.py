@@ -6,7 +6,15 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["_check_for_torch", "numpy", "pandas", "torch"]
+__all__ = [
+    "_NUMPY_AVAILABLE",
+    "_PANDAS_AVAILABLE",
+    "_TORCH_AVAILABLE",
+    "_check_for_torch",
+    "numpy",
+    "pandas",
+    "torch",
+]
 
 
 class _Later:
@@ -22,6 +30,9 @@ class _Later:
 
 
 numpy, pandas, torch = _Later("numpy"), _Later("pandas"), _Later("torch")
+_NUMPY_AVAILABLE = True
+_PANDAS_AVAILABLE = find_spec("pandas") is not None
+_TORCH_AVAILABLE = find_spec("torch") is not None
 
 
 def _check_for_torch(obj: Any) -> bool:  # noqa: ARG001

@@ -26,6 +26,7 @@ from spark_lance.datasets.operations import Transaction
 from spark_lance.table.writing.targets import MAX_ROWS_PER_FILE
 
 __all__ = [
+    "DEFAULT_MAX_BYTES_PER_FILE",
     "DataFile",
     "DeletionFile",
     "FragmentMetadata",
@@ -34,6 +35,8 @@ __all__ = [
     "RowIdMeta",
     "write_fragments",
 ]
+
+DEFAULT_MAX_BYTES_PER_FILE = 90 << 30
 
 
 @raises_os_errors
@@ -249,9 +252,22 @@ def write_fragments(
     mode: str = "append",
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     storage_options: Mapping[str, Any] | None = None,
+    target_bases: list[str] | None = None,
+    base_store_params: Mapping[str, Mapping[str, str]] | None = None,
+    external_blob_mode: str = "reference",
+    allow_external_blob_outside_bases: bool = False,
     **options: Any,
 ) -> list[FragmentMetadata] | Transaction:
-    """Write data as fragments and commit nothing."""
+    """Write data as fragments and commit nothing.
+
+    Libraries look at the names of the arguments to find out which are supported.
+    """
+    options |= {
+        "target_bases": target_bases,
+        "base_store_params": base_store_params,
+        "external_blob_mode": external_blob_mode,
+        "allow_external_blob_outside_bases": allow_external_blob_outside_bases,
+    }
     progress = options.get("progress")
     options.pop("enable_stable_row_ids", None)
     result = building.write_fragments(

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from spark_lance.compat.lance.base import DatasetBase
-from spark_lance.compat.lance.optimize import Compaction, CompactionMetrics, CompactionPlan, RewriteResult
+from spark_lance.compat.lance.optimize import (
+    Compaction,
+    CompactionMetrics,
+    CompactionPlan,
+    CompactionTask,
+    RewriteResult,
+)
 from spark_lance.compat.lance.scanning import ScanStatistics
 from spark_lance.compat.lance.session import Session
 from spark_lance.datasets.lance_schema import LanceField, LanceSchema
@@ -16,6 +25,7 @@ __all__ = [
     "Compaction",
     "CompactionMetrics",
     "CompactionPlan",
+    "CompactionTask",
     "LanceField",
     "LanceSchema",
     "RewriteResult",
@@ -23,6 +33,12 @@ __all__ = [
     "Session",
     "manifest_needs_migration",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "indices":
+        return import_module("spark_lance.compat.lance.indices.native")
+    raise AttributeError(f"module {__name__} has no attribute {name}")
 
 
 def manifest_needs_migration(dataset: DatasetBase) -> bool:

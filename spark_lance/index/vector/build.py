@@ -27,6 +27,7 @@ from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Quantizer
+from spark_lance.index.vector.quantizers.rabit import RabitQuantizer
 from spark_lance.index.vector.storage import (
     INDEX_TYPES,
     Partition,
@@ -58,6 +59,7 @@ class IndexParams:
         rotation: of RQ.
         graph: of the types with graphs.
         centroids: (partitions, dim), in place of those that training would find.
+        rotation_signs: of RQ with the rotation "fast", in place of random ones.
         codebook: of PQ, (sub-vectors, codewords, dim / sub-vectors), likewise; it goes with centroids.
     """
 
@@ -72,6 +74,7 @@ class IndexParams:
     graph: GraphParams = field(default_factory=GraphParams)
     centroids: Vectors | None = None
     codebook: Vectors | None = None
+    rotation_signs: bytes | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in INDEX_TYPES:
@@ -100,6 +103,8 @@ class IndexParams:
                 )
         elif self.codebook is not None:
             raise OptionError("ivf_centroids must be specified when pq_codebook is provided")
+        if self.rotation_signs is not None and INDEX_TYPES[self.kind][0] != RabitQuantizer.name:
+            raise OptionError(f"rabitq_model goes with IVF_RQ, not {self.kind}")
 
     def partitions_for(self, rows: int) -> int:
         """Return the number of partitions for a number of rows."""

@@ -42,6 +42,7 @@ from spark_lance.index.vector.graph import GraphParams
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST, is_multi, vector_kind
 from spark_lance.index.vector.multi import flat_vectors
 from spark_lance.index.vector.quantizers.product import PQ_BITS, check_sub_vectors
+from spark_lance.index.vector.quantizers.rabit import read_rotation
 from spark_lance.index.vector.storage import (
     AUXILIARY_FILE,
     INDEX_FILE,
@@ -64,7 +65,14 @@ _TYPE_URL = INDEX_KINDS[VECTOR_LABEL].type_url
 _WINDOW_BYTES = 32 << 20
 # Sample size in rows, to estimate the number of vectors per row.
 _COUNTED_ROWS = 256
-_PLAIN_OPTIONS = ("sample_rate", "max_iters", "rotation_type", "ivf_centroids", "pq_codebook")
+_PLAIN_OPTIONS = (
+    "sample_rate",
+    "max_iters",
+    "rotation_type",
+    "ivf_centroids",
+    "pq_codebook",
+    "rabitq_model",
+)
 _GRAPH_OPTIONS = ("m", "ef_construction", "max_level")
 
 
@@ -320,6 +328,9 @@ def recipe_with(
     unknown = sorted(set(options) - {*_PLAIN_OPTIONS, *_GRAPH_OPTIONS})
     if unknown:
         raise OptionError(f"a vector index has no option {', '.join(unknown)}")
+    signs = None
+    if (model := options.get("rabitq_model")) is not None:
+        num_bits, signs = read_rotation(model, num_bits)
     plain = GraphParams()
     graph = {name: int(options.get(name, getattr(plain, name))) for name in _GRAPH_OPTIONS}
     return IndexParams(
@@ -334,6 +345,7 @@ def recipe_with(
         graph=GraphParams(**graph),
         centroids=_as_numbers(options.get("ivf_centroids")),
         codebook=_codebook(options.get("pq_codebook"), num_sub_vectors, num_bits),
+        rotation_signs=signs,
     )
 
 

@@ -6,7 +6,8 @@ import enum
 
 from spark_lance.compat.lance.changes import IndexConfig
 from spark_lance.compat.lance.indices.builder import IndicesBuilder
-from spark_lance.compat.lance.indices.models import IvfModel, PqModel
+from spark_lance.compat.lance.indices.ivf import IvfModel
+from spark_lance.compat.lance.indices.pq import PqModel
 
 __all__ = [
     "IndexConfig",

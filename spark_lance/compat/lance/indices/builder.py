@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from spark_lance.compat.lance.file import LanceFileReader
-from spark_lance.compat.lance.indices.models import IvfModel, PqModel
+from spark_lance.compat.lance.indices.ivf import IvfModel
+from spark_lance.compat.lance.indices.pq import PqModel
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import ColumnNotFoundError, OptionError, OptionTypeError
 from spark_lance.file.base.version import DEFAULT_VERSION

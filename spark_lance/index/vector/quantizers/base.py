@@ -245,6 +245,10 @@ class Training(Protocol):
     def rotation(self) -> Literal["fast", "matrix"]:
         """How vectors are rotated."""
 
+    @property
+    def rotation_signs(self) -> bytes | None:
+        """Signs of the rotation "fast" that are used instead of random ones."""
+
 
 class Quantizer(ABC):
     """One way of keeping vectors; an instance has what training found.

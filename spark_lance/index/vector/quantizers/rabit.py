@@ -60,6 +60,7 @@ Lengths and inner products stay the same. (Lance index format, RQ.)
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -319,6 +320,28 @@ _STRETCHES = np.linspace(1.0, 2.4, 12)
 _BLOCK_ROWS = 8192
 
 
+def read_rotation(model: str, num_bits: int | None) -> tuple[int, bytes]:
+    """Return the bits of a code and the signs of a model that `build_rq_model` returned.
+
+    Args:
+        model: JSON with the metadata of an index: num_bits, fast_rotation_signs.
+        num_bits: what the caller expects, None for any.
+
+    Raises:
+        OptionError: the model has no fast rotation, or another number of bits.
+    """
+    try:
+        notes = json.loads(model)
+        bits, signs = int(notes["num_bits"]), bytes(notes["fast_rotation_signs"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise OptionError(
+            "rabitq_model must be a result of build_rq_model: JSON with num_bits and fast_rotation_signs"
+        ) from error
+    if num_bits not in (None, bits):
+        raise OptionError(f"rabitq_model has codes of {bits} bits, but num_bits={num_bits}")
+    return bits, signs
+
+
 @dataclass(frozen=True)
 class RabitQuantizer(Quantizer):
     """A rotation, and the number of bits of a dimension.
@@ -344,7 +367,14 @@ class RabitQuantizer(Quantizer):
     @classmethod
     def fit(cls, sample: Vectors, ivf: Ivf, training: Training, dtype: np.dtype[Any]) -> RabitQuantizer:
         """Draw a rotation for codes of 5 bits, or those that are asked for."""
-        return cls.train(sample.shape[1], training.num_bits or 5, training.metric, training.rotation)
+        quantizer = cls.train(sample.shape[1], training.num_bits or 5, training.metric, training.rotation)
+        signs = training.rotation_signs
+        if signs is None:
+            return quantizer
+        if len(signs) != _ROUNDS * (quantizer.dim // 8):
+            size = len(signs) * 8 // _ROUNDS
+            raise OptionError(f"rabitq_model is for vectors of {size} values, not {quantizer.dim}")
+        return replace(quantizer, rotation=FastRotation(quantizer.dim, signs))
 
     @classmethod
     def train(
