@@ -56,8 +56,8 @@ _WINDOW_BYTES = 32 << 20
 _MARGIN = 64
 # Scores per block of a search for the greatest ones.
 _BLOCK = 32
-# Scores of texts are put together in a table of all texts if the words stand in more than 1 of so many.
-_DENSE = 16
+# Scores of texts are put together in a table of all texts if the words are in more than 1 of this number.
+_DENSE = 128
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,10 @@ def _united(
             table[rows] = combine(table[rows], scores)
         hits = np.flatnonzero(table > 0)
         return hits, table[hits]
-    hits = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in parts)]))
+    hits = np.concatenate([np.empty(0, np.int32), *(rows for rows, _ in parts)])
+    # Each part ascends, so this sort merges them.
+    hits.sort(kind="stable")
+    hits = hits[np.flatnonzero(np.diff(hits, prepend=-1))]
     result = np.zeros(len(hits), np.float32)
     for rows, scores in parts:
         places = np.searchsorted(hits, rows)
