@@ -534,8 +534,21 @@ class Sides:
         """Return what a query returns on both sides."""
         ours = told(self._ours, query.format(rows="lance.t"), in_order)
         theirs = told(self._theirs, query.format(rows=self._control), in_order)
-        # min and max of collated strings: Spark returns bytes of a buffer that it has used again.
-        return (ours, theirs) if "\\x00" not in str((ours, theirs)) else (ours, ours)
+        if ours == theirs or ("min(" not in query and "max(" not in query):
+            return ours, theirs
+        # Interpreted, Spark 4.3 keeps no copy of the least collated string, but the buffer of its row.
+        return self._compiled(self._ours, query, "lance.t", in_order), self._compiled(
+            self._theirs, query, self._control, in_order
+        )
+
+    @staticmethod
+    def _compiled(session: SparkSession, query: str, table: str, in_order: bool) -> list[str] | str:
+        mode = session.conf.get("spark.sql.codegen.factoryMode")
+        session.conf.set("spark.sql.codegen.factoryMode", "CODEGEN_ONLY")
+        try:
+            return told(session, query.format(rows=table), in_order)
+        finally:
+            session.conf.set("spark.sql.codegen.factoryMode", str(mode))
 
     def drop(self) -> None:
         self._theirs.sql(f"DROP TABLE IF EXISTS {self._control}").collect()
@@ -562,6 +575,7 @@ def _condition(call: Callable[[], object]) -> str | None:
 
 
 VIOLATION = "CHECK_CONSTRAINT_VIOLATION"
+FAULTS_OF_VALUES = {"INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST", "EXCEED_LIMIT_LENGTH"}
 # Conditions that name one fault, once for INSERT and once for other statements.
 SAME = {"CAST_OVERFLOW_IN_TABLE_INSERT": "CAST_OVERFLOW"}
 
@@ -578,8 +592,10 @@ def check(spark: SparkSession, folder: Path, seed: int, changes: int, queries: i
         for number in range(changes):
             change = generator.one(sides.columns)
             ours, theirs = (SAME.get(str(each), each) for each in sides.apply(change, generator.defaults))
-            if VIOLATION in (ours, theirs) and ours is not None and theirs is not None:
+            if ours is not None and theirs is not None and VIOLATION in (ours, theirs):
                 ours = theirs  # A statement with two faults has the condition of one.
+            if change.statement.startswith("MERGE") and {ours, theirs} <= FAULTS_OF_VALUES:
+                ours = theirs  # Parquet gets the clauses of a MERGE one after another.
             assert ours == theirs, f"seed {seed}, {number}: {change.statement}"
             mine, other = sides.contents()
             assert mine == other, f"seed {seed}, {number}: {change.statement}"
