@@ -30,10 +30,13 @@ FOLDERS = ("spark_lance", "docs", "decisions", "examples", "benchmarks")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 # Names that say what happened to a value and not what it is.
 PARTICIPLES = frozenset(
-    ("found", "asked", "told", "given", "known", "made", "kept", "held", "meant", "wanted", "shown")
+    (
+        *("found", "asked", "told", "given", "known", "made", "kept", "held", "meant", "wanted", "shown"),
+        *("stored", "done", "chosen", "needed", "moved", "planned", "fitted", "taken"),
+    )
 )
 # Java files have no other names for these than those of the classes that they belong to.
-JAVA_PARTICIPLES = PARTICIPLES | {"own", "wish", "taken"}
+JAVA_PARTICIPLES = PARTICIPLES | {"own", "wish"}
 # Comments, strings and characters of Java, which have no names.
 _JAVA_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\])+\'', re.DOTALL)
 # A type, and the name that it declares: of a variable, parameter, field, method or class.

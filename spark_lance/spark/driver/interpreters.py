@@ -66,10 +66,10 @@ class Interpreter:
 def probe(program: str) -> Interpreter | None:
     """Ask a Python program what it has; None if it does not start or does not answer."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [program, "-c", _PROGRAM], capture_output=True, text=True, timeout=_SECONDS, check=True
         )
-        facts = json.loads(done.stdout.splitlines()[-1])
+        facts = json.loads(process.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
     return Interpreter(facts["version"], facts["release"], tuple(sorted(facts["broken"].items())))

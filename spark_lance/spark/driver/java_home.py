@@ -152,12 +152,12 @@ def _settings(program: Path, *arguments: str) -> str | None:
     """Return what ``-XshowSettings:properties`` prints, or None if the program fails."""
     command = [str(program), *arguments, "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=PROBE_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stderr if done.returncode == 0 else None
+    return process.stderr if process.returncode == 0 else None
 
 
 def _shim(home: Path) -> Path:

@@ -83,30 +83,30 @@ class NotebookBar:
         self._lock = threading.Lock()
         self._ended = False
 
-    def __call__(self, step: str, done: int, total: int, unit: str) -> None:
+    def __call__(self, step: str, amount: int, total: int, unit: str) -> None:
         """Draw how far a step is, if it is time to."""
         with self._lock:
             if not self._ended and time.monotonic() >= self._from:
                 self._from = time.monotonic() + _INTERVAL
-                self._draw(step, done, total, unit)
+                self._draw(step, amount, total, unit)
 
-    def _draw(self, step: str, done: int, total: int, unit: str) -> None:
-        bar = f"<progress value='{done}' max='{total}'></progress>" if total else "<progress></progress>"
-        amount = _amount(done, total, unit) + self._time_left(step, done, total)
+    def _draw(self, step: str, part: int, total: int, unit: str) -> None:
+        bar = f"<progress value='{part}' max='{total}'></progress>" if total else "<progress></progress>"
+        amount = _amount(part, total, unit) + self._time_left(step, part, total)
         page = self._show.HTML(f"{html.escape(step)} {bar} {html.escape(amount)}")
         if self._drawn is None:
             self._drawn = self._show.display(page, display_id=True)
         else:
             self._drawn.update(page)
 
-    def _time_left(self, step: str, done: int, total: int) -> str:
+    def _time_left(self, step: str, amount: int, total: int) -> str:
         """Return the time left at the rate of the step so far, if it is known."""
-        if step != self._step or done < self._first:
-            self._step, self._first, self._since = step, done, time.monotonic()
-        progress, elapsed = done - self._first, time.monotonic() - self._since
+        if step != self._step or amount < self._first:
+            self._step, self._first, self._since = step, amount, time.monotonic()
+        progress, elapsed = amount - self._first, time.monotonic() - self._since
         if not total or progress <= 0:
             return ""
-        return f", {elapsed * (total - done) / progress:,.0f} s left"
+        return f", {elapsed * (total - amount) / progress:,.0f} s left"
 
     def __enter__(self) -> NotebookBar:
         """Draw nothing yet."""
@@ -122,10 +122,10 @@ class NotebookBar:
                 self._drawn.update(self._show.HTML(""))
 
 
-def _amount(done: int, total: int, unit: str) -> str:
+def _amount(amount: int, total: int, unit: str) -> str:
     if unit == "bytes":
-        return f"{size_text(done)} of {size_text(total)}" if total else size_text(done)
-    return f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}"
+        return f"{size_text(amount)} of {size_text(total)}" if total else size_text(amount)
+    return f"{amount:,} of {total:,} {unit}" if total else f"{amount:,} {unit}"
 
 
 def watching(spark: Any, group: str, what: str, bar: Report) -> AbstractContextManager[None]:
@@ -158,8 +158,8 @@ def _report_by_tracker(context: Any, group: str, what: str, bar: Report) -> Iter
             numbers = {stage for job in jobs if job is not None for stage in job.stageIds}
             stages = [stage for stage in map(tracker.getStageInfo, sorted(numbers)) if stage is not None]
             if stages and not ended.is_set():
-                done = sum(stage.numCompletedTasks for stage in stages)
-                bar(what, done, sum(stage.numTasks for stage in stages), _UNIT)
+                task_count = sum(stage.numCompletedTasks for stage in stages)
+                bar(what, task_count, sum(stage.numTasks for stage in stages), _UNIT)
 
     asking = threading.Thread(target=ask, name="lance progress", daemon=True)
     asking.start()
@@ -177,8 +177,8 @@ def _report_by_session(spark: Any, what: str, bar: Report) -> Iterator[None]:
     def tell(stages: Iterable[Any] | None, **_: Any) -> None:
         numbers = list(stages or ())
         if numbers:
-            done = sum(stage.num_completed_tasks for stage in numbers)
-            bar(what, done, sum(stage.num_tasks for stage in numbers), _UNIT)
+            task_count = sum(stage.num_completed_tasks for stage in numbers)
+            bar(what, task_count, sum(stage.num_tasks for stage in numbers), _UNIT)
 
     spark.registerProgressHandler(tell)
     try:

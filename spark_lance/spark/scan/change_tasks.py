@@ -73,22 +73,22 @@ def described_changes(schema: Schema, projection: Projection) -> st.StructType:
         SchemaError: a column does not exist, Spark has no type for it, or the table has a column of the
             name of one of the three.
     """
-    taken = [field.name for field in schema.fields if field.name.lower() in FEED_COLUMNS]
-    if taken:
-        raise SchemaError(f"the table has a column {taken[0]!r}, so its changes cannot be told")
+    reserved_names = [field.name for field in schema.fields if field.name.lower() in FEED_COLUMNS]
+    if reserved_names:
+        raise SchemaError(f"the table has a column {reserved_names[0]!r}, so its changes cannot be told")
     columns = projection.columns
     plain = None if columns is None else tuple(name for name in columns if name not in FEED_COLUMNS)
     seen = spark_schema_of(schema, replace(projection, columns=plain))
-    stored = {field.name: field for field in seen}
-    if ROW_OFFSET in stored:
+    table_fields = {field.name: field for field in seen}
+    if ROW_OFFSET in table_fields:
         raise SchemaError(f"{ROW_OFFSET} counts the rows of one version: a change feed has none")
     feed_fields = {name: st.StructField(name, kind, False) for name, kind in _FEED_TYPES.items()}
-    order = [*(columns or ()), *stored, *feed_fields]
+    order = [*(columns or ()), *table_fields, *feed_fields]
     system = system_names(field.name for field in schema.fields)
-    for name in stored:
+    for name in table_fields:
         if name not in system:
-            stored[name].nullable = True
-    fields = {**stored, **feed_fields}
+            table_fields[name].nullable = True
+    fields = {**table_fields, **feed_fields}
     # The names asked for may be spelled in another case than the table's.
     named = [name if name in fields else find_column(schema, name).name for name in order]
     return st.StructType([fields[name] for name in dict.fromkeys(named)])
@@ -119,8 +119,8 @@ class ChangeColumns:
     ) -> None:
         self._feed = FEED_COLUMNS if feed else ()
         plain = st.StructType([field for field in projection if field.name not in self._feed])
-        stored, fields = resolve_projection(table, plain)
-        spelled = dict(zip(plain.names, stored, strict=True))
+        table_names, fields = resolve_projection(table, plain)
+        spelled = dict(zip(plain.names, table_names, strict=True))
         self.names = tuple(spelled.get(name, name) for name in projection.names)
         self._required = {spelled.get(field.name) for field in plain if not field.nullable}
         self.condition = self._condition(table, filter)

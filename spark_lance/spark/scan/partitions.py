@@ -153,17 +153,17 @@ def first_rows(tasks: Iterable[ScanTask], limit: int) -> Iterator[ScanTask]:
 
 def rows_within(tasks: Sequence[ScanTask], budget: int) -> tuple[list[ScanTask], bool]:
     """Return tasks that look at about the first `budget` rows, and whether these are all rows there are."""
-    chosen: list[ScanTask] = []
+    tasks_to_read: list[ScanTask] = []
     for task in tasks:
         rows = live_rows(task)
         if rows > budget:
             if task.selection is None and budget > 0:
                 start = task.span[0] if task.span else 0
-                chosen.append(replace(task, span=(start, start + budget)))
-            return chosen, False
-        chosen.append(task)
+                tasks_to_read.append(replace(task, span=(start, start + budget)))
+            return tasks_to_read, False
+        tasks_to_read.append(task)
         budget -= rows
-    return chosen, True
+    return tasks_to_read, True
 
 
 def _cost(rows: int, width: float) -> float:
@@ -192,14 +192,14 @@ def row_bytes(
     width += sum(_fixed_bytes(field) or 0.0 for field in fields)
     loose = sum(_fixed_bytes(field) is None for field in fields)
     if loose:
-        rows = stored = 0
+        rows = byte_count = 0
         for task in tasks:
             rows += task.message.physical_rows
-            stored += sum(file.file_size_bytes for file in task.message.files)
+            byte_count += sum(file.file_size_bytes for file in task.message.files)
         all_fixed = sum(_fixed_bytes(field) or 0.0 for field in table.fields)
         all_loose = sum(_fixed_bytes(field) is None for field in table.fields)
         # Compressed text grows when it is read.
-        share = max(16.0, 2 * (stored / max(rows, 1) - all_fixed) / all_loose)
+        share = max(16.0, 2 * (byte_count / max(rows, 1) - all_fixed) / all_loose)
         width += loose * share
     return width
 

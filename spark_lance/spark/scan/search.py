@@ -65,15 +65,15 @@ def describe(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, 
     names = measured.fieldNames()
     columns = options.columns
     # As without Spark, what is measured hides a column of that name.
-    stored = columns
-    if stored is None:
+    table_columns = columns
+    if table_columns is None:
         left_out = {
             field.name
             for field in manifest.schema.fields
             if has_blobs(field) and options.blob_handling.of(field.name) == LEFT_OUT
         }
-        stored = tuple(field.name for field in manifest.schema.fields if field.name not in left_out)
-    rest = tuple(name for name in stored if name not in names)
+        table_columns = tuple(field.name for field in manifest.schema.fields if field.name not in left_out)
+    rest = tuple(name for name in table_columns if name not in names)
     fields = spark_schema_of(manifest.schema, replace(options.projection, columns=rest)).fields
     available = {field.name: field for field in (*fields, *measured)}
     first = [name for name in columns or () if name in available]

@@ -36,9 +36,9 @@ def spark_schema_of(schema: Schema, projection: Projection) -> st.StructType:
     if names is None:
         names = tuple(field.name for field in _default_fields(schema, projection.blob_handling))
     system = system_names(field.name for field in schema.fields)
-    if taken := [name for name in projection.system_columns if name not in system]:
+    if clashes := [name for name in projection.system_columns if name not in system]:
         raise SchemaError(
-            f"the table has a column {taken[0]!r} of its own: leave out the option that adds it"
+            f"the table has a column {clashes[0]!r} of its own: leave out the option that adds it"
         )
     fields, reasons = [], []
     spellings: dict[str, str] = {}

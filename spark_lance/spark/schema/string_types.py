@@ -64,7 +64,7 @@ def precise_type(arrow: pa.DataType, metadata: Mapping[str, str]) -> st.DataType
     return None
 
 
-def check_widened(name: str, stored: Field, field: pa.Field) -> None:
+def check_widened(name: str, table_field: Field, field: pa.Field) -> None:
     """Refuse a declared type for a column whose values may not fit it.
 
     Raises:
@@ -72,9 +72,9 @@ def check_widened(name: str, stored: Field, field: pa.Field) -> None:
     """
     metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
     kind = precise_type(field.type, metadata)
-    if kind is None or stored.kind != "leaf" or stored.arrow_type() != field.type:
+    if kind is None or table_field.kind != "leaf" or table_field.arrow_type() != field.type:
         return
-    old = precise_type(field.type, stored.metadata)
+    old = precise_type(field.type, table_field.metadata)
     if _unit(kind) > (1 if old is None else _unit(old)):
         text = kind.simpleString()
         raise SchemaError(

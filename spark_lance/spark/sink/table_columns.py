@@ -77,11 +77,11 @@ def check_columns(table: Schema, column_settings: ColumnSettings, added: Collect
     Raises:
         OptionError: there is such a setting, or one for a column that does not exist.
     """
-    stored = {path.lower(): field for path, field in _table_paths(table.fields)}
+    table_fields = {path.lower(): field for path, field in _table_paths(table.fields)}
     for column, settings in column_settings.items():
         if column in added:
             continue
-        field = stored.get(column)
+        field = table_fields.get(column)
         for name, value in settings.items():
             if field is None:
                 raise OptionError(f"option '{column}.{name}': the table has no column {column!r}")

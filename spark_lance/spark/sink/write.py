@@ -124,8 +124,8 @@ class LanceWriter(DataSourceArrowWriter):
             CommitOutcomeUnknownError: the version may exist; no file was deleted.
             CommitError, SchemaError: nothing was committed; the files were deleted.
         """
-        done = [message for message in messages if isinstance(message, LanceCommitMessage)]
-        self.commit_files(done, self._plan, self._once())
+        answers = [message for message in messages if isinstance(message, LanceCommitMessage)]
+        self.commit_files(answers, self._plan, self._once())
 
     def commit_files(
         self, messages: Sequence[LanceCommitMessage], plan: WritePlan, once: IdempotentWrite | None
@@ -166,9 +166,9 @@ class LanceWriter(DataSourceArrowWriter):
         and `commit` has deleted everything that was certainly not committed. Only a write with an unfinished
         task (its message is None) has certainly never been committed.
         """
-        done = [message for message in messages if isinstance(message, LanceCommitMessage)]
-        if len(done) < len(messages):
-            fragments = [data for message in done for data in message.fragments]
+        answers = [message for message in messages if isinstance(message, LanceCommitMessage)]
+        if len(answers) < len(messages):
+            fragments = [data for message in answers for data in message.fragments]
             delete_fragment_files(self._table, fragments)
             delete_operation_files(self._table, self._job)
 
@@ -196,12 +196,13 @@ def _check_store(store: Store) -> None:
 def _check_rows(messages: Sequence[LanceCommitMessage]) -> None:
     """Compare the rows that Spark handed to the tasks with those in the files that they wrote."""
     received = sum(message.rows for message in messages)
-    stored = sum(
+    row_count = sum(
         table_pb2.DataFragment.FromString(data).physical_rows
         for message in messages
         for data in message.fragments
     )
-    if received != stored:
+    if received != row_count:
         raise CommitError(
-            f"tasks were given {received} rows but stored {stored}, so nothing was committed; this is a bug"
+            f"tasks were given {received} rows but stored {row_count}, so nothing was "
+            "committed; this is a bug"
         )

@@ -173,8 +173,10 @@ def _partitioned(
     if table is None:
         return replace(plan, config={**plan.config, PARTITION_FIELDS: requested.text()}), requested
     fields = [(field.source, field.transform, field.width) for field in requested.fields]
-    stored = [(field.source, field.transform, field.width) for field in declared.present(schema).fields]
-    if fields != stored or len(stored) != len(declared.fields):
+    present_fields = [
+        (field.source, field.transform, field.width) for field in declared.present(schema).fields
+    ]
+    if fields != present_fields or len(present_fields) != len(declared.fields):
         texts = [", ".join(field.sql for field in spec.fields) or "nothing" for spec in (declared, requested)]
         raise OptionError(
             f"the table is partitioned by {texts[0]}, and option 'partitionBy' has {texts[1]}: leave out "
@@ -441,7 +443,7 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
     former = next((field for field in old.fields if field.name == column.name), None)
     if former is None:
         return new
-    stored = former.read_field()
+    table_field = former.read_field()
     if former.is_blob and (isinstance(column.dataType, st.BinaryType) or is_description(column.dataType)):
         places = {key: value for key, value in former.metadata.items() if key.startswith(f"{BLOB_KEY}-")}
         new_metadata = {key.decode(): value.decode() for key, value in (new.metadata or {}).items()}
@@ -449,17 +451,17 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
             new.name, pa.large_binary(), new.nullable, {**places, **new_metadata, BLOB_KEY: "true"}
         )
     if pa.types.is_fixed_size_list(new.type) and new.type.list_size != getattr(
-        stored.type, "list_size", None
+        table_field.type, "list_size", None
     ):
         return new
     try:
         # Without and with the collation of the column itself.
-        seen = (field_type(stored), spark_field(stored).dataType)
+        seen = (field_type(table_field), spark_field(table_field).dataType)
     except SchemaError:
         return new
     written = column.dataType
     if not any(kind.simpleString() == written.simpleString() and covers(written, kind) for kind in seen):
         return new
-    metadata = {**(stored.metadata or {}), **(new.metadata or {})}
-    nullable = new.nullable and (stored.nullable or column.nullable)
-    return pa.field(new.name, stored.type, nullable, metadata or None)
+    metadata = {**(table_field.metadata or {}), **(new.metadata or {})}
+    nullable = new.nullable and (table_field.nullable or column.nullable)
+    return pa.field(new.name, table_field.type, nullable, metadata or None)

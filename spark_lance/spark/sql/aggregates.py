@@ -349,16 +349,16 @@ class _Facts:
         target_rows = self._target.rows if self._target is not None else None
         return self._reader.known_rows() if target_rows is None else target_rows.num_rows
 
-    def _filled(self, path: Sequence[str], chosen: RowSet | None) -> int | None:
+    def _filled(self, path: Sequence[str], rows: RowSet | None) -> int | None:
         """Return how many of the rows have a value."""
         snapshot = self.read.opened[1]
         if not spark_type_of(path, self.read.seen):
             return None
-        if chosen is None:
+        if rows is None:
             empty = null_count(snapshot, path)
             return None if empty is None else snapshot.live_rows() - empty
         without = rows_without(snapshot, path, local_bounds(self.body)[1])
-        return None if without is None else chosen.num_rows - (chosen & without).num_rows
+        return None if without is None else rows.num_rows - (rows & without).num_rows
 
     def _distinct(self, path: Sequence[str]) -> int | None:
         groups = self._groups(path)

@@ -79,12 +79,12 @@ class OpenCatalog:
             OptionError: one is unknown, or its value cannot be used.
         """
         folded = {key.lower(): value for key, value in options.items()}
-        stored = {
+        storage_options = {
             key[len(_STORAGE) :]: value for key, value in options.items() if key.lower().startswith(_STORAGE)
         }
         if ALLOWED_BASES in folded:
-            stored[ALLOWED_BASES] = folded[ALLOWED_BASES]
-        storage = tuple(sorted(stored.items()))
+            storage_options[ALLOWED_BASES] = folded[ALLOWED_BASES]
+        storage = tuple(sorted(storage_options.items()))
         unknown = [key for key in folded if key not in _SETTINGS and not key.startswith(_STORAGE)]
         impl = folded.get("impl")
         if impl is not None and "root" in folded:

@@ -170,21 +170,21 @@ def _is_fixed(manifest: Manifest, fields: Sequence[Field | None]) -> bool:
     )
 
 
-def _widens(stored: pa.DataType, kind: st.DataType) -> bool:
+def _widens(column_type: pa.DataType, kind: st.DataType) -> bool:
     """Return whether every value of a stored type is the same value in another type."""
     if isinstance(kind, st.DoubleType):
-        return bool(stored == pa.float32())
+        return bool(column_type == pa.float32())
     if isinstance(kind, st.TimestampNTZType):
-        return bool(stored == pa.date32())
+        return bool(column_type == pa.date32())
     if isinstance(kind, st.DecimalType):
         return (
-            bool(pa.types.is_decimal(stored))
-            and kind.scale >= int(stored.scale)
-            and kind.precision - kind.scale >= int(stored.precision) - int(stored.scale)
+            bool(pa.types.is_decimal(column_type))
+            and kind.scale >= int(column_type.scale)
+            and kind.precision - kind.scale >= int(column_type.precision) - int(column_type.scale)
         )
     arrow = [one for one, _ in _INTEGERS]
     spark = [one for _, one in _INTEGERS]
-    return stored in arrow and type(kind) in spark and spark.index(type(kind)) > arrow.index(stored)
+    return column_type in arrow and type(kind) in spark and spark.index(type(kind)) > arrow.index(column_type)
 
 
 def fields_along(fields: Sequence[Field], parts: Sequence[str]) -> list[Field | None]:

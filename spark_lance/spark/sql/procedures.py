@@ -150,14 +150,14 @@ def _verify(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> 
 
 
 def _compact_wal(request: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -> Any:
-    done = table.compactWal(flush=bool(a["flush"]))
+    result = table.compactWal(flush=bool(a["flush"]))
     gone = table.collectWal(a["retention_hours"])
     row = (
-        done.version,
-        done.shards,
-        done.sstables,
-        done.rows_upserted,
-        done.rows_deleted,
+        result.version,
+        result.shards,
+        result.sstables,
+        result.rows_upserted,
+        result.rows_deleted,
         gone.bytes_removed,
     )
     return request.spark.createDataFrame(

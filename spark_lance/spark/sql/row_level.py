@@ -61,10 +61,10 @@ class LastChange:
 
     def row(self) -> tuple[Any, ...]:
         """Return the values in the order of `CALL <catalog>.system.last_change()`."""
-        done = self.done
+        counts = self.done
         return (
-            *(self.statement, self.table, done.version, done.updated, done.deleted, done.inserted),
-            *(done.bytes_written, self.seconds),
+            *(self.statement, self.table, counts.version, counts.updated, counts.deleted, counts.inserted),
+            *(counts.bytes_written, self.seconds),
         )
 
 
@@ -112,18 +112,18 @@ def change_rows(request: BridgeRequest) -> None:
     spark = session_of(request.spark, subject["session"])
     statement = _Statement(body, subject, _table(spark, body))
     try:
-        done = getattr(statement, body["kind"])()
+        result = getattr(statement, body["kind"])()
     except CapturedException as error:
         # Java throws it again as it is, with Spark's name for it.
         subject["thrown"] = java_exception(error)
         raise
     name = body["display_name"]
     title = statement.table.path if name.lower() == "lance" else name
-    change = LastChange(body["kind"].upper(), title, done, round(time.monotonic() - began, 3))
+    change = LastChange(body["kind"].upper(), title, result, round(time.monotonic() - began, 3))
     _CHANGES.put(body["session"], change)
     logger.info(
         "%s %s: %d rows updated, %d deleted, %d inserted, version %d, %.2f s",
-        *(change.statement, change.table, done.updated, done.deleted, done.inserted, done.version),
+        *(change.statement, change.table, result.updated, result.deleted, result.inserted, result.version),
         change.seconds,
     )
 

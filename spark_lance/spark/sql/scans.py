@@ -86,8 +86,8 @@ def is_ordered_alike(path: Sequence[str], schema: Schema, seen: st.StructType) -
         return False
     if isinstance(kind, st.StringType) and kind != st.StringType():
         return False
-    stored = fields[-1].arrow_type()
-    return any(test(stored) and isinstance(kind, types) for test, types in _ALIKE)
+    column_type = fields[-1].arrow_type()
+    return any(test(column_type) and isinstance(kind, types) for test, types in _ALIKE)
 
 
 def is_same_value(path: Sequence[str], schema: Schema, seen: st.StructType) -> bool:
@@ -96,8 +96,10 @@ def is_same_value(path: Sequence[str], schema: Schema, seen: st.StructType) -> b
         return False
     fields = schema.along(path)
     assert fields is not None
-    stored = fields[-1].arrow_type()
-    return not _Types.is_floating(stored) and not (_Types.is_timestamp(stored) and stored.unit == "ns")
+    column_type = fields[-1].arrow_type()
+    return not _Types.is_floating(column_type) and not (
+        _Types.is_timestamp(column_type) and column_type.unit == "ns"
+    )
 
 
 def spark_type_of(path: Sequence[str], seen: st.StructType) -> st.DataType | None:
@@ -290,20 +292,20 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
     reader: DataSourceReader
     is_ordered = False
     if read.options.kind == "rows":
-        reader = planned = reader_of(read, schema, body)
-        ref = planned.ref
-        is_ordered = _keep_first(planned, read, body)
-        if planned.condition is not None and body.get("limit") is None and read.options.fragments is None:
-            row_set = _index_exact_rows(planned.condition, read.opened[1], most_bytes)
+        reader = row_reader = reader_of(read, schema, body)
+        ref = row_reader.ref
+        is_ordered = _keep_first(row_reader, read, body)
+        if row_reader.condition is not None and body.get("limit") is None and read.options.fragments is None:
+            row_set = _index_exact_rows(row_reader.condition, read.opened[1], most_bytes)
             if row_set is not None and row_set.num_rows <= most_rows:
-                planned.set_rows(row_set.only(number for number, rows in row_set.items() if rows))
+                row_reader.set_rows(row_set.only(number for number, rows in row_set.items() if rows))
         local_rows = (
             max(most_rows, _MOST_HELD_ROWS)
-            if body.get("columnar") and most_rows and planned.columns
+            if body.get("columnar") and most_rows and row_reader.columns
             else most_rows
         )
-        few = None if body.get("runtime") else planned.read_if_small(local_rows, most_bytes)
-        size: tuple[int, int] | None = None if few is not None else planned.size()
+        few = None if body.get("runtime") else row_reader.read_if_small(local_rows, most_bytes)
+        size: tuple[int, int] | None = None if few is not None else row_reader.size()
     else:
         placed = read_kind(read.options).reader(read.options, schema, read.ref)
         reader, ref = placed, placed.ref  # type: ignore[assignment]
@@ -415,10 +417,10 @@ def _taken(read: Read, body: Any) -> list[Expression]:
     These are the pushed predicates, which Spark does not apply any more, and what is known of others, which
     it applies: conditions on documents (`candidates`) and the keys of a join (`runtime`).
     """
-    taken = read.expressions(body["predicates"])
-    assert None not in taken  # Java pushes what `pushdown_of` allows
+    trees = read.expressions(body["predicates"])
+    assert None not in trees  # Java pushes what `pushdown_of` allows
     others = read.expressions([*body["candidates"], *(body.get("runtime") or [])])
-    return [tree for tree in (*taken, *others) if tree is not None]
+    return [tree for tree in (*trees, *others) if tree is not None]
 
 
 def rows_answer(

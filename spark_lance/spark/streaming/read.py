@@ -99,8 +99,8 @@ class Budget:
         if not changes:
             return True
         rows = sum(change.count for change in changes)
-        stored = sum(_stored_bytes(change) for change in changes)
-        costs = ((self._files, len(changes)), (self._rows, rows), (self._bytes, stored))
+        byte_count = sum(_stored_bytes(change) for change in changes)
+        costs = ((self._files, len(changes)), (self._rows, rows), (self._bytes, byte_count))
         if self._taken and any(left is not None and left < cost for left, cost in costs):
             return False
         self._taken = True
@@ -117,8 +117,8 @@ class Budget:
 def _stored_bytes(change: ChangedRows) -> int:
     """Return the bytes that rows take in their files, about."""
     fragment = table_pb2.DataFragment.FromString(change.fragment)
-    stored = sum(file.file_size_bytes for file in fragment.files)
-    return stored * change.count // max(fragment.physical_rows, change.count, 1)
+    byte_count = sum(file.file_size_bytes for file in fragment.files)
+    return byte_count * change.count // max(fragment.physical_rows, change.count, 1)
 
 
 _AT_ONCE = 32

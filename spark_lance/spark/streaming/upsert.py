@@ -125,8 +125,8 @@ class Route:
         if router.column not in names:
             return None
         place = names.index(router.column)
-        stored = snapshot.schema.field(router.column).arrow_type()
-        if not any(rows[place].dataType == kind and stored in alike for kind, alike in _ALIKE):
+        column_type = snapshot.schema.field(router.column).arrow_type()
+        if not any(rows[place].dataType == kind and column_type in alike for kind, alike in _ALIKE):
             return None
         if router.transform == "identity":
             return cls(epoch, max(1, most), place, shards=shards)
@@ -369,8 +369,8 @@ if DataSourceStreamArrowWriter is not None:
 
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             """Append what the tasks left to the logs, unless they have it; errors as `append_staged`."""
-            done = [message for message in messages if isinstance(message, UpsertMessage)]
-            pieces = [piece for message in done for piece in message.pieces]
+            answers = [message for message in messages if isinstance(message, UpsertMessage)]
+            pieces = [piece for message in answers for piece in message.pieces]
             at, once = self._staging.snapshot, Once(self._query, batchId)
             job = self._staging.job
             with one_line():

@@ -87,11 +87,13 @@ if DataSourceStreamArrowWriter is not None:
 
             An appended batch without rows makes no version. Errors as `LanceWriter.commit`.
             """
-            done = [message for message in messages if isinstance(message, LanceStreamMessage)]
-            rows = sum(message.rows for message in done)
-            if not done or (not rows and not self._overwrite):
+            answers = [message for message in messages if isinstance(message, LanceStreamMessage)]
+            rows = sum(message.rows for message in answers)
+            if not answers or (not rows and not self._overwrite):
                 return
-            self._writer.commit_files(done, done[0].plan, IdempotentWrite(self._query, batchId, "stream"))
+            self._writer.commit_files(
+                answers, answers[0].plan, IdempotentWrite(self._query, batchId, "stream")
+            )
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             """Delete the files of finished tasks, unless a commit has been tried; as `LanceWriter.abort`."""

@@ -140,14 +140,14 @@ class ColumnJob:
             files = self._compute(version, fields)
             operation = pb.Update(update_mode=pb.Update.REWRITE_COLUMNS)
             for fragment in version.fragments:
-                done = files[fragment.id]
-                if (file := done.data_file) is None or done.offsets is None:
+                result = files[fragment.id]
+                if (file := result.data_file) is None or result.offsets is None:
                     continue
                 updated = operation.updated_fragments.add()
                 updated.CopyFrom(fragment)
                 place_file(updated, file)
                 operation.fields_modified[:] = file.fields
-                operation.updated_fragment_offset_bitmaps[fragment.id] = done.offsets
+                operation.updated_fragment_offset_bitmaps[fragment.id] = result.offsets
             if not operation.updated_fragments:
                 return version
             return commit_operation(self._start.table, operation, read_version=version.version)
@@ -162,24 +162,24 @@ class ColumnJob:
     def _run(self, request: str, attempt: Callable[[Manifest], Manifest]) -> Outcome:
         self._records = JobRecords(self._start.table, self.resume or f"auto-{uuid.uuid4().hex}", request)
         if self.resume is not None:
-            for done in self._records.load():
-                self._files.keep(done)
-                self._found.update(_paths([done]))
+            for result in self._records.load():
+                self._files.keep(result)
+                self._found.update(_paths([result]))
         message = self.table.writeOptions.commit_message
         options = nullcontext() if message is None else commit_options(message=message)
         running = operation(self.table.spark, "change of columns", self.table.path)
         with running, delete_on_failure(self._discard, PySparkException), options:
             version = retry_operation(self._start.snapshot, lambda at: attempt(at.manifest), _ROUNDS)
-        files = [done for done in self._used.values() if done.file is not None]
+        files = [result for result in self._used.values() if result.file is not None]
         # Files of an earlier run stay: that run may have committed them.
         with only_logged(f"version {version.version} was committed, but unused files stay behind"):
             clean_up(self._records, _paths(files) | self._found)
         return Outcome(
             version.version,
             len(files),
-            sum(done.values for done in files),
+            sum(result.values for result in files),
             len(_paths(files) & self._found),
-            sum(file.file_size_bytes for done in files if (file := done.data_file) is not None),
+            sum(file.file_size_bytes for result in files if (file := result.data_file) is not None),
         )
 
     def _compute(self, version: Manifest, fields: tuple[Field, ...]) -> _Files:
@@ -197,11 +197,11 @@ class ColumnJob:
         files: _Files = {}
         missing: dict[int, table_pb2.DataFragment] = {}
         for fragment in version.fragments:
-            done = self._files.finished(fragment, ids, sources, bases)
-            if done is None:
+            result = self._files.finished(fragment, ids, sources, bases)
+            if result is None:
                 missing[fragment.id] = fragment
             else:
-                files[fragment.id] = done
+                files[fragment.id] = result
         if missing:
             work = ColumnWork(
                 self._start.table,
@@ -217,10 +217,10 @@ class ColumnJob:
             )
             with step(self.table.spark, f"write {len(missing)} fragments"):
                 answers = self.source.run(version, list(missing), work)
-            for done in (*answers, *self._silent(missing, answers, work)):
-                self._account(missing, done, files, bases)
-                self._files.keep(done)
-                files[done.fragment] = done
+            for result in (*answers, *self._silent(missing, answers, work)):
+                self._account(missing, result, files, bases)
+                self._files.keep(result)
+                files[result.fragment] = result
         self._used = files
         return files
 
@@ -244,7 +244,7 @@ class ColumnJob:
         self, missing: dict[int, table_pb2.DataFragment], answers: Sequence[Finished], work: ColumnWork
     ) -> list[Finished]:
         """Return what becomes of the fragments for which no value came."""
-        reported = {done.fragment for done in answers}
+        reported = {result.fragment for result in answers}
         out = []
         for number, fragment in missing.items():
             if number in reported:
@@ -259,21 +259,21 @@ class ColumnJob:
         return out
 
     def _account(
-        self, missing: dict[int, table_pb2.DataFragment], done: Finished, files: _Files, bases: Bases
+        self, missing: dict[int, table_pb2.DataFragment], result: Finished, files: _Files, bases: Bases
     ) -> None:
         """Check that each fragment is there once, and that every row was counted."""
-        if done.fragment not in missing or done.fragment in files:
+        if result.fragment not in missing or result.fragment in files:
             raise CommitError(
-                f"fragment {done.fragment} was written twice, so nothing was committed; its rows did not "
+                f"fragment {result.fragment} was written twice, so nothing was committed; its rows did not "
                 "come to one task"
             )
         if self.others is UnchangedColumns.FORBIDDEN:
-            fragment = missing[done.fragment]
+            fragment = missing[result.fragment]
             rows = physical_rows(self._start.table, fragment, bases) - fragment.deletion_file.num_deleted_rows
-            if done.values != rows:
+            if result.values != rows:
                 raise CommitError(
-                    f"{done.values} values were computed for the {rows} rows of fragment {done.fragment}, so "
-                    "nothing was committed; this is a bug"
+                    f"{result.values} values were computed for the {rows} rows of fragment "
+                    f"{result.fragment}, so nothing was committed; this is a bug"
                 )
 
 
@@ -310,4 +310,4 @@ def clean_up(records: JobRecords, used: set[str]) -> None:
 
 
 def _paths(files: Sequence[Finished]) -> set[str]:
-    return {file.path for done in files if (file := done.data_file) is not None}
+    return {file.path for result in files if (file := result.data_file) is not None}

@@ -266,7 +266,7 @@ def over_fragments(
         return [work(number) for number in numbers]
 
     groups = [group.tolist() for group in np.array_split(fragments, min(len(fragments), _MOST_TASKS))]
-    return [done for group in map_tasks(spark, groups, on_group) for done in group]
+    return [result for group in map_tasks(spark, groups, on_group) for result in group]
 
 
 def _offsets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap]]:
@@ -334,7 +334,7 @@ def fields_among(version: Manifest, names: Iterable[str]) -> tuple[Field, ...]:
         SchemaError: a column does not exist.
     """
     system = system_names(field.name for field in version.schema.fields)
-    stored = [name for name in names if name not in system]
-    if not all(stored):
+    table_columns = [name for name in names if name not in system]
+    if not all(table_columns):
         raise SchemaError("a column has no name")
-    return tuple(version.schema.field(name) for name in stored)
+    return tuple(version.schema.field(name) for name in table_columns)

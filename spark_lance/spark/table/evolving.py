@@ -243,7 +243,7 @@ class TableColumns:
             renamed = {find_column(table, name).name: theirs for name, theirs in joined.values.items()}
             functions = functions_of(self.table.spark)
             ansi = is_ansi(self.table.spark)
-            fitted = columns.select(
+            new_values = columns.select(
                 *[functions.col(quoted(theirs)) for theirs in joined.on.values()],
                 *[
                     stored(
@@ -257,7 +257,7 @@ class TableColumns:
                     for name, theirs in renamed.items()
                 ],
             )
-            source = Joined(self.table, fitted, joined.on, {name: name for name in renamed})
+            source = Joined(self.table, new_values, joined.on, {name: name for name in renamed})
             return self._metrics(
                 ColumnJob(self.table, source, UnchangedColumns.KEPT, resume).update(list(renamed))
             )

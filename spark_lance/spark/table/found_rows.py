@@ -36,8 +36,8 @@ FOUND, SCORED = _measured(DISTANCE), _measured(SCORE)
 def shown_columns(manifest: Manifest, columns: Sequence[str] | None, *measures: str) -> st.StructType:
     """Return the Spark schema of the table's columns in a result, less those that a search hides."""
     names = [field.name for field in manifest.schema.fields] if columns is None else columns
-    stored = tuple(name for name in names if name not in measures)
-    return spark_schema_of(manifest.schema, Projection(stored))
+    table_columns = tuple(name for name in names if name not in measures)
+    return spark_schema_of(manifest.schema, Projection(table_columns))
 
 
 def with_measured(
@@ -69,18 +69,20 @@ def fetch_rows(
                 for start in range(0, batch.num_rows, _FETCH):
                     part = batch.slice(start, _FETCH)
                     addresses = part["_address"].to_numpy().view(np.uint64)
-                    done = 0
+                    position = 0
                     # Without columns there are no batches, but rows.
-                    taken = take_addresses(scan, addresses)
-                    taken = taken_with_sources(taken, addresses, schema, snapshot.manifest, scan.bases)
-                    convert = convert or BatchConverter.plan(taken.schema, arrow_schema(schema))
-                    for rows in taken.to_batches() or [None]:
-                        these = part if rows is None else part.slice(done, rows.num_rows)
+                    found_rows = take_addresses(scan, addresses)
+                    found_rows = taken_with_sources(
+                        found_rows, addresses, schema, snapshot.manifest, scan.bases
+                    )
+                    convert = convert or BatchConverter.plan(found_rows.schema, arrow_schema(schema))
+                    for rows in found_rows.to_batches() or [None]:
+                        these = part if rows is None else part.slice(position, rows.num_rows)
                         values = [] if rows is None else convert(rows).columns
                         along = [these[field.name] for field in before]
                         columns = [*along, *values, these[measure]]
                         yield pa.RecordBatch.from_arrays(columns, schema=as_given(target, along))
-                        done += len(these)
+                        position += len(these)
 
     return fetch
 

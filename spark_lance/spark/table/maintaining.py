@@ -245,9 +245,9 @@ class Clustering:
 
     def _runs(self) -> int:
         """Return the number of sorted runs: one for each file that is wanted, and more if these are large."""
-        stored = sum(file.file_size_bytes for fragment in self._chosen for file in fragment.files)
+        byte_count = sum(file.file_size_bytes for fragment in self._chosen for file in fragment.files)
         by_rows = math.ceil(self._rows / self.options.target_rows_per_fragment)
-        by_bytes = math.ceil(stored / min(self.options.max_bytes_per_file, _TASK_BYTES))
+        by_bytes = math.ceil(byte_count / min(self.options.max_bytes_per_file, _TASK_BYTES))
         return max(1, by_rows, by_bytes)
 
     def _directed(self, key: str, names: Sequence[str]) -> Column:
@@ -316,14 +316,14 @@ def _shares(tasks: Sequence[ScanTask]) -> list[list[ScanTask]]:
     total = 0
     for task in tasks:
         rows = task.message.physical_rows
-        stored = sum(file.file_size_bytes for file in task.message.files) + _FRAGMENT_BYTES
-        pieces = min(math.ceil(stored / _SHARE_BYTES), max(1, rows))
+        byte_count = sum(file.file_size_bytes for file in task.message.files) + _FRAGMENT_BYTES
+        pieces = min(math.ceil(byte_count / _SHARE_BYTES), max(1, rows))
         for start, stop in pairwise(rows * place // pieces for place in range(pieces + 1)):
-            if total and total + stored // pieces > _SHARE_BYTES:
+            if total and total + byte_count // pieces > _SHARE_BYTES:
                 shares.append([])
                 total = 0
             shares[-1].append(replace(task, span=(start, stop)))
-            total += stored // pieces
+            total += byte_count // pieces
     return shares
 
 
@@ -445,8 +445,8 @@ def _removed(table: TableBase, stats: CleanupStats) -> DataFrame:
 def repair_frame(table: TableBase) -> DataFrame:
     """Move torn manifests aside; see `LanceTable.repair`."""
     dataset = table.dataset()
-    done = repair(dataset.table)
-    row = (done.manifest.version, done.restored, list(done.moved))
+    result = repair(dataset.table)
+    row = (result.manifest.version, result.restored, list(result.moved))
     return table.spark.createDataFrame([row], "version bigint, restored bigint, moved array<string>")
 
 

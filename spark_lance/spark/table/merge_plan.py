@@ -287,11 +287,11 @@ def _alike(fields: Sequence[Field], keys: Mapping[str, str], source: st.StructTy
     whole = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
     schema = {one.name.lower(): one.dataType for one in source.fields}
     for top in fields:
-        actual, stored = schema[keys[top.name.lower()]], field_type(top.read_field())
+        actual, target_type = schema[keys[top.name.lower()]], field_type(top.read_field())
         if (
             top.is_blob
             or top.is_json
-            or not (actual == stored or (isinstance(actual, whole) and isinstance(stored, whole)))
+            or not (actual == target_type or (isinstance(actual, whole) and isinstance(target_type, whole)))
         ):
             return False
     return True
@@ -570,22 +570,22 @@ class MergePlan:
         functions = functions_of(table.spark)
         with analysed("the source"):
             names = list(source.columns)
-        fitted = Clauses.of(clauses, manifest.schema, table.aliased, names, evolving, functions)
-        sides = MergeJoin(table, manifest, source, condition, fitted, narrow, rows, widened)
-        chosen, values = _chosen(sides, fitted, clauses, functions)
+        resolved_clauses = Clauses.of(clauses, manifest.schema, table.aliased, names, evolving, functions)
+        sides = MergeJoin(table, manifest, source, condition, resolved_clauses, narrow, rows, widened)
+        joined_rows, values = _chosen(sides, resolved_clauses, clauses, functions)
         frame, actions = _with_values(
-            chosen, fitted, values, functions, is_ansi(table.spark), sides.sees_target
+            joined_rows, resolved_clauses, values, functions, is_ansi(table.spark), sides.sees_target
         )
         if sides.sees_target and len(frame.columns) > _WITHOUT_VALUES:
             frame = few_partitions(frame, manifest, functions)
             frame = frame.sortWithinPartitions("action", "address")
-        key = fitted.inserted_key(sides.equal, source.schema)
-        ids = sorted(fitted.field_ids)
+        key = resolved_clauses.inserted_key(sides.equal, source.schema)
+        ids = sorted(resolved_clauses.field_ids)
         return cls(frame, actions, ids, key, sides.deciding_pairs(), sides.can_narrow())
 
 
 def _chosen(
-    sides: MergeJoin, fitted: Clauses, clauses: Sequence[Clause], functions: Any
+    sides: MergeJoin, resolved_clauses: Clauses, clauses: Sequence[Clause], functions: Any
 ) -> tuple[DataFrame, list[list[Column]]]:
     """Return the joined rows that a clause applies to, and what each fitted clause sets.
 
@@ -594,13 +594,13 @@ def _chosen(
     F = functions
     conditions: list[list[Column]] = []
     values: list[list[Column]] = []
-    for clause, assigned in zip(fitted.ordered, fitted.assigned, strict=True):
+    for clause, assigned in zip(resolved_clauses.ordered, resolved_clauses.assigned, strict=True):
         conditions.append(sides.resolved(clause, [] if clause.condition is None else [clause.condition]))
         values.append(sides.resolved(clause, [] if assigned is None else assigned.expressions))
     joined = sides.joined()
     action: Any = F
     for clause in clauses:
-        number = next(i for i, other in enumerate(fitted.ordered) if other is clause)
+        number = next(i for i, other in enumerate(resolved_clauses.ordered) if other is clause)
         applies = sides.applies(clause)
         for condition in conditions[number]:
             applies = applies & condition
@@ -612,7 +612,7 @@ def _chosen(
 
 
 def _with_values(
-    chosen: DataFrame,
+    joined_rows: DataFrame,
     clauses: Clauses,
     values: Sequence[Sequence[Column]],
     functions: Any,
@@ -625,7 +625,7 @@ def _with_values(
     fields = [top for top in clauses.schema.fields if top.name in set_anywhere]
     cases: dict[str, Any] = {}
     actions = []
-    every = iter(_types(chosen, values))
+    every = iter(_types(joined_rows, values))
     frame_names = [[next(every) for _ in each] for each in values]
     referenced: set[str] = set()
     for assigned, types in zip(clauses.assigned, frame_names, strict=True):
@@ -650,7 +650,7 @@ def _with_values(
         actions.append(Action(clause.kind, names, places))
     with analysed("the new values"):
         address = F.col(ADDRESS) if sees_target else F.lit(None).cast("long")
-        frame = chosen.select(
+        frame = joined_rows.select(
             F.col(_ACTION).alias("action"),
             address.alias("address"),
             *[cases[top.name].alias(f"v{i}") for i, top in enumerate(fields)],
@@ -659,6 +659,6 @@ def _with_values(
     return frame, tuple(actions)
 
 
-def _types(chosen: DataFrame, values: Sequence[Sequence[Column]]) -> list[st.DataType]:
+def _types(joined_rows: DataFrame, values: Sequence[Sequence[Column]]) -> list[st.DataType]:
     with analysed("the new values"):
-        return types_of(chosen, [value for each in values for value in each])
+        return types_of(joined_rows, [value for each in values for value in each])

@@ -135,11 +135,11 @@ def _once(name: str | None, number: int | None) -> Once | None:
 def compact_logs(table: TableBase, flush: bool) -> WalCompaction:
     """Bring the rows of SSTables into the table; see `LanceTable.compactWal`."""
     at = table.dataset().snapshot
-    done = WalCompaction(at.version)
+    total = WalCompaction(at.version)
     tasks = [(at, shard, flush) for shard in shards_of(at)]
     for its in map_tasks(table.spark, tasks, _compact):
-        done = done.and_also(its)
-    return done
+        total = total.and_also(its)
+    return total
 
 
 def _compact(task: tuple[Snapshot, UUID, bool]) -> WalCompaction:

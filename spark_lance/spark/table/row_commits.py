@@ -257,11 +257,11 @@ def _several(address: int) -> CardinalityError:
 
 def _check_counts(added: Sequence[table_pb2.DataFragment], counts: dict[str, int]) -> None:
     """Compare the rows that tasks moved and inserted with those in the files that they wrote."""
-    stored = sum(fragment.physical_rows for fragment in added)
-    if stored != counts["update"] + counts["insert"]:
+    row_count = sum(fragment.physical_rows for fragment in added)
+    if row_count != counts["update"] + counts["insert"]:
         raise CommitError(
-            f"tasks changed {counts['update']} rows and inserted {counts['insert']}, but stored {stored}, so "
-            "nothing was committed; this is a bug"
+            f"tasks changed {counts['update']} rows and inserted {counts['insert']}, but stored {row_count}, "
+            "so nothing was committed; this is a bug"
         )
 
 

@@ -263,10 +263,10 @@ class _Changes:
         for number, run in runs_by_fragment(addresses):
             offsets = offsets_of(addresses[run])
             rows = {number: offsets}
-            done = run.start
+            position = run.start
             for _, part, old in read_rows(self.at, rows, unchanged, _PIECE_BYTES, width):
-                new = values.slice(done, len(part))
-                done += len(part)
+                new = values.slice(position, len(part))
+                position += len(part)
                 self.ids.note(number, part)
                 self.answer.counts["update"] += len(part)
                 yield whole_rows(fields, new, old)

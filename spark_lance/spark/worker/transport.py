@@ -147,11 +147,11 @@ class SharedMemory:
         end = time.monotonic() + _PATIENCE
         pause = _FIRST_PAUSE
         while True:
-            done = self._words[_DONE]
-            if not self._done <= done <= self._sent:  # it cannot be; nothing says what is free
+            position = self._words[_DONE]
+            if not self._done <= position <= self._sent:  # it cannot be; nothing says what is free
                 return None
-            self._done = done
-            while self._held and self._held[0][0] <= done:
+            self._done = position
+            while self._held and self._held[0][0] <= position:
                 self._held.popleft()
             start = self._free(-(-size // _ALIGNMENT) * _ALIGNMENT)
             if start is not None or not self._held or time.monotonic() > end:

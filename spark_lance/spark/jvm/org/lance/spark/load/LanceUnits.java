@@ -253,15 +253,15 @@ public final class LanceUnits extends URLStreamHandler {
 
   // The first of some units whose interface Spark has, and that compiles. Pairs of a unit and an interface.
   private String choose(List<List<Object>> candidates) {
-    String chosen = null;
+    String result = null;
     for (List<Object> candidate : candidates) {
       String unit = (String) candidate.get(0);
-      String needed = (String) candidate.get(1);
-      if (chosen == null && loader.getResource(needed.replace('.', '/') + ".class") != null) {
-        chosen = tryUnit(unit) ? unit : null;
+      String requirement = (String) candidate.get(1);
+      if (result == null && loader.getResource(requirement.replace('.', '/') + ".class") != null) {
+        result = tryUnit(unit) ? unit : null;
       }
     }
-    return chosen;
+    return result;
   }
 
   private static Map<String, byte[]> codes(UnitCompiler compiler) throws CompileException {
