@@ -79,10 +79,10 @@ def command_line() -> click.Group:
 
 
 def _click_command(name: str, command: Command) -> click.Command:
-    def chosen(**arguments: Any) -> Callable[[], int]:
+    def callback(**arguments: Any) -> Callable[[], int]:
         return lambda: command.function(Arguments(**arguments))
 
-    result = _WithExample(name, callback=chosen, params=command.all_parameters, help=command.help)
+    result = _WithExample(name, callback=callback, params=command.all_parameters, help=command.help)
     result.command = command
     return result
 

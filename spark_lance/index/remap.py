@@ -97,14 +97,14 @@ class _Moving:
         whole: whether it has all its rows.
     """
 
-    stored: VectorSegment
+    content: VectorSegment
     remap: RowAddressMap
     number: int = -1
     whole: bool = True
 
     def partitions(self) -> Iterator[Partition]:
         """Yield the rows that are still there."""
-        for number, partition in enumerate(all_partitions(self.stored)):
+        for number, partition in enumerate(all_partitions(self.content)):
             self.number = number
             ids, there = self.remap(partition.row_ids)
             self.whole = bool(there.all())
@@ -112,12 +112,12 @@ class _Moving:
 
     def graph(self, partition: Partition) -> Graph:
         """Return the graph of the partition that was yielded last."""
-        graph = self.stored.graph(self.number)
+        graph = self.content.graph(self.number)
         assert graph is not None
         if self.whole:
             return graph
-        points = self.stored.quantizer.comparable(partition.codes)
-        return build_graph(points, graph.params, inner=self.stored.metric == "dot")
+        points = self.content.quantizer.comparable(partition.codes)
+        return build_graph(points, graph.params, inner=self.content.metric == "dot")
 
 
 logger = logging.getLogger(__name__)

@@ -232,7 +232,7 @@ def encode_alike(scan: TextScan, rows: Places, like: str) -> tuple[Bools, pa.Arr
     keys = sum(1 for text in documents if text)
     fits &= gaps.quotes == 2 * (keys + (words >> np.uint32(28) == STRING).sum(axis=0))
     columns = ((words[number], data.slice(number * count, count)) for number in range(len(own)))
-    heads, data = _stored(shape, columns, count)
+    heads, data = _container_words(shape, columns, count)
     if shape is None:
         head = np.empty((count, 2), ">u4")
         head[:, 0], head[:, 1] = SCALAR, heads
@@ -254,12 +254,12 @@ def _are(scan: TextScan, starts: Places, stops: Places, text: bytes) -> Bools:
     return fits
 
 
-def _stored(shape: _Shape, columns: Any, count: int) -> tuple[Words, pa.Array]:
+def _container_words(shape: _Shape, columns: Any, count: int) -> tuple[Words, pa.Array]:
     """Return the entries and the bytes of values of a shape, which are in columns, in their order."""
     if shape is None:
         column: tuple[Words, pa.Array] = next(columns)
         return column
-    parts = [_stored(part, columns, count) for part in shape.parts]
+    parts = [_container_words(part, columns, count) for part in shape.parts]
     if shape.keys is None:
         head, texts = struct.pack(">I", ARRAY | len(parts)), b""
     else:
@@ -585,7 +585,7 @@ def _documents(texts: pa.Array) -> pa.Array:
     return pa.concat_arrays(parts).take(pa.array(order))
 
 
-class _Stored(bytes):
+class _StoredValue(bytes):
     """A container in its stored form, in contrast to a string.
 
     Attributes:
@@ -620,7 +620,7 @@ def _entry(value: Any) -> tuple[int, bytes]:
         return NUMBER, _integer(value) if -(2**63) <= value < 2**64 else _double(float(value))
     if kind is float:
         return NUMBER, _double(value)
-    if kind is _Stored:
+    if kind is _StoredValue:
         return CONTAINER, value
     if kind is list:
         return CONTAINER, _container(struct.pack(">I", ARRAY | len(value)), b"", value)
@@ -629,7 +629,7 @@ def _entry(value: Any) -> tuple[int, bytes]:
     return (TRUE if value else FALSE), b""
 
 
-def _object(pairs: list[tuple[str, Any]]) -> _Stored:
+def _object(pairs: list[tuple[str, Any]]) -> _StoredValue:
     if not pairs:
         return _container(struct.pack(">I", OBJECT), b"", [])
     names, values = zip(*pairs, strict=True)
@@ -646,13 +646,13 @@ def _keys(names: tuple[str, ...]) -> tuple[tuple[int, ...], bytes, bytes]:
     return key_entries(texts)
 
 
-def _container(head: bytes, texts: bytes, values: list[Any]) -> _Stored:
+def _container(head: bytes, texts: bytes, values: list[Any]) -> _StoredValue:
     """Return a container of its header with the entries of keys, the bytes of the keys, and its values."""
     entries = [_entry(value) for value in values]
     words = [kind << 28 | len(data) for kind, data in entries]
     parts = [data for _, data in entries]
-    result = _Stored(b"".join([head, struct.pack(f">{len(words)}I", *words), texts, *parts]))
-    result.depth = 1 + max([data.depth for data in parts if type(data) is _Stored], default=0)
+    result = _StoredValue(b"".join([head, struct.pack(f">{len(words)}I", *words), texts, *parts]))
+    result.depth = 1 + max([data.depth for data in parts if type(data) is _StoredValue], default=0)
     if result.depth > _MAX_DEPTH:
         raise _UnfitError(f"it is nested more than {_MAX_DEPTH} levels deep")
     return result

@@ -197,7 +197,7 @@ def fit_rows(rows: pa.Table, schema: Schema) -> pa.Table:
                 raise WalEntryError(f"the key column {field.name!r} is missing")
             arrays.append(pa.nulls(rows.num_rows, arrow.type))
         else:
-            values = [_fitted(chunk, arrow.type) for chunk in rows.column(place).chunks]
+            values = [_fit_array(chunk, arrow.type) for chunk in rows.column(place).chunks]
             arrays.append(pa.chunked_array(values, arrow.type))
         fields.append(arrow)
     place = rows.schema.get_field_index(TOMBSTONE)
@@ -214,7 +214,7 @@ def _field_id(field: pa.Field) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _fit_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return values as a type that differs in names, nullability and metadata of inner fields at most.
 
     Fields inside of structs are found as columns are; all else is a cast.
@@ -230,7 +230,7 @@ def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
             if place < 0:
                 parts.append(pa.nulls(len(array), target.type))
             else:
-                parts.append(_fitted(array.field(place), target.type))
+                parts.append(_fit_array(array.field(place), target.type))
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=mask)
     return array.cast(kind)

@@ -31,7 +31,7 @@ from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field
 from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.memwal.entries import TailMovedError, by_generation, read_tail, rows_of, wal_fields
-from spark_lance.memwal.fresh_sources import Chosen, LogPart, Part, choose, open_sstable
+from spark_lance.memwal.fresh_sources import LogPart, Part, RowChoice, choose, open_sstable
 from spark_lance.memwal.names import ShardPaths, list_shards
 from spark_lance.memwal.shard_manifest import load_shard
 from spark_lance.proto import table_pb2
@@ -81,13 +81,13 @@ class ChosenRows:
     """Rows of one part that count, read as the columns of a scan. Can be pickled.
 
     Attributes:
-        chosen: the rows.
+        choice: the rows.
         names: the columns, system columns too, which are null here.
         fields: the stored fields among them and those that a filter needs.
         schema: of what is yielded.
     """
 
-    chosen: Chosen
+    choice: RowChoice
     names: tuple[str, ...]
     fields: tuple[Field, ...]
     schema: pa.Schema
@@ -95,7 +95,7 @@ class ChosenRows:
     @property
     def num_rows(self) -> int:
         """How many rows there are before a filter."""
-        return len(self.chosen.rows)
+        return len(self.choice.rows)
 
     def tables(self, condition: Condition | None, target_bytes: int = _WINDOW_BYTES) -> Iterator[pa.Table]:
         """Yield the rows that a condition keeps, in tables of about `target_bytes`."""
@@ -108,7 +108,7 @@ class ChosenRows:
         """Yield tables as `tables` does, and which of the chosen rows these are."""
         start = 0
         columns = set() if condition is None else set(condition.columns)
-        for table in self._stored(target_bytes):
+        for table in self._read_stored(target_bytes):
             numbers = np.arange(start, start + table.num_rows)
             start += table.num_rows
             for name in SYSTEM_COLUMNS:
@@ -124,9 +124,9 @@ class ChosenRows:
                 continue
             yield pa.Table.from_arrays([table[name] for name in self.names], schema=self.schema), numbers
 
-    def _stored(self, target_bytes: int) -> Iterator[pa.Table]:
+    def _read_stored(self, target_bytes: int) -> Iterator[pa.Table]:
         # Some column must be read, or nothing would tell how many rows there are.
-        yield from self.chosen.part.tables(self.fields, self.chosen.rows, target_bytes)
+        yield from self.choice.part.tables(self.fields, self.choice.rows, target_bytes)
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ class FreshRows:
         return tuple(field.name for field in primary_key(self.base.schema))
 
     @cached_property
-    def _choice(self) -> tuple[list[Chosen], list[pa.Table]]:
-        choices: list[Chosen] = []
+    def _choice(self) -> tuple[list[RowChoice], list[pa.Table]]:
+        choices: list[RowChoice] = []
         keys = []
         for shard in self.shards:
             its, present = choose(shard.parts, self.key_names)
@@ -158,7 +158,7 @@ class FreshRows:
         return choices, keys
 
     @property
-    def chosen(self) -> list[Chosen]:
+    def choices(self) -> list[RowChoice]:
         """The rows of all shards that count."""
         return self._choice[0]
 
@@ -234,7 +234,7 @@ class FreshRows:
                 is_found[codes[places]] = True
                 places = places[~its.dead[places]]
                 if len(places):
-                    choice = Chosen(part, its.numbers[places])
+                    choice = RowChoice(part, its.numbers[places])
                     parts += scan.rows_of(choice).tables(None)
                     askers.append(codes[places])
         left = pick_rows(keys, np.flatnonzero((index.codes >= 0) & ~np.append(is_found, False)[index.codes]))
@@ -313,9 +313,9 @@ class FreshScan(Scan):
 
     def parts(self, condition: Condition | None = None) -> list[ChosenRows]:
         """Return the rows of the shards that count, part by part; the filter is for their reading."""
-        return [self.rows_of(choice, condition) for choice in self.fresh.chosen]
+        return [self.rows_of(choice, condition) for choice in self.fresh.choices]
 
-    def rows_of(self, choice: Chosen, condition: Condition | None = None) -> ChosenRows:
+    def rows_of(self, choice: RowChoice, condition: Condition | None = None) -> ChosenRows:
         """Return rows of a part as they are read for this scan."""
         log_fields = {field.name: field for field in wal_fields(self.manifest.schema)}
         columns = [*self.names, *(() if condition is None else condition.columns)]
@@ -342,7 +342,7 @@ class FreshScan(Scan):
 
     def count(self) -> int:
         """Return the number of rows."""
-        return super().count() + sum(len(choice.rows) for choice in self.fresh.chosen)
+        return super().count() + sum(len(choice.rows) for choice in self.fresh.choices)
 
 
 def open_fresh(table: TableRef, *, accept_loss: bool = False) -> FreshRows:

@@ -212,7 +212,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class RowChoice:
     """The rows of a part that count.
 
     Attributes:
@@ -232,7 +232,7 @@ def newest_rows(codes: Int64Array) -> Int64Array:
     return np.sort(order[last | (ordered < 0)])
 
 
-def choose(parts: Sequence[Part], names: Sequence[str]) -> tuple[list[Chosen], pa.Table]:
+def choose(parts: Sequence[Part], names: Sequence[str]) -> tuple[list[RowChoice], pa.Table]:
     """Choose the rows of a shard that count.
 
     Args:
@@ -246,7 +246,7 @@ def choose(parts: Sequence[Part], names: Sequence[str]) -> tuple[list[Chosen], p
     keys_of_parts = [part.keys(names) for part in parts]
     if not names:
         live = [keys.numbers[~keys.dead] for keys in keys_of_parts]
-        choices = [Chosen(part, rows) for part, rows in zip(parts, live, strict=True) if len(rows)]
+        choices = [RowChoice(part, rows) for part, rows in zip(parts, live, strict=True) if len(rows)]
         return choices, pa.table({})
     keys = _joined(keys_of_parts, names)
     codes = KeyIndex([keys[name] for name in names]).codes if keys.num_rows else np.empty(0, np.int64)
@@ -258,7 +258,7 @@ def choose(parts: Sequence[Part], names: Sequence[str]) -> tuple[list[Chosen], p
         places = newest[np.searchsorted(newest, start) : np.searchsorted(newest, stop)] - start
         places = places[~its.dead[places]]
         if len(places):
-            choices.append(Chosen(part, its.numbers[places]))
+            choices.append(RowChoice(part, its.numbers[places]))
         start = stop
     return choices, keys.take(pa.array(newest))
 

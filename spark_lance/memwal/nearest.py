@@ -23,7 +23,7 @@ from spark_lance.index.vector.multi import flat_vectors, row_distances
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.memwal.fresh import FreshRows, FreshScan
-from spark_lance.memwal.fresh_sources import Chosen
+from spark_lance.memwal.fresh_sources import RowChoice
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.reading.take import take_addresses
@@ -158,12 +158,12 @@ def _fetched(scan: FreshScan, hits: _Neighbours) -> Neighbours:
     if len(in_base):
         tables.append(take_addresses(plain, hits.place[in_base]))
         order.append(in_base)
-    for number, choice in enumerate(scan.fresh.chosen):
+    for number, choice in enumerate(scan.fresh.choices):
         places = np.flatnonzero(hits.part == number)
         if not len(places):
             continue
         numbers, back = np.unique(hits.place[places].astype(np.int64), return_inverse=True)
-        some = scan.rows_of(Chosen(choice.part, choice.rows[numbers]))
+        some = scan.rows_of(RowChoice(choice.part, choice.rows[numbers]))
         tables.append(pick_rows(pa.concat_tables(some.tables(None)), back.reshape(-1)))
         order.append(places)
     if not tables:

@@ -149,7 +149,7 @@ class ByteRun(Protocol):
         ...
 
 
-class _Stored:
+class _StoredBuffer:
     def __init__(self, buffer: PageBuffer) -> None:
         self._buffer = buffer
         self.size = buffer.size
@@ -206,7 +206,7 @@ def open_bytes(flat: pb.Flat, page: PageView) -> ByteRun:
     buffer = page.buffer(flat.buffer)
     scheme = flat.compression.scheme
     if scheme in ("", "none"):
-        return _Stored(buffer)
+        return _StoredBuffer(buffer)
     if scheme not in ("zstd", "lz4"):
         raise UnsupportedFormatError(f"compression scheme {scheme!r} is not supported; zstd and lz4 are")
     return _Compressed(buffer, scheme)

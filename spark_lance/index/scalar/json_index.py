@@ -169,7 +169,7 @@ class JsonIndex(ScalarIndex):
         Raises:
             SchemaError: there are values of several types, or of types that have no order.
         """
-        path, kind = _chosen(target.options)
+        path, kind = _choose_kind(target.options)
         steps = parse_path(path)
 
         def values() -> Iterator[tuple[JsonValues, Numbers, int, Numbers]]:
@@ -214,12 +214,12 @@ class JsonIndex(ScalarIndex):
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
         """Refuse options that do not exist or cannot be used."""
-        _chosen(options)
+        _choose_kind(options)
 
     @classmethod
     def details(cls, options: Mapping[str, Any]) -> bytes:
         """Return the path and the details of the index over its values."""
-        path, kind = _chosen(options)
+        path, kind = _choose_kind(options)
         details = index_pb2.JsonIndexDetails(path=path)
         details.target_details.type_url = kind.type_url
         details.target_details.value = kind.details({})
@@ -232,7 +232,7 @@ class JsonIndex(ScalarIndex):
         Raises:
             OptionError: no reader would know what the numbers are, as the format has no place to tell.
         """
-        _, kind = _chosen(options)
+        _, kind = _choose_kind(options)
         if stable_row_ids and kind is BTree:
             raise OptionError(
                 "a JSON index of target_index_type btree cannot tell row ids from addresses, so tables with "
@@ -241,7 +241,7 @@ class JsonIndex(ScalarIndex):
         return kind.addresses_when(0)
 
 
-def _chosen(options: Mapping[str, Any]) -> tuple[str, type[ScalarIndex]]:
+def _choose_kind(options: Mapping[str, Any]) -> tuple[str, type[ScalarIndex]]:
     unknown = sorted(set(options) - {"path", "target_index_type"})
     if unknown or "path" not in options:
         raise OptionError(

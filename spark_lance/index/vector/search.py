@@ -92,20 +92,20 @@ class SegmentSearch:
 
     Attributes:
         query: what is asked; it fits the column.
-        segment, stored: the segment, and what it stores.
+        segment, content: the segment, and what it stores.
         rows: says where rows are, and which count.
         allowed: addresses of the rows that may be found, ascending; None for all.
     """
 
     query: VectorQuery
     segment: Segment
-    stored: VectorSegment
+    content: VectorSegment
     rows: RowResolver
     allowed: Addresses | None
 
     @cached_property
     def _queries(self) -> Queries:
-        return self.stored.quantizer.queries(self.stored.ivf.prepared(self.query.vectors))
+        return self.content.quantizer.queries(self.content.ivf.prepared(self.query.vectors))
 
     def run(self) -> list[TopK]:
         """Return the best candidates of the segment for each vector of the query."""
@@ -113,7 +113,7 @@ class SegmentSearch:
             return self._run()
 
     def _run(self) -> list[TopK]:
-        query, queries, content = self.query, self._queries, self.stored
+        query, queries, content = self.query, self._queries, self.content
         most = len(content.ivf) if query.maximum_nprobes is None else query.maximum_nprobes
         first = min(query.minimum_nprobes, most)
         probes = content.ivf.probe(queries.vectors, first)
@@ -151,7 +151,7 @@ class SegmentSearch:
 
     def _compare(self, best: BatchTopK, askers: npt.NDArray[np.int64], number: int) -> None:
         """Compare the queries numbered `askers` with all rows of a partition."""
-        content = self.stored
+        content = self.content
         if not content.lengths[number]:
             return
         partition = self._load(number)
@@ -170,7 +170,7 @@ class SegmentSearch:
 
     def _of_one(self, one: Queries, numbers: Sequence[int]) -> TopK:
         """Return the best candidates of some partitions for one query."""
-        content = self.stored
+        content = self.content
         full = [number for number in numbers if content.lengths[number]]
         best: list[TopK] = []
         group: list[tuple[_Loaded, PreparedQuery]] = []
@@ -219,7 +219,7 @@ class SegmentSearch:
             near, distances = _smallest(scores, count, rounding, group, ends)
             addresses, counts = self._counting(row_ids[near])
             if count >= len(scores) or int(np.count_nonzero(counts)) >= self.query.candidates:
-                return TopK(addresses[counts], distances[counts] * _scale(self.stored))
+                return TopK(addresses[counts], distances[counts] * _scale(self.content))
             count *= 8
 
     def _counting(self, row_ids: RowIds) -> tuple[Addresses, npt.NDArray[np.bool_]]:
@@ -228,7 +228,7 @@ class SegmentSearch:
         return addresses, counts if self.allowed is None else counts & contains(self.allowed, addresses)
 
     def _load(self, number: int) -> _Loaded:
-        segment, content = self.segment, self.stored
+        segment, content = self.segment, self.content
 
         def load() -> _Loaded:
             partition = content.partition(number)

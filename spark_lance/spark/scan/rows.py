@@ -137,7 +137,7 @@ def opened(options: ReadOptions, ref: VersionRef | None) -> tuple[VersionRef, Sn
     return ref, indexed_snapshot(TableRef(store, ref.root), manifest)
 
 
-def _chosen(
+def _fragments_in(
     manifest: Manifest, ranges: Sequence[tuple[int, int]] | None
 ) -> list[table_pb2.DataFragment] | None:
     """Return the fragments whose numbers are in the ranges; None for all of them."""
@@ -191,7 +191,7 @@ class LanceReader(DataSourceReader):
         self._names, self._fields = resolve_projection(manifest.schema, schema)
         fields = (field for field in manifest.schema.fields if field.name in self._names)
         self._blobs = tuple(field for field in fields if has_blobs(field))
-        self._scan = snapshot.scan(self._names, fragments=_chosen(manifest, options.fragments))
+        self._scan = snapshot.scan(self._names, fragments=_fragments_in(manifest, options.fragments))
         self._condition: Condition | None = None
         if options.filter is not None:
             self._condition = compile_predicate(options.filter, nameable(manifest.schema))

@@ -90,7 +90,9 @@ def stage_table(request: BridgeRequest) -> dict[str, Any]:
         "schema": schema.json(),
         "declared": schema.json(),
         "hidden": st.StructType().json(),
-        "partition_fields": partitioning({PARTITION_FIELDS: _setting(_declared(request))}, _stored(schema)),
+        "partition_fields": partitioning(
+            {PARTITION_FIELDS: _setting(_declared(request))}, _storage_schema(schema)
+        ),
         "properties": {},
         "always": catalog.options(uri, request.name),
         "pinned": {},
@@ -375,10 +377,10 @@ def _declared(request: BridgeRequest) -> PartitionSpec:
                 f"PARTITIONED BY names {field.source!r}, and the table has {', '.join(schema.names)}"
             )
     columns = {fields[name.lower()].name: fields[name.lower()] for name in spec.sources()}
-    return spec.bound(_stored(st.StructType(list(columns.values()))))
+    return spec.bound(_storage_schema(st.StructType(list(columns.values()))))
 
 
-def _stored(schema: st.StructType) -> Schema:
+def _storage_schema(schema: st.StructType) -> Schema:
     return Schema.from_arrow(pa.schema([new_field(column, {}) for column in schema.fields]))
 
 

@@ -50,18 +50,18 @@ class LastChange:
     Attributes:
         statement: DELETE, UPDATE or MERGE.
         table: as SQL names it, or its path.
-        done: what was changed.
+        counts: the rows and bytes that it changed.
         seconds: how long it took.
     """
 
     statement: str
     table: str
-    done: Changed
+    counts: Changed
     seconds: float
 
     def row(self) -> tuple[Any, ...]:
         """Return the values in the order of `CALL <catalog>.system.last_change()`."""
-        counts = self.done
+        counts = self.counts
         return (
             *(self.statement, self.table, counts.version, counts.updated, counts.deleted, counts.inserted),
             *(counts.bytes_written, self.seconds),

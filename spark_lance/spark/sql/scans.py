@@ -311,7 +311,7 @@ def plan_scan(request: BridgeRequest) -> dict[str, Any]:
         reader, ref = placed, placed.ref  # type: ignore[assignment]
         few, size = None, None
         if isinstance(reader, MetadataReader):
-            reader.set_filters(_taken(read, body), body.get("limit"))
+            reader.set_filters(_pushed_trees(read, body), body.get("limit"))
         if isinstance(reader, _Bounded):
             few = reader.read_if_small(most_rows, most_bytes)
     answer = {"ref": version_answer(ref)}
@@ -392,7 +392,7 @@ def reader_of(read: Read, schema: st.StructType, body: Any) -> LanceReader:
     ref, snapshot = read.opened
     reader = LanceReader(read.options, schema, ref, snapshot, body["cores"])
     reader.set_filters(
-        _taken(read, body),
+        _pushed_trees(read, body),
         body.get("limit"),
         alone=bool(body.get("alone")),
         skip=body.get("offset") or 0,
@@ -411,7 +411,7 @@ def _keep_first(reader: LanceReader, read: Read, body: Any) -> bool:
     return rows is not None
 
 
-def _taken(read: Read, body: Any) -> list[Expression]:
+def _pushed_trees(read: Read, body: Any) -> list[Expression]:
     """Return the conditions that rows are read by.
 
     These are the pushed predicates, which Spark does not apply any more, and what is known of others, which

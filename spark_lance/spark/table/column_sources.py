@@ -68,13 +68,13 @@ class Expressions:
         table: the table.
         values: the expressions by the names of the columns.
         where: the rows that get values; all by default.
-        fitted: makes the columns that are selected of these expressions and a DataFrame to resolve them.
+        fit: makes the columns that are selected of these expressions and a DataFrame to resolve them.
     """
 
     table: TableBase
     values: Mapping[str, Expression]
     where: Expression | None = None
-    fitted: Callable[[DataFrame, Mapping[str, Column]], Mapping[str, Column]] = field(
+    fit: Callable[[DataFrame, Mapping[str, Column]], Mapping[str, Column]] = field(
         default=lambda frame, columns: columns, compare=False
     )
     # Frames of the last request: the schema of new columns comes from the DataFrame that is then run.
@@ -109,7 +109,7 @@ class Expressions:
             columns[name] = self._understood(version, rows, functions, name)
             _refuse_other_rows(rows, columns[name], name)
         selection = _matching(rows, self.where)
-        columns = dict(self.fitted(rows, columns))
+        columns = dict(self.fit(rows, columns))
         frame = selection.select(ROW_ADDRESS, *[column.alias(name) for name, column in columns.items()])
         self._frames.clear()
         self._frames[key] = frame

@@ -263,7 +263,7 @@ class TableColumns:
             )
         if isinstance(columns, Mapping):
             values = {find_column(table, name).name: value for name, value in columns.items()}
-            expressions = Expressions(self.table, values, where, self._stored)
+            expressions = Expressions(self.table, values, where, self._storage_values)
             expressions.frame(*_all_of(dataset))
             return self._metrics(
                 ColumnJob(self.table, expressions, UnchangedColumns.KEPT, resume).update(list(values))
@@ -486,7 +486,7 @@ class TableColumns:
             raise OptionError("a function needs at least one column to look at")
         return tuple(dict.fromkeys(names))
 
-    def _stored(self, frame: DataFrame, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+    def _storage_values(self, frame: DataFrame, columns: Mapping[str, Column]) -> Mapping[str, Column]:
         """Return values in the types of the table's columns of these names."""
         table = self.table.dataset().manifest.schema
         functions, ansi = functions_of(self.table.spark), is_ansi(self.table.spark)

@@ -231,7 +231,7 @@ class Clustering:
         return functions_of(self.spark)
 
     @property
-    def _chosen(self) -> list[table_pb2.DataFragment]:
+    def _fragments_to_cluster(self) -> list[table_pb2.DataFragment]:
         return [fragment for fragment in self.snapshot.manifest.fragments if fragment.id in self.fragments]
 
     @property
@@ -241,11 +241,13 @@ class Clustering:
 
     @property
     def _rows(self) -> int:
-        return sum(f.physical_rows - f.deletion_file.num_deleted_rows for f in self._chosen)
+        return sum(f.physical_rows - f.deletion_file.num_deleted_rows for f in self._fragments_to_cluster)
 
     def _runs(self) -> int:
         """Return the number of sorted runs: one for each file that is wanted, and more if these are large."""
-        byte_count = sum(file.file_size_bytes for fragment in self._chosen for file in fragment.files)
+        byte_count = sum(
+            file.file_size_bytes for fragment in self._fragments_to_cluster for file in fragment.files
+        )
         by_rows = math.ceil(self._rows / self.options.target_rows_per_fragment)
         by_bytes = math.ceil(byte_count / min(self.options.max_bytes_per_file, _TASK_BYTES))
         return max(1, by_rows, by_bytes)
@@ -283,7 +285,7 @@ class Clustering:
 
         With a declaration of partitions there is one more column, `p`: equal bytes for equal partitions.
         """
-        scan = self.snapshot.scan(names, fragments=self._chosen)
+        scan = self.snapshot.scan(names, fragments=self._fragments_to_cluster)
         system = system_names(field.name for field in self.snapshot.manifest.schema.fields)
         fields = [
             st.StructField(name, st.LongType(), False)
@@ -579,7 +581,7 @@ class Optimizing:
         except RetryableConflictError as error:
             logger.info("sorting %s: %s", snapshot.root, error)
             raise
-        return _moved(manifest, old, parts)
+        return _move_metrics(manifest, old, parts)
 
     def _matching(self, dataset: LanceDataset) -> set[int]:
         """Return the ids of the fragments of a version that hold a row of the condition."""
@@ -602,7 +604,7 @@ class Optimizing:
         return self.table.spark.createDataFrame([row], _METRICS)
 
 
-def _moved(manifest: Manifest, old: set[int], parts: Sequence[ClusterPart]) -> CompactionMetrics:
+def _move_metrics(manifest: Manifest, old: set[int], parts: Sequence[ClusterPart]) -> CompactionMetrics:
     old_fragments = [fragment for fragment in manifest.fragments if fragment.id in old]
     files = sum(len(fragment.files) + fragment.HasField("deletion_file") for fragment in old_fragments)
     added = sum(len(part.new) for part in parts)

@@ -572,7 +572,7 @@ class MergePlan:
             names = list(source.columns)
         resolved_clauses = Clauses.of(clauses, manifest.schema, table.aliased, names, evolving, functions)
         sides = MergeJoin(table, manifest, source, condition, resolved_clauses, narrow, rows, widened)
-        joined_rows, values = _chosen(sides, resolved_clauses, clauses, functions)
+        joined_rows, values = _join_rows(sides, resolved_clauses, clauses, functions)
         frame, actions = _with_values(
             joined_rows, resolved_clauses, values, functions, is_ansi(table.spark), sides.sees_target
         )
@@ -584,7 +584,7 @@ class MergePlan:
         return cls(frame, actions, ids, key, sides.deciding_pairs(), sides.can_narrow())
 
 
-def _chosen(
+def _join_rows(
     sides: MergeJoin, resolved_clauses: Clauses, clauses: Sequence[Clause], functions: Any
 ) -> tuple[DataFrame, list[list[Column]]]:
     """Return the joined rows that a clause applies to, and what each fitted clause sets.

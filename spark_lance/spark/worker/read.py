@@ -110,13 +110,13 @@ class TaskRows:
             return
         assert self.shared is not None  # there is a fragment
         tasks = [piece.task(self.shared) for piece in partition.pieces]
-        reads = [partial(self._stored, task) for task in tasks]
+        reads = [partial(self._stored_batches, task) for task in tasks]
         # A read with a limit may need no rows of later tasks.
         all_batches = (read() for read in reads) if self.limit else read_ahead(tasks, reads, self.batch_bytes)
         for task, batches in zip(tasks, all_batches, strict=True):
             yield from self._rows(task, batches)
 
-    def _stored(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    def _stored_batches(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task that meet the condition, in the types of the table."""
         if not task.names and self.condition is None:
             yield rows_without_columns(live_rows(task))

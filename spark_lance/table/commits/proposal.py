@@ -302,7 +302,7 @@ def build_on(commit: PendingCommit, build: Builder, base: Manifest, number: int 
     check_writable(base.message, base.path, base.facts)
     _check_append_only(commit.transaction, base)
     if commit.unfit:
-        commit.transaction = _fitted(commit, base)
+        commit.transaction = _fit_transaction(commit, base)
         commit.unfit = []
     sound, without_coverage = with_sound_coverage(Snapshot(commit.table, base))
     current = with_present_coverage(Snapshot(commit.table, sound))
@@ -350,7 +350,7 @@ def _look_up(commit: PendingCommit, once: IdempotentWrite, latest: Manifest) -> 
     return None
 
 
-def _fitted(commit: PendingCommit, latest: Manifest) -> Transaction:
+def _fit_transaction(commit: PendingCommit, latest: Manifest) -> Transaction:
     """Return the transaction, rebased; if it merges rows, the newest version becomes its read version."""
     transaction = commit.transaction
     rebase = REBASES.get(transaction.name or "")

@@ -180,7 +180,7 @@ def read_tasks(tasks: Sequence[ScanTask]) -> Iterator[pa.Table]:
     with ThreadPoolExecutor(_AHEAD) as pool:
         ahead: deque[Future[list[pa.Table]] | Run] = deque()
         for run in _runs(tasks):
-            large = len(run) == 1 and _stored(run[0].message) >= _SMALL_BYTES
+            large = len(run) == 1 and _stored_bytes(run[0].message) >= _SMALL_BYTES
             ahead.append(run if large else pool.submit(_whole, run))
             if len(ahead) > _AHEAD:
                 yield from _drawn(ahead.popleft())
@@ -196,7 +196,7 @@ def _whole(run: Run) -> list[pa.Table]:
     return list(_tables(run))
 
 
-def _stored(fragment: table_pb2.DataFragment) -> int:
+def _stored_bytes(fragment: table_pb2.DataFragment) -> int:
     return sum(file.file_size_bytes or _SMALL_BYTES for file in fragment.files)
 
 
@@ -214,14 +214,14 @@ def _runs(tasks: Sequence[ScanTask]) -> Iterator[Run]:
     stored_bytes = arrow = 0
     for task in tasks:
         kind = _kind(task.message, columns_by_version)
-        stored_bytes += _stored(task.message)
+        stored_bytes += _stored_bytes(task.message)
         arrow += int(row_bytes * task.message.physical_rows)
         full = len(run) >= _JOINED_FILES or stored_bytes > _JOINED_BYTES or arrow > _JOINED_ARROW_BYTES
         if run and (kind is None or kind != alike or full):
             yield run
             run = []
         if not run:
-            stored_bytes, arrow = _stored(task.message), int(row_bytes * task.message.physical_rows)
+            stored_bytes, arrow = _stored_bytes(task.message), int(row_bytes * task.message.physical_rows)
         run.append(task)
         alike = kind
     if run:

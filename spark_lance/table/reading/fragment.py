@@ -138,7 +138,7 @@ class FragmentReader:
         Raises:
             FormatError, UnsupportedFormatError: a page is damaged or its encoding is not supported.
         """
-        field_parts = self._chosen(fields)
+        field_parts = self._parts_of(fields)
         for file in self._files:
             readers = [part.reader for _, parts in field_parts for part in parts if part.file is file]
             if readers:
@@ -173,7 +173,7 @@ class FragmentReader:
         Raises:
             FormatError, UnsupportedFormatError: as `read`.
         """
-        field_parts = self._chosen(fields)
+        field_parts = self._parts_of(fields)
         parts = [part for _, parts in field_parts for part in parts]
         if not all(part.takes for part in parts):
             return self._take_runs(rows, [field for field, _ in field_parts])
@@ -199,7 +199,7 @@ class FragmentReader:
             FormatError, UnsupportedFormatError: as `read`.
         """
         rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in runs])
-        field_parts = self._chosen(fields)
+        field_parts = self._parts_of(fields)
         if not self._is_mapped or not all(part.takes for _, parts in field_parts for part in parts):
             return self.take(rows, fields)
 
@@ -253,12 +253,12 @@ class FragmentReader:
 
     def stored_bytes(self, fields: Sequence[Field]) -> int:
         """Return how many bytes fields of the reader take in its files."""
-        field_parts = self._chosen(fields)
+        field_parts = self._parts_of(fields)
         return sum(part.file.stored_bytes(part.field) for _, parts in field_parts for part in parts)
 
     def row_bytes(self, fields: Sequence[Field] | None = None) -> float:
         """Estimate the Arrow bytes of one row of `fields` as in `read`, from types and the sizes of pages."""
-        return sum(_field_bytes(field, parts) for field, parts in self._chosen(fields))
+        return sum(_field_bytes(field, parts) for field, parts in self._parts_of(fields))
 
     def _columns_of(
         self,
@@ -288,7 +288,7 @@ class FragmentReader:
     def _deleted(self) -> npt.NDArray[np.uint32]:
         return self._deletions(physical_rows=self.num_rows)
 
-    def _chosen(self, fields: Sequence[Field] | None) -> list[tuple[Field, list[_Part]]]:
+    def _parts_of(self, fields: Sequence[Field] | None) -> list[tuple[Field, list[_Part]]]:
         places = range(len(self.fields)) if fields is None else [self._places[field] for field in fields]
         return [(self.fields[place], self._parts[place]) for place in places]
 

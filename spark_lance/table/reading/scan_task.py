@@ -232,7 +232,7 @@ class ScanTask(OfTable):
             ExpressionError: the filter does not fit the columns.
         """
         if opened is None and self.selection is not None:
-            row_filter = None if filter is None else self._fitted(filter)
+            row_filter = None if filter is None else self._fit_filter(filter)
             with self._lent(self._all_fields(row_filter)) as rows:
                 yield from self.tables(target_bytes, row_filter, rows)
             return
@@ -256,7 +256,7 @@ class ScanTask(OfTable):
                 if live.num_rows:
                     yield live
             return
-        condition = self._fitted(filter)
+        condition = self._fit_filter(filter)
         head = self._head(condition)
         rows = opened or self._open((*head.fields, *self.fields))
         # Columns that the filter reads as they are wanted need not be read again.
@@ -445,7 +445,7 @@ class ScanTask(OfTable):
     def _readable(self) -> dict[str, Field]:
         return {field.name: field for field in (*self.fields, *self.filter_fields)}
 
-    def _fitted(self, filter: Filter) -> Condition:
+    def _fit_filter(self, filter: Filter) -> Condition:
         if isinstance(filter, Condition):
             return filter
         columns = [field.arrow_field() for field in self._readable().values()]

@@ -360,14 +360,14 @@ class ChangeTask:
             FormatError, UnsupportedFormatError: stored bytes are damaged or not supported.
             ExpressionError: the condition does not fit the columns.
         """
-        for rows_of_table in self._stored(target_bytes):
+        for rows_of_table in self._stored_tables(target_bytes):
             table = self._dressed(rows_of_table)
             if condition is not None:
                 table = condition.filter(table)
             if table.num_rows:
                 yield table
 
-    def _stored(self, target_bytes: int) -> Iterator[pa.Table]:
+    def _stored_tables(self, target_bytes: int) -> Iterator[pa.Table]:
         scan = self.scan
         assert scan.bases is not None
         offsets = self.change.offsets(scan.table, scan.bases)

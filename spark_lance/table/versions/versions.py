@@ -140,11 +140,11 @@ def set_aside(table: TableRef) -> Sequence[str]:
         except TornManifestError as error:
             step_over(table.store, error)
             if read_again(table.store, path, Naming.V2) is None:
-                paths.append(_moved(table, path, table.path(TORN_DIR, name)))
+                paths.append(_move_file(table, path, table.path(TORN_DIR, name)))
     return paths
 
 
-def _moved(table: TableRef, path: str, target: str) -> str:
+def _move_file(table: TableRef, path: str, target: str) -> str:
     """Move a file to a name that is free, and return the name."""
     number, free = 0, target
     while table.store.exists(free):

@@ -202,7 +202,7 @@ def _hugging_face(data: Any) -> pa.RecordBatchReader:
 def _without_views(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
     """Return a stream without view types, which the format does not store and polars exports."""
     target = pa.schema(
-        [field.with_type(_stored(field.type)) for field in reader.schema], reader.schema.metadata
+        [field.with_type(_storage_type(field.type)) for field in reader.schema], reader.schema.metadata
     )
     if target.equals(reader.schema):
         return reader
@@ -210,7 +210,7 @@ def _without_views(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
 
 def _cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """Return a batch in the types of `_stored`."""
+    """Return a batch in the types of `_storage_type`."""
     columns = [
         pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(field.type.value_type))
         if pa.types.is_dictionary(field.type) and column.type != field.type
@@ -220,19 +220,19 @@ def _cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _stored(kind: pa.DataType) -> pa.DataType:
+def _storage_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_binary_view(kind):
         return pa.large_binary()
     if pa.types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, _stored(kind.value_type), kind.ordered)
+        return pa.dictionary(kind.index_type, _storage_type(kind.value_type), kind.ordered)
     if pa.types.is_struct(kind):
-        return pa.struct([child.with_type(_stored(child.type)) for child in kind])
+        return pa.struct([child.with_type(_storage_type(child.type)) for child in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_storage_type(kind.value_type)))
     if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_stored(kind.value_type)))
+        return pa.large_list(kind.value_field.with_type(_storage_type(kind.value_type)))
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)), kind.list_size)
+        return pa.list_(kind.value_field.with_type(_storage_type(kind.value_type)), kind.list_size)
     return kind

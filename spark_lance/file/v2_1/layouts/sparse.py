@@ -166,7 +166,7 @@ def decode(layout: pb23.PlanarLayout, page: PageBytes, resolver: Resolver) -> De
     value_buffers = page.buffers[: len(page.buffers) - sets.buffers]
     if name in ("zipped", "chunked"):
         content = PageBytes(value_buffers, slots, page.arrow)
-        return DecodedPage(levels, _stored(layout, name, content, levels, page.rows, resolver))
+        return DecodedPage(levels, _dense_values(layout, name, content, levels, page.rows, resolver))
     uniform = as_constant(layout.values, [pb.REPDEF_ALL_VALID_ITEM])
     return DecodedPage(levels, constant.decode(uniform, PageBytes([], slots, page.arrow), resolver).values)
 
@@ -181,7 +181,7 @@ def _as_dense(layout: pb23.PlanarLayout) -> pb.PageLayout:
     return dense_layout(plain)
 
 
-def _stored(
+def _dense_values(
     layout: pb23.PlanarLayout,
     name: str,
     page: PageBytes,
