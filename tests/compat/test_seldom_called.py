@@ -174,3 +174,28 @@ def test_values_of_blobs(lance: Any, tmp_path: Path) -> None:
             lance.Blob(**wrong)
     with pytest.raises(ValueError, match="dedicated_size_threshold"):
         lance.blob_field("b", dedicated_size_threshold=0)
+
+
+@pytest.mark.parametrize(("writer", "indexer"), [(ours, theirs), (theirs, ours)], ids=["ours", "pylance"])
+def test_names_with_dots(writer: Any, indexer: Any, tmp_path: Path) -> None:
+    """Fields with dots in their names are in backticks, in columns, conditions and indexes of both."""
+    structs = [{"a.b": i % 5, "n": {"x.y": i % 3, "q`r": i}} for i in range(90)]
+    path = str(tmp_path / "t")
+    writer.write_dataset(pa.table({"m": structs}), path)
+    indexer.dataset(path).create_scalar_index("m.`a.b`", "BTREE")
+    writer.dataset(path).create_scalar_index("m.`n`.`x.y`", "BITMAP")
+    indexer.write_dataset(pa.table({"m": structs}), path, mode="append")
+    indexer.dataset(path).optimize.optimize_indices()
+    for name, value in (("m.`a.b`", 2), ("`m`.n.`x.y`", 2), ("m.n.`q``r`", 7)):
+        tables = [
+            reader.dataset(path).to_table([name], filter=f"{name} = {value}") for reader in (ours, theirs)
+        ]
+        assert tables[0].num_rows in (2, 36, 60)
+        assert tables[0].equals(tables[1])
+        assert tables[0].column_names == [name]
+    names = [
+        list(index.field_names)
+        for reader in (ours, theirs)
+        for index in reader.dataset(path).describe_indices()
+    ]
+    assert sorted(names) == [["m.`a.b`"]] * 2 + [["m.n.`x.y`"]] * 2

@@ -12,6 +12,7 @@ fields own a column".)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -37,6 +38,8 @@ __all__ = [
     "EXTENSION_NAME",
     "Field",
     "Schema",
+    "quote_name",
+    "split_path",
 ]
 
 _TRUE = frozenset({"true", "1", "yes"})
@@ -383,13 +386,13 @@ class Schema:
         A top-level column of the whole name, dots included, goes first.
 
         Args:
-            path: a column, or a field in it: `d.e`.
+            path: a column, or a field in it: `d.e`. Names with dots are in backticks: d.`e.f`
             only_structs: find no parts of lists, maps and blobs, of which a row has other than one.
 
         Raises:
             ColumnNotFoundError: there is no such field; the message lists those beside it.
         """
-        steps = [path] if any(top.name == path for top in self.fields) else path.split(".")
+        steps = [path] if any(top.name == path for top in self.fields) else split_path(path)
         result = [self.field(steps[0])]
         for step in steps[1:]:
             here = result[-1]
@@ -426,7 +429,8 @@ class Schema:
         paths: dict[int, str] = {}
         for node in self.walk():
             path = paths.setdefault(node.id, node.name)
-            paths.update((child.id, f"{path}.{child.name}") for child in node.children)
+            start = quote_name(path) if path == node.name else path
+            paths.update((child.id, f"{start}.{quote_name(child.name)}") for child in node.children)
         return paths
 
     def select(self, names: Sequence[str]) -> Schema:
@@ -449,6 +453,30 @@ def _from_proto(message: file_pb2.Field, parts: tuple[Field, ...]) -> Field:
     if message.extension_name and EXTENSION_NAME not in metadata:
         metadata[EXTENSION_NAME] = message.extension_name
     return Field(message.id, message.name, message.logical_type, message.nullable, parts, metadata)
+
+
+_STEP = re.compile(r"(?:`((?:[^`]|``)+)`|([^.]*))(?:\.|$)")
+
+
+def split_path(path: str) -> list[str]:
+    """Return the names of a path with dots; a name in backticks can have dots, and `` for a backtick."""
+    if "`" not in path:
+        return path.split(".")
+    names, position = [], 0
+    while position <= len(path):
+        step = _STEP.match(path, position)
+        if step is None:
+            return path.split(".")
+        names.append(step[2] if step[1] is None else step[1].replace("``", "`"))
+        if step.end() == len(path) and not step[0].endswith("."):
+            break
+        position = step.end()
+    return names
+
+
+def quote_name(name: str) -> str:
+    """Return a name as a step of a path: in backticks if it has dots or begins with a backtick."""
+    return f"`{name.replace('`', '``')}`" if "." in name or name.startswith("`") else name
 
 
 _RESERVED = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_lance.file.base.schema import Field, Schema
+from spark_lance.file.base.schema import Field, Schema, split_path
 
 
 def leaf_field(schema: Schema, column: str) -> Field:
@@ -30,7 +30,7 @@ def column_values(table: pa.Table, column: str) -> pa.ChunkedArray:
     """Return the values of a column from a table that has its top-level column; null where a struct is."""
     if column in table.column_names:
         return table.column(column)
-    top, *steps = column.split(".")
+    top, *steps = split_path(column)
     values = table.column(top)
     for step in steps:
         values = pc.struct_field(values, step)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError, UnsupportedFormatError
 from spark_lance.file.base.logical import from_logical, to_logical
-from spark_lance.file.base.schema import Field, Schema, owned_columns, paths
+from spark_lance.file.base.schema import Field, Schema, owned_columns, paths, quote_name, split_path
 from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import file_pb2
 from tests.strategies import arrow_types
@@ -62,6 +62,26 @@ def test_owned_columns(version: FileVersion, owners: list[int]) -> None:
 def test_paths_lead_to_every_leaf() -> None:
     field = Schema.from_arrow(NESTED).field("s")
     assert [[node.name for node in path] for path in paths(field)] == [["s", "x"], ["s", "l", "item", "y"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("a", ["a"]),
+        ("a.b", ["a", "b"]),
+        ("`a`.`b.c`", ["a", "b.c"]),
+        ("a.`b``.c`.d", ["a", "b`.c", "d"]),
+        ("a.b`c", ["a", "b`c"]),
+        ("a.`b", ["a", "`b"]),
+        ("a.``", ["a", "``"]),
+        ("`a.b`c.d", ["`a", "b`c", "d"]),
+        ("a.", ["a", ""]),
+        ("`a`.", ["a", ""]),
+    ],
+)
+def test_names_in_backticks(path: str, names: list[str]) -> None:
+    assert split_path(path) == names
+    assert split_path(".".join(map(quote_name, names))) == names
 
 
 def test_pruning_keeps_ids_and_drops_empty_parents() -> None:
