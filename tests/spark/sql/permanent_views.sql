@@ -160,6 +160,14 @@ DROP VIEW IF EXISTS all_columns;
 DROP NAMESPACE lance.pv.inner;
 ! SCHEMA_NOT_EMPTY
 DROP VIEW passing;
+-- CHAR is padded in comparisons, as in the table.
+CREATE TABLE padded (id INT, c CHAR(4));
+INSERT INTO padded VALUES (1, 'abc'), (2, 'abcd');
+CREATE VIEW seen AS SELECT * FROM padded;
+SELECT id FROM seen WHERE c = 'abc';
+> 1
+SELECT id FROM seen WHERE c <> 'abc';
+> 2
 USE spark_catalog.default;
 DROP NAMESPACE lance.pv CASCADE;
 CREATE NAMESPACE lance.pv;

@@ -23,6 +23,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Callers;
+import org.lance.spark.shim.Shim;
 
 /**
  * The catalog of releases that keep views in catalogs (Spark 4.2 and newer). Tables and views share their names.
@@ -189,7 +190,9 @@ public class LanceViewCatalog extends LanceConstraintCatalog implements Relation
 
   private static View view(Map<String, Object> members) {
     View.Builder builder = new View.Builder();
-    builder.withSchema((StructType) DataType.fromJson((String) members.get(Protocol.SCHEMA)));
+    StructType declared = (StructType) DataType.fromJson((String) members.get(Protocol.SCHEMA));
+    // Spark pads CHAR in comparisons only where it is a string with metadata.
+    builder.withSchema(Shim.registryColumns(declared));
     builder.withProperties(Json.texts(members.get(Protocol.PROPERTIES)));
     builder.withQueryText((String) members.get(Protocol.QUERY));
     builder.withCurrentCatalog((String) members.get(Protocol.CURRENT_CATALOG));
