@@ -179,6 +179,10 @@ def test_changes_clause(session: SparkSession) -> None:
     assert texts(session.sql(clause)) == expected
     assert texts(session.read.option("startingVersion", "1").changes("lance.ev")) == expected
     assert texts(session.sql("SELECT * FROM lance.ev CHANGES FROM TIMESTAMP '2020-01-01'")) == expected
+    stream = session.readStream.option("startingVersion", "1").changes("lance.ev").writeStream
+    stream.format("memory").queryName("streamed").trigger(availableNow=True).start().awaitTermination()
+    assert texts(session.table("streamed")) == expected
+    session.sql("DROP VIEW streamed").collect()
     some = session.sql("SELECT * FROM lance.ev CHANGES FROM VERSION 2 EXCLUSIVE TO VERSION 4 EXCLUSIVE")
     assert texts(some) == texts(session.sql("SELECT * FROM table_changes('lance.ev', 3, 3)"))
     net = "WITH (deduplicationMode = 'netChanges')"

@@ -34,12 +34,14 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
       "endingBoundInclusive", "deduplicationMode", "computeUpdates"
     };
     private final String displayName;
+    private final LanceTable table;
     private final LanceTable changes;
     private final Map<String, String> range;
     private final NamedReference[] key;
     private final boolean collapses;
 
     Changes(LanceTable table, ChangelogContext context, CaseInsensitiveStringMap options) {
+      this.table = table;
       this.displayName = table.name();
       this.range = range(context.range());
       this.collapses = context.deduplicationMode() == ChangelogContext.DeduplicationMode.NET_CHANGES;
@@ -144,8 +146,7 @@ public class LanceChangelogCatalog extends LanceViewCatalog {
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
       if (Callers.isMicroBatch()) {
-        throw new IllegalArgumentException("a stream of changes is spark.readStream.option('readChangeFeed', 'true').table('"
-            + displayName + "')");
+        return table.changes(withRange(options), true).newScanBuilder(Bridge.zoned(withRange(options)));
       }
       return changes.newScanBuilder(Bridge.zoned(withRange(options)));
     }

@@ -81,7 +81,8 @@ public final class Callers {
   /** Whether a stream plans its read: the nearest class of Spark SQL is MicroBatchExecution. */
   public static boolean isMicroBatch() {
     for (StackTraceElement caller : Thread.currentThread().getStackTrace()) {
-      if (caller.getClassName().startsWith(SPARK_SQL)) {
+      // The table of changes passes the call on.
+      if (caller.getClassName().startsWith(SPARK_SQL) && !isClass(caller.getClassName(), "ChangelogTable")) {
         return isClass(caller.getClassName(), "MicroBatchExecution");
       }
     }
