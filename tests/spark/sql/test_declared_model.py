@@ -3,6 +3,8 @@
 INSERT by position and by name, store assignment, fields of structs in another order, UPDATE, DELETE, MERGE,
 new and wider columns, schema evolution, DataFrames and LanceTable: afterwards both tables have the same rows
 and types. The Lance table has partitions and a CHECK constraint: a statement that violates it has no effect.
+It also has a generated column, which Parquet lacks: it must have the value of its expression in each row.
+Queries read the Lance table by a view. The change feed of a statement must have the difference of the rows.
 Parquet has no UPDATE, DELETE and MERGE: a new table gets the rows that SELECTs return, by INSERT.
 """
 
@@ -10,6 +12,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -71,6 +75,15 @@ CHECKS = (
     "st.n <> 3 AND lc <> 'ab'",
     "upper(ch) <> 'AB'",
 )
+# Spark takes no expressions of strings with collations.
+GENERATED = {
+    "": "",
+    "length(vc)": "INT",
+    "concat(trim(ch), '-', vc)": "STRING",
+    "mp['k'].a": "STRING",
+}
+# The value of the generated column in rows by position, which Parquet does not get.
+NO_VALUE = ", NULL AS gen"
 INDICES = {"i": "BTREE", "d": "ZONEMAP", "lc": "BTREE", "ch": "BITMAP", "vc": "BTREE", "tr": "BITMAP"}
 
 
@@ -98,11 +111,13 @@ class Changes:
     Args:
         draw: where chance comes from.
         fixed: columns whose types do not change.
+        generates: whether the Lance table has a generated column.
     """
 
-    def __init__(self, draw: random.Random, fixed: Sequence[str]) -> None:
+    def __init__(self, draw: random.Random, fixed: Sequence[str], generates: bool) -> None:
         self._draw = draw
         self._fixed = fixed
+        self._generates = generates
         self.defaults = dict(DEFAULTS)
         self._queries = Queries(draw, DECLARED)
         self._fresh = 100
@@ -182,9 +197,17 @@ class Changes:
         if by_name:
             order = self._draw.sample(range(len(columns)), len(columns))
             selects = [[each[number] for number in order] for each in selects]
-        query = f"SELECT {', '.join(selects[0])}"
+        row = selects[0] if by_name else self._with_generated(selects[0])
+        query = f"SELECT {', '.join(row)}"
         text = f"INSERT INTO {{rows}} {'BY NAME ' if by_name else ''}{query}"
         return Change(text, True, (), columns, self._write(query, by_name=by_name))
+
+    def _with_generated(self, row: list[str]) -> list[str]:
+        """Return values by position with the generated column, which comes after those of `COLUMNS`."""
+        if not self._generates:
+            return row
+        place = len(COLUMNS) - 1
+        return [*row[:place], row[place] + NO_VALUE, *row[place + 1 :]]
 
     def _write(self, query: str, *, by_name: bool) -> Callable[[SparkSession], object] | None:
         """Return a write of DataFrames that does the same as INSERT, or None."""
@@ -210,9 +233,10 @@ class Changes:
         )
 
     def _overwrite(self, columns: dict[str, str]) -> Change:
-        names = ", ".join(columns)
-        kept = f"SELECT {names} FROM {{rows}} WHERE id % 3 <> 0 OR {self._condition()}"
-        return Change(f"INSERT OVERWRITE {{rows}} {kept}", False, [kept], columns)
+        condition = f"FROM {{rows}} WHERE id % 3 <> 0 OR {self._condition()}"
+        row = ", ".join(self._with_generated(list(columns)))
+        kept = f"SELECT {', '.join(columns)} {condition}"
+        return Change(f"INSERT OVERWRITE {{rows}} SELECT {row} {condition}", False, [kept], columns)
 
     def _delete(self, columns: dict[str, str]) -> Change:
         condition = f"id % 4 = 0 AND ({self._condition()})"
@@ -403,6 +427,8 @@ class Sides:
         draw: where chance comes from.
     """
 
+    VIEW = "lance.db.v" if RELEASE >= (4, 2) else "v"
+
     def __init__(self, spark: SparkSession, folder: Path, seed: int, draw: random.Random) -> None:
         self._ours = enable(interpreted(spark.newSession()), root=str(folder))
         self._theirs = interpreted(spark.newSession())
@@ -416,12 +442,30 @@ class Sides:
         partitions = draw.choice(PARTITIONS)
         self._check = draw.choice(CHECKS)
         self._ours.conf.set("spark.sql.sources.v2.bucketing.enabled", draw.choice(("true", "false")))
+        self._partitions = partitions
+        self._generated = draw.choice(list(GENERATED)) if RELEASE >= (4, 1) else ""
+        if self._generated and draw.random() < 0.2:
+            partitions = "gen"
         clause = f"PARTITIONED BY ({partitions})" if partitions else ""
-        self._ours.sql(f"CREATE TABLE lance.t ({self._ddl(COLUMNS, DEFAULTS)}) {clause}").collect()
+        columns = self._ddl(COLUMNS, DEFAULTS)
+        if self._generated:
+            columns += f", gen {GENERATED[self._generated]} GENERATED ALWAYS AS ({self._generated})"
+        self._ours.sql("CREATE NAMESPACE lance.db").collect()
+        self._ours.sql(f"CREATE TABLE lance.t ({columns}) {clause}").collect()
         self._theirs.sql(
             f"CREATE TABLE {self._control} ({self._ddl(COLUMNS, DEFAULTS)}) USING parquet"
         ).collect()
         self.indices = draw.sample(sorted(INDICES), draw.randint(0, 3))
+
+    @property
+    def fixed(self) -> list[str]:
+        """The columns whose types do not change: they have an index, or partition the table."""
+        return [*self.indices, *re.findall(r"\b(i|d)\b", self._partitions)]
+
+    @property
+    def generates(self) -> bool:
+        """Whether the Lance table has a generated column."""
+        return bool(self._generated)
 
     @property
     def _control(self) -> str:
@@ -476,8 +520,9 @@ class Sides:
                 f"map('k', named_struct('a', {texts[1]}, 'b', {small[0]}))",
             ]
             rows.append(f"({', '.join([*columns, *nested])})")
+        names = ", ".join(COLUMNS)
         for session, table in ((self._ours, "lance.t"), (self._theirs, self._control)):
-            session.sql(f"INSERT INTO {table} VALUES {', '.join(rows)}").collect()
+            session.sql(f"INSERT INTO {table} ({names}) VALUES {', '.join(rows)}").collect()
 
     def apply(self, change: Change, defaults: dict[str, str]) -> tuple[str | None, str | None]:
         """Run a change on both sides; return the conditions of the errors."""
@@ -494,7 +539,8 @@ class Sides:
     def _apply_control(self, change: Change, defaults: dict[str, str]) -> str | None:
         old = self._control
         if change.same:
-            condition = _condition(lambda: self._theirs.sql(change.statement.format(rows=old)).collect())
+            statement = change.statement.replace(NO_VALUE, "").format(rows=old)
+            condition = _condition(lambda: self._theirs.sql(statement).collect())
             if condition is None and change.columns == self.columns and self._violations():
                 self._without_violations()  # an INSERT of one row
                 return VIOLATION
@@ -526,13 +572,50 @@ class Sides:
         """Return the types and rows of both sides."""
         sides = []
         for session, table in ((self._ours, "lance.t"), (self._theirs, self._control)):
-            frame = session.table(table)
+            frame = session.table(table).drop("gen")
             sides.append([_types(frame.schema), *sorted(map(str, frame.collect()))])
         return sides[0], sides[1]
 
+    def wrong_generated(self) -> list[str]:
+        """Return rows whose generated column has not the value of its expression."""
+        if not self._generated:
+            return []
+        other = f"NOT (gen <=> ({self._generated}))"
+        return [str(row) for row in self._ours.sql(f"SELECT * FROM lance.t WHERE {other}").collect()]
+
+    def version(self) -> int:
+        """Return the number of the Lance table's newest version."""
+        return LanceTable.forName(self._ours, "lance.t").dataset().version
+
+    def changes(self, before: Sequence[str], first: int) -> list[str]:
+        """Return rows and the changes since a version, as the rows that they make.
+
+        Args:
+            before: the rows of `contents` before the version.
+            first: the version.
+        """
+        if self.version() < first:
+            return sorted(before)
+        feed = self._ours.sql(f"SELECT * FROM table_changes('lance.t', {first})")
+        names = [f"`{name}`" for name in self.columns]
+        rows = Counter(before)
+        for kinds, sign in ((("insert", "update_postimage"), 1), (("delete", "update_preimage"), -1)):
+            for row in feed.where(feed["_change_type"].isin(*kinds)).selectExpr(*names).collect():
+                rows[str(row)] += sign
+        assert all(count >= 0 for count in rows.values()), f"rows that never existed were deleted: {rows}"
+        return sorted(rows.elements())
+
+    def create_view(self) -> None:
+        """Create the view that queries read."""
+        statement = f"SELECT {', '.join(self.columns)} FROM lance.t"
+        if RELEASE >= (4, 2):
+            self._ours.sql(f"CREATE VIEW {self.VIEW} AS {statement}").collect()
+        else:
+            self._ours.sql(statement).createOrReplaceTempView(self.VIEW)
+
     def answers(self, query: str, in_order: bool) -> tuple[list[str] | str, list[str] | str]:
         """Return what a query returns on both sides."""
-        ours = told(self._ours, query.format(rows="lance.t"), in_order)
+        ours = told(self._ours, query.format(rows=self.VIEW), in_order)
         theirs = told(self._theirs, query.format(rows=self._control), in_order)
         if ours == theirs or ("min(" not in query and "max(" not in query):
             return ours, theirs
@@ -588,9 +671,12 @@ def check(spark: SparkSession, folder: Path, seed: int, changes: int, queries: i
         sides.fill(draw)
         sides.constrain()
         sides.build_indices()
-        generator, selects = Changes(draw, sides.indices), Queries(draw, DECLARED)
+        generator = Changes(draw, sides.fixed, sides.generates)
+        selects = Queries(draw, DECLARED)
+        mine, _ = sides.contents()
         for number in range(changes):
-            change = generator.one(sides.columns)
+            columns, before = sides.columns, mine
+            change, first = generator.one(columns), sides.version() + 1
             ours, theirs = (SAME.get(str(each), each) for each in sides.apply(change, generator.defaults))
             if ours is not None and theirs is not None and VIOLATION in (ours, theirs):
                 ours = theirs  # A statement with two faults has the condition of one.
@@ -599,6 +685,11 @@ def check(spark: SparkSession, folder: Path, seed: int, changes: int, queries: i
             assert ours == theirs, f"seed {seed}, {number}: {change.statement}"
             mine, other = sides.contents()
             assert mine == other, f"seed {seed}, {number}: {change.statement}"
+            assert not sides.wrong_generated(), f"seed {seed}, {number}: {change.statement}"
+            if columns == sides.columns:
+                changed = sides.changes(before[1:], first)
+                assert changed == mine[1:], f"seed {seed}, {number}: changes of {change.statement}"
+        sides.create_view()
         wrong = []
         for _ in range(queries):
             query, in_order = selects.query()
