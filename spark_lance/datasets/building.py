@@ -25,6 +25,7 @@ from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE
 from spark_lance.table.commits.detached import commit_detached
+from spark_lance.table.commits.identity import with_identity_values
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import DATA_DIR
 from spark_lance.table.format.table_ref import OfTable, TableRef
@@ -133,7 +134,7 @@ def write_fragments(
     bases = plan.places(place.table, latest)
     aligner = Aligner(reader.schema, plan.schema)
     written = write_files(
-        (aligner.align(batch) for batch in reader),
+        with_identity_values((aligner.align(batch) for batch in reader), place.table, plan.schema),
         place.table,
         plan.schema,
         version=plan.version,

@@ -12,7 +12,7 @@ from spark_lance.errors import ConstraintError
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
-from spark_lance.table.format.reserved_names import check_settings, visible_settings
+from spark_lance.table.format.reserved_names import IDENTITY_VALUES, check_settings, visible_settings
 from spark_lance.table.operations.update_config import Texts, text_updates
 from spark_lance.table.schema.constraints import (
     CHECK,
@@ -63,7 +63,9 @@ class DatasetSettings:
         damaged = has_damaged_record(self.dataset.manifest)
         check_settings({key: value for key, value in values.items() if value is not None or not damaged})
         if replace:
-            values = {**dict(map(constraint_setting, self.constraints)), **values}
+            config = self.dataset.manifest.config
+            counters = {key: config[key] for key in config if key.startswith(IDENTITY_VALUES)}
+            values = {**counters, **dict(map(constraint_setting, self.constraints)), **values}
         return self._update(config_updates=text_updates(values, replace=replace))
 
     def delete(self, keys: Sequence[str]) -> LanceDataset:

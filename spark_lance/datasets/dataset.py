@@ -180,9 +180,11 @@ def _check_target(target: Any, mode: str) -> None:
 
 def _written(reader: pa.RecordBatchReader, place: Place, plan: WritePlan, **how: Any) -> list[bytes]:
     """Write rows as data files; return the messages of their fragments."""
+    from spark_lance.table.commits.identity import with_identity_values
     from spark_lance.table.writing.align import Aligner
     from spark_lance.table.writing.write import write_fragments
 
     aligner = Aligner(reader.schema, plan.schema)
-    batches = (aligner.align(batch) for batch in reader)
+    aligned = (aligner.align(batch) for batch in reader)
+    batches = with_identity_values(aligned, place.table, plan.schema)
     return write_fragments(batches, place.table, plan.schema, version=plan.version, **how)

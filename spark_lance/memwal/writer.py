@@ -34,6 +34,7 @@ from spark_lance.arrow.arrays import join
 from spark_lance.errors import (
     CommitError,
     OptionError,
+    SchemaError,
     UnsupportedFormatError,
     WriterFencedError,
 )
@@ -63,6 +64,7 @@ from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.constraints import generated_constraints, table_constraints
+from spark_lance.table.schema.defaults import identity_of
 from spark_lance.table.writing.inputs import as_reader
 
 DURABILITIES = ("written", "synced")
@@ -371,6 +373,8 @@ class ShardWriter:
         if not rows.num_rows:
             return
         check_rows(rows)
+        if numbered := [field.name for field in self._schema.fields if identity_of(field) is not None]:
+            raise SchemaError(f"logs (MemWAL) do not number rows, and {numbered[0]!r} is an identity column")
         settings = self._snapshot.manifest.config
         if table_constraints(settings) or generated_constraints(self._schema):
             alive = rows.filter(pc.invert(rows[TOMBSTONE]))

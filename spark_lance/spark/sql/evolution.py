@@ -28,6 +28,7 @@ from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.spark.base.compat import type_of_json
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.schema.defaults import CURRENT_DEFAULT
 from spark_lance.table.schema.keys import primary_key
@@ -162,11 +163,15 @@ def match_name(schema: st.StructType, name: str) -> st.StructField | None:
 
 
 def _is_fixed(manifest: Manifest, fields: Sequence[Field | None]) -> bool:
-    """Return whether a field keeps its type: it, or a column around it, has an index or is of a key."""
+    """Return whether a field keeps its type: for an index, a key, or the partitions of the table."""
     ids = {field.id for field in fields if field is not None}
     keys = {field.id for field in primary_key(manifest.schema)}
-    return bool(ids & keys) or any(
-        index.name == MEM_WAL or ids.intersection(index.fields) for index in manifest.indices
+    names = {field.name for field in fields if field is not None}
+    partitions = PartitionSpec.of_config(manifest.config).present(manifest.schema)
+    return (
+        bool(ids & keys)
+        or any(field.source in names for field in partitions.fields)
+        or any(index.name == MEM_WAL or ids.intersection(index.fields) for index in manifest.indices)
     )
 
 

@@ -34,6 +34,7 @@ from spark_lance.spark.options.options import OPTIONS, check_by_name, check_know
 from spark_lance.spark.options.table_properties import (
     CLUSTERING,
     PRIMARY_KEY,
+    SORT_ORDER,
     check_setting,
     is_fixed,
     is_row_tracking,
@@ -58,6 +59,7 @@ from spark_lance.spark.sql.evolution import (
     parse_type,
     replaces_columns,
 )
+from spark_lance.spark.sql.procedure import texts
 from spark_lance.spark.sql.properties import fixed_properties
 from spark_lance.spark.table.constraints import add_constraint
 from spark_lance.spark.table.staging import staged_options, staging_branch
@@ -467,6 +469,9 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
         if change["kind"] == "add_column":
             _check_added(change)
     whole = [change["column"] for change in changes if change["kind"] == "drop_column"]
+    _check_ordering_columns(
+        table, [change["column"] for change in changes if change["kind"] in ("drop_column", "rename_column")]
+    )
     if whole:
         _check_partition_columns(table, whole)
     if whole:
@@ -488,6 +493,19 @@ def _check_partition_columns(table: LanceTable, dropped: Sequence[Sequence[str]]
                 f"column {field.source!r} partitions the table: run ALTER TABLE ... DROP PARTITION FIELD "
                 f"{field.sql} first"
             )
+
+
+def _check_ordering_columns(table: LanceTable, changed: Sequence[Sequence[str]]) -> None:
+    """Refuse to drop or rename a column that orders the rows of the table."""
+    names = {path[0].lower() for path in changed if len(path) == 1}
+    for key, statement in ((CLUSTERING, "CLUSTER BY NONE"), (SORT_ORDER, "WRITE UNORDERED")):
+        for part in texts(table.config.get(key, "")):
+            name = part.split()[0].strip("`")
+            if name.lower() in names:
+                raise UnsupportedFormatError(
+                    f"column {name!r} orders the rows of the table ({key}): run ALTER TABLE ... {statement} "
+                    "first"
+                )
 
 
 def _check_added(change: Mapping[str, Any]) -> None:

@@ -18,7 +18,6 @@ from spark_lance.errors import (
     SchemaError,
     TableExistsError,
     TableNotFoundError,
-    UnsupportedFormatError,
 )
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import open_store
@@ -34,7 +33,12 @@ from spark_lance.spark.options.table_properties import (
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.types import VECTOR_SIZE, spark_type
 from spark_lance.spark.sink.write_schema import check_names
-from spark_lance.spark.table.constraints import constraint_settings, evaluate_with, with_generated
+from spark_lance.spark.table.constraints import (
+    constraint_settings,
+    evaluate_with,
+    with_generated,
+    with_sequences,
+)
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import (
@@ -53,6 +57,9 @@ from spark_lance.table.schema.defaults import (
     DECLARATION_KEYS,
     EXISTS_DEFAULT,
     GENERATION_EXPRESSION,
+    IDENTITY,
+    Identity,
+    read_identity,
 )
 from spark_lance.table.writing.compression import compressed
 
@@ -111,21 +118,15 @@ class ColumnBuilder:
         self.arguments["generatedAlwaysAs"] = expression
         return self
 
-    def generatedAlwaysAsIdentity(self, **_: int) -> ColumnBuilder:
-        """Refuse an identity column.
+    def generatedAlwaysAsIdentity(self, start: int = 1, step: int = 1) -> ColumnBuilder:
+        """Let the table number its rows; rows cannot bring values of their own."""
+        self.arguments["generatedAlwaysAs"] = Identity(start, step)
+        return self
 
-        Raises:
-            UnsupportedFormatError: always; the message has what to write instead.
-        """
-        raise _identity(self.name)
-
-    def generatedByDefaultAsIdentity(self, **_: int) -> ColumnBuilder:
-        """Refuse an identity column.
-
-        Raises:
-            UnsupportedFormatError: always; the message has what to write instead.
-        """
-        raise _identity(self.name)
+    def generatedByDefaultAsIdentity(self, start: int = 1, step: int = 1) -> ColumnBuilder:
+        """Let the table number rows that have no value of their own."""
+        self.arguments["generatedByDefaultAs"] = Identity(start, step, always=False)
+        return self
 
     def build(self) -> ColumnBuilder:
         """Return the builder itself, for `addColumn`."""
@@ -218,7 +219,7 @@ class TableBuilder(Generic[Table]):
         encoding: Mapping[str, object] | None = None,
         metadata: Mapping[str, str] | None = None,
         default: str | None = None,
-        generatedAlwaysAs: str | None = None,
+        generatedAlwaysAs: object = None,
         generatedByDefaultAs: object = None,
     ) -> TableBuilder[Table]:
         """Add a column.
@@ -235,19 +236,18 @@ class TableBuilder(Generic[Table]):
             metadata: further metadata of the field.
             default: SQL of the value of rows that bring none.
             generatedAlwaysAs: SQL that computes the column from other columns of the row. Rows without a
-                value get it, and every commit checks it. The column may hold nulls.
-            generatedByDefaultAs: not supported.
+                value get it, and every commit checks it. The column may hold nulls. Or an identity with
+                `start` and `step`, such as Delta's `IdentityGenerator`: rows get numbers.
+            generatedByDefaultAs: an identity for rows that have no value of their own.
 
         Raises:
-            SchemaError: Lance has no such type, or it holds no vectors.
-            UnsupportedFormatError: the column would be an identity column.
+            SchemaError: Lance has no such type, or it holds no vectors, or an identity has no step.
         """
         if isinstance(colName, ColumnBuilder):
             return self.addColumn(colName.name, **colName.arguments)
         if dataType is None:
             raise SchemaError(f"column {colName!r} has no type: write .addColumn({colName!r}, 'BIGINT')")
-        if generatedByDefaultAs is not None or not isinstance(generatedAlwaysAs, str | None):
-            raise _identity(colName)
+        identity = _identity(colName, generatedAlwaysAs, generatedByDefaultAs)
         if isinstance(dataType, pa.DataType):
             arrow = pa.field(colName, dataType)
             if vectorSize is not None:
@@ -262,7 +262,9 @@ class TableBuilder(Generic[Table]):
             said[_COMMENT] = comment
         if default is not None:
             said |= {CURRENT_DEFAULT: default, EXISTS_DEFAULT: "NULL"}
-        if generatedAlwaysAs is not None:
+        if identity is not None:
+            said[IDENTITY] = identity.text()
+        elif isinstance(generatedAlwaysAs, str):
             said[GENERATION_EXPRESSION] = generatedAlwaysAs
         self._columns.append(pa.field(colName, arrow.type, nullable, metadata=said or None))
         return self
@@ -379,6 +381,7 @@ class TableBuilder(Generic[Table]):
                 f"`{column.name.replace('`', '``')}` {kind}{'' if column.nullable else ' NOT NULL'}"
                 + (f" DEFAULT {details[CURRENT_DEFAULT]}" if CURRENT_DEFAULT in details else "")
                 + (f" GENERATED ALWAYS AS ({sql})" if (sql := details.get(GENERATION_EXPRESSION)) else "")
+                + (f" {read_identity(text, column.name).sql}" if (text := details.get(IDENTITY)) else "")
                 + ("" if comment is None else f" COMMENT {_literal(comment)}")
             )
         if self._key:
@@ -397,7 +400,7 @@ class TableBuilder(Generic[Table]):
 
     def _make(self, table: TableRef, there: Manifest | None, options: WriteOptions) -> None:
         replaces = self.mode in ("replace", "create_or_replace")
-        schema = with_generated(self.spark, self._schema())
+        schema, counters = with_sequences(with_generated(self.spark, self._schema()))
         named = [st.StructField(name, st.NullType()) for name in schema.names]
         case_sensitive = self.spark.conf.get("spark.sql.caseSensitive") == "true"
         check_names(st.StructType(named), options.caseSensitive or case_sensitive)
@@ -412,7 +415,7 @@ class TableBuilder(Generic[Table]):
         )
         plan = replace(plan, schema=compressed(plan.schema, options.compression))
         evaluate_with(self.spark)
-        self._properties |= constraint_settings(self.spark, plan.schema, self._constraints)
+        self._properties |= constraint_settings(self.spark, plan.schema, self._constraints) | counters
         if self._partitions:
             self._properties[PARTITION_FIELDS] = self._partitions.bound(plan.schema).text()
         try:
@@ -476,11 +479,22 @@ def column_builder(*arguments: object) -> ColumnBuilder:
     return ColumnBuilder(arguments[-1])
 
 
-def _identity(name: str) -> UnsupportedFormatError:
-    return UnsupportedFormatError(
-        f"column {name!r}: Lance tables have no identity columns: compute the values in the rows that you "
-        f"write, df.withColumn({name!r}, ...)"
-    )
+def _identity(name: str, always: object, by_default: object) -> Identity | None:
+    """Return the identity of a column from the arguments of `addColumn`; None if it has none.
+
+    Raises:
+        SchemaError: an argument is no identity.
+    """
+    value = always if by_default is None else by_default
+    if value is None or isinstance(always, str):
+        return None
+    start, step = getattr(value, "start", None), getattr(value, "step", None)
+    if type(start) is not int or type(step) is not int or not step:
+        raise SchemaError(
+            f"column {name!r}: an identity has a start and a step that is not 0, not {value!r}: write "
+            f"LanceTable.columnBuilder({name!r}).generatedAlwaysAsIdentity(start=1, step=1)"
+        )
+    return Identity(start, step, always=by_default is None)
 
 
 def place_of(spark: SparkSession, name: str) -> tuple[str, dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import arrow_schema, spark_field
 from spark_lance.spark.table.expressions import analysed, quoted
 from spark_lance.table.commits.constraints import use_engine
+from spark_lance.table.format.reserved_names import IDENTITY_VALUES
 from spark_lance.table.schema.constraints import (
     CHECK,
     Constraint,
@@ -27,7 +29,12 @@ from spark_lance.table.schema.constraints import (
     column_names,
     constraint_setting,
 )
-from spark_lance.table.schema.defaults import GENERATION_COLUMNS, GENERATION_EXPRESSION
+from spark_lance.table.schema.defaults import (
+    GENERATION_COLUMNS,
+    GENERATION_EXPRESSION,
+    IDENTITY,
+    read_identity,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,6 +115,31 @@ def with_generated(spark: SparkSession, schema: pa.Schema) -> pa.Schema:
         metadata = {**(field.metadata or {}), GENERATION_COLUMNS.encode(): json.dumps(columns).encode()}
         schema = schema.set(place, field.with_metadata(metadata))
     return schema
+
+
+def with_sequences(schema: pa.Schema) -> tuple[pa.Schema, dict[str, str]]:
+    """Return the schema of a new table whose identity columns have counters, and the settings of these.
+
+    Raises:
+        SchemaError: an identity column is NOT NULL, or is not of the type INT or BIGINT.
+    """
+    settings = {}
+    for place, field in enumerate(schema):
+        text = (field.metadata or {}).get(IDENTITY.encode())
+        if text is None:
+            continue
+        if not field.nullable:
+            raise SchemaError(
+                f"column {field.name!r} is an identity column, and rows come without its values: leave out "
+                "NOT NULL and the primary key"
+            )
+        if field.type not in (pa.int32(), pa.int64()):
+            raise SchemaError(f"identity column {field.name!r} is of type {field.type}: write BIGINT or INT")
+        identity = replace(read_identity(text.decode(), field.name), sequence=secrets.token_hex(8))
+        settings[IDENTITY_VALUES + identity.sequence] = str(identity.start)
+        metadata = {**(field.metadata or {}), IDENTITY.encode(): identity.text().encode()}
+        schema = schema.set(place, field.with_metadata(metadata))
+    return schema, settings
 
 
 def add_constraint(spark: SparkSession, dataset: LanceDataset, constraint: Constraint) -> None:

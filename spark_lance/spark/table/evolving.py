@@ -42,9 +42,16 @@ from spark_lance.table.columns.alter import move_columns, unset_primary_key
 from spark_lance.table.columns.new_columns import BatchUDF, function
 from spark_lance.table.columns.work import UnchangedColumns
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.reading.system_columns import system_names
 from spark_lance.table.schema.changes import Alteration
-from spark_lance.table.schema.defaults import CURRENT_DEFAULT, DEFAULT_KEYS, EXISTS_DEFAULT
+from spark_lance.table.schema.defaults import (
+    CURRENT_DEFAULT,
+    DEFAULT_KEYS,
+    EXISTS_DEFAULT,
+    generation_sql,
+    identity_of,
+)
 from spark_lance.table.schema.keys import check_droppable
 
 if TYPE_CHECKING:
@@ -345,6 +352,7 @@ class TableColumns:
             raise OptionError("give a type, nullable, a comment or a default")
         if type is not None:
             field = self._new_field(type)
+            self._check_partitions(name, field.type)
             check_widened(name, self.table.dataset().lance_schema.find(name)[-1], field)
             cast_columns(self.table, [Alteration(name, data_type=field.type)])
             self._declare_type(name, field.metadata or {})
@@ -354,6 +362,17 @@ class TableColumns:
             self.table.dataset().update_field_metadata({name: {"comment": comment or None}})
         if default is not None:
             self._set_default(name, default)
+
+    def _check_partitions(self, name: str, kind: pa.DataType) -> None:
+        """Refuse to change the type of a column that partitions the table: the declaration would be lost."""
+        dataset = self.table.dataset()
+        path = dataset.lance_schema.find(name)
+        for field in PartitionSpec.of_config(dataset.manifest.config).present(dataset.lance_schema).fields:
+            if field.source == path[0].name and path[-1].arrow_type() != kind:
+                raise SchemaError(
+                    f"column {field.source!r} partitions the table: run ALTER TABLE ... DROP PARTITION FIELD "
+                    f"{field.sql} first, change the type, and add the field again"
+                )
 
     def move(self, name: str, *, after: str | None = None) -> None:
         """Move a column, or a field of a struct ("a.b"), behind another of the same struct, or to the front.
@@ -402,6 +421,8 @@ class TableColumns:
             raise SchemaError(
                 f"{name!r} is a field, and only columns have defaults: set one of {path[0].name!r}"
             )
+        if generation_sql(path[0]) is not None or identity_of(path[0]) is not None:
+            raise SchemaError(f"column {name!r} is generated, and generated columns have no defaults")
         if not default:
             dataset.update_field_metadata({name: dict.fromkeys(DEFAULT_KEYS)})
             return

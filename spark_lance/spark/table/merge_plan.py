@@ -49,7 +49,7 @@ from spark_lance.spark.table.merge_pruning import KeyPair, SourceKeys, key_pairs
 from spark_lance.spark.table.row_tasks import Action
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
-from spark_lance.table.schema.defaults import default_sql, generation_sql
+from spark_lance.table.schema.defaults import default_sql, generation_sql, identity_of
 from spark_lance.table.schema.keys import in_key_order
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _assigned(
             continue
         alike = [name for name in copies.names if name.lower() == top.name.lower()]
         exact = [name for name in alike if name == top.name]
-        if not alike and (evolving or generation_sql(top) is not None):
+        if not alike and (evolving or generation_sql(top) is not None or identity_of(top) is not None):
             continue
         if len(exact or alike) != 1:
             reason = f"no {top.name!r}" if not alike else f"several columns {top.name!r}"

@@ -28,6 +28,7 @@ from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready, pickled_function
 from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.format.table_ref import OfTable, TableRef
+from spark_lance.table.schema.defaults import IDENTITY
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments
 
@@ -153,7 +154,7 @@ class WrittenRows(OfTable):
         with one_line():
             keep_worker_ready()
             fragments = write_fragments(
-                aligned(),
+                self._with_identity_values(aligned()),
                 self.table,
                 self.schema,
                 version=self.version,
@@ -164,3 +165,10 @@ class WrittenRows(OfTable):
             )
             forget_archives()
         return LanceCommitMessage(tuple(fragments), received)
+
+    def _with_identity_values(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        if not any(IDENTITY in field.metadata for field in self.schema.fields):
+            return batches
+        from spark_lance.table.commits.identity import with_identity_values  # it commits
+
+        return with_identity_values(batches, self.table, self.schema)

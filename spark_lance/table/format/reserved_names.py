@@ -16,6 +16,8 @@ MEM_WAL = "__lance_mem_wal"
 APPLIED_WRITES = "spark_lance.transactions"
 # The settings that are constraints: this and the name of the constraint.
 CONSTRAINTS = "spark_lance.constraints."
+# The settings that are the next values of identity columns.
+IDENTITY_VALUES = "spark_lance.identity."
 _OWN = "spark_lance."
 _DELTA_CONSTRAINTS = "delta.constraints."
 # Settings with our prefix that users may set.
@@ -31,7 +33,7 @@ def visible_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return {
         key: value
         for key, value in settings.items()
-        if key.lower() != APPLIED_WRITES and not key.lower().startswith(CONSTRAINTS)
+        if key.lower() != APPLIED_WRITES and not key.lower().startswith((CONSTRAINTS, IDENTITY_VALUES))
     }
 
 

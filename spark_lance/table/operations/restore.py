@@ -1,8 +1,8 @@
 """Restore: an older version's content as the newest version.
 
 Everything comes from the older version: schema, fragments, indices, config and metadata. Only what must never
-go back stays as it is now: the counters of fragment ids, row ids and field ids, and the flags that once set
-stay set. (Lance table format, restore.)
+go back stays as it is now: the counters of fragment ids, row ids, field ids and identity columns, and the
+flags that once set stay set. (Lance table format, restore.)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from spark_lance.errors import UnsupportedFormatError
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.features import STABLE_ROW_IDS, STICKY, check_writable
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.reserved_names import IDENTITY_VALUES
 from spark_lance.table.operations.next_version import Stamp, finish_version, keep_marks, start_version
 
 
@@ -46,6 +47,9 @@ def _keep_counters(message: table_pb2.Manifest, newest: table_pb2.Manifest) -> N
     if highest >= 0:
         message.max_fragment_id = max(highest, message.max_fragment_id)
     message.next_row_id = max(message.next_row_id, newest.next_row_id)
+    for key, value in newest.config.items():
+        if key.startswith(IDENTITY_VALUES):
+            message.config[key] = value
     for name in ("max_allocated_field_id", "max_clustering_id"):
         if newest.HasField(name):
             setattr(message, name, max(getattr(message, name), getattr(newest, name)))

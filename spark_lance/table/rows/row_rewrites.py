@@ -20,6 +20,7 @@ from spark_lance.file.base.schema import Field
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes, delete_on_failure
+from spark_lance.table.commits.identity import with_identity_values
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import PartitionSpec
@@ -129,8 +130,9 @@ def write_moved(
         SchemaError: a null where the schema allows none.
         OSError: the store failed. Files written before an error are deleted.
     """
+    batches = (batch for table in tables for batch in table.to_batches())
     written = write_fragments(
-        (batch for table in tables for batch in table.to_batches()),
+        with_identity_values(batches, snapshot.table, snapshot.schema, new=False),
         snapshot.table,
         snapshot.schema,
         version=snapshot.manifest.file_version,

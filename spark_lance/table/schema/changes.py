@@ -4,9 +4,9 @@ A field never changes its id. A new field, or one with a new type, gets the next
 schema and no data file has. In a table that never reuses ids, it gets the next id after the table's mark. Ids
 ascend depth first, parents before children. (Lance table format, schema evolution.)
 
-A column can be cast when it is altered, as in pylance. Types of one family can be cast to each other; values
-that the new type cannot hold are an error, except that floating-point numbers are rounded. Lists and vectors
-follow their items.
+A column can be cast when it is altered, as in pylance. Types of one family can be cast to each other.
+Integers can be cast to floats and decimals, too. Values that the new type cannot hold are an error, except
+that floating-point numbers are rounded. Lists and vectors follow their items.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _list = _any(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_li
 _FAMILIES: Sequence[tuple[_Is, _Is]] = (
     (pa.types.is_boolean, pa.types.is_boolean),
     (pa.types.is_integer, pa.types.is_integer),
+    # A cast of integers to halves would return infinity.
+    (pa.types.is_integer, _any(pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal)),
     (pa.types.is_floating, pa.types.is_floating),
     (_text, _text),
     (_any(pa.types.is_binary, pa.types.is_large_binary), _any(pa.types.is_binary, pa.types.is_large_binary)),

@@ -13,7 +13,7 @@ literals: `5`, `-1.5`, `'text'`, `DATE '2020-01-01'`, `X'00'`, TRUE, NULL. If a 
 they refuse rows without a value for it.
 
 A generated column is computed from other columns of the row (`GENERATION_EXPRESSION`). Every commit checks
-its values, as it checks constraints.
+its values, as it checks constraints. An identity column (`IDENTITY`) gets numbers, see `commits.identity`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import datetime
 import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -37,8 +38,10 @@ DEFAULT_KEYS = (CURRENT_DEFAULT, EXISTS_DEFAULT)
 # reads, as JSON.
 GENERATION_EXPRESSION = "spark_lance.generation_expression"
 GENERATION_COLUMNS = "spark_lance.generation_columns"
+# Metadata of an identity column, as JSON (Java has the same name).
+IDENTITY = "spark_lance.identity"
 # Metadata of columns. Copies of rows by a query do not get it.
-DECLARATION_KEYS = (*DEFAULT_KEYS, GENERATION_EXPRESSION, GENERATION_COLUMNS)
+DECLARATION_KEYS = (*DEFAULT_KEYS, GENERATION_EXPRESSION, GENERATION_COLUMNS, IDENTITY)
 
 # Text without a backslash or a quote in it, which mean different things to different settings of Spark.
 _TEXT = r"'([^'\\]*)'"
@@ -54,6 +57,55 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = tuple(
         (rf"X\s*{_TEXT}", bytes.fromhex),
     )
 )
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The declaration of an identity column.
+
+    Attributes:
+        start: the first value.
+        step: the difference of two values; not 0.
+        always: whether rows cannot bring values.
+        sequence: the name of the counter, see `commits.identity`; empty until the table is created.
+    """
+
+    start: int = 1
+    step: int = 1
+    always: bool = True
+    sequence: str = ""
+
+    def text(self) -> str:
+        """Return the declaration as field metadata has it."""
+        return json.dumps(asdict(self))
+
+    @property
+    def sql(self) -> str:
+        """The declaration as CREATE TABLE writes it."""
+        kind = "ALWAYS" if self.always else "BY DEFAULT"
+        return f"GENERATED {kind} AS IDENTITY (START WITH {self.start} INCREMENT BY {self.step})"
+
+
+def read_identity(text: str, name: str) -> Identity:
+    """Return the declaration of an identity column from its metadata.
+
+    Raises:
+        FormatError: the metadata is no declaration that this release knows.
+    """
+    try:
+        result = Identity(**json.loads(text))
+        whole = all(type(number) is int for number in (result.start, result.step)) and result.step != 0
+        if not whole or {type(result.always), type(result.sequence)} != {bool, str}:
+            raise ValueError(text)
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"metadata {IDENTITY} of column {name!r} is no identity: {text[:80]!r}") from error
+    return result
+
+
+def identity_of(field: Field) -> Identity | None:
+    """Return the declaration of an identity column; None if the column is none."""
+    text = field.metadata.get(IDENTITY)
+    return read_identity(text, field.name) if text else None
 
 
 def default_sql(field: Field) -> str | None:

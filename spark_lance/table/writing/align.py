@@ -32,7 +32,7 @@ from spark_lance.file.blob_references import (
 )
 from spark_lance.jsonb.columns import documents_of, is_json_field
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
-from spark_lance.table.schema.defaults import default_array, default_sql, generation_sql
+from spark_lance.table.schema.defaults import default_array, default_sql, generation_sql, identity_of
 
 _COLUMNS_SHOWN = 5
 _LONGEST_VALUE = 40
@@ -502,7 +502,7 @@ class Aligner:
         for field in target.fields:
             index = source.get_field_index(field.name)
             if index < 0:
-                if default_sql(field) is not None or generation_sql(field) is not None:
+                if any(declaration(field) for declaration in (default_sql, generation_sql, identity_of)):
                     default_array(field, 0)
                     casts.append((field.name, None))
                     fields.append(field)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 
@@ -303,6 +304,68 @@ def test_every_write_computes_generated_columns(session: SparkSession) -> None:
     session.sql("INSERT INTO lance.c (id, n) VALUES (1, 7)").collect()
     session.sql("ALTER TABLE lance.t DROP COLUMN day").collect()
     session.sql("ALTER TABLE lance.t DROP COLUMN at").collect()
+
+
+def test_every_write_fills_in_identity_columns(session: SparkSession, tmp_path: Path) -> None:
+    session.sql(
+        "CREATE TABLE lance.t (a INT, id BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5))"
+    ).collect()
+    path = place(session, "lance.t")
+    table = LanceTable.forName(session, "lance.t")
+
+    def frame(a: int) -> DataFrame:
+        return session.createDataFrame([(a,)], "a int")
+
+    session.sql("INSERT INTO lance.t (a) VALUES (0), (0)").collect()
+    session.sql("INSERT INTO lance.t VALUES (1, DEFAULT), (1, NULL)").collect()
+    frame(2).writeTo("lance.t").append()
+    frame(2).write.mode("append").saveAsTable("lance.t")
+    frame(2).write.format("lance").mode("append").save(path)
+    table.alias("t").merge(frame(3).alias("s"), "t.a = s.a").whenNotMatchedInsertAll().execute()
+    session.sql(
+        "MERGE INTO lance.t USING (SELECT 2 AS a UNION ALL SELECT 4) AS s ON t.a = s.a "
+        "WHEN MATCHED THEN UPDATE SET a = 20 WHEN NOT MATCHED THEN INSERT (a) VALUES (s.a)"
+    ).collect()
+    one = pa.table({"a": pa.array([5], pa.int32())})
+    spark_lance.write_dataset(one, path, mode="append")
+    merge = spark_lance.dataset(path).merge_insert("a").when_matched_update_all()
+    merge.when_not_matched_insert_all().execute(pa.table({"a": pa.array([5, 6], pa.int32())}))
+    frame(7).write.parquet(f"{tmp_path}/stream")
+    stream = session.readStream.schema("a int").parquet(f"{tmp_path}/stream").writeStream
+    stream = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True)
+    stream.toTable("lance.t").awaitTermination()
+    expected = [0, 0, 1, 1, 20, 20, 20, 3, 4, 5, 6, 7]
+    assert [row.a for row in session.table("lance.t").orderBy("id").collect()] == expected
+    ids = [row.id for row in session.table("lance.t").orderBy("id").collect()]
+    assert ids == list(range(10, 10 + 5 * len(ids), 5))
+    session.sql("CALL lance.system.restore('t', '3')").collect()
+    session.sql("INSERT INTO lance.t (a) VALUES (8)").collect()
+    assert [row.id for row in session.table("lance.t").orderBy("id").collect()] == [10, 15, ids[-1] + 5]
+    for wrong in (
+        "INSERT INTO lance.t VALUES (9, 1)",
+        "UPDATE lance.t SET id = 3",
+        "MERGE INTO lance.t USING (SELECT 9 AS a, 1L AS id) AS s ON t.a = s.a WHEN NOT MATCHED THEN INSERT *",
+        "ALTER TABLE lance.t ALTER COLUMN id SET DEFAULT 3",
+        "CREATE TABLE lance.o (id BIGINT NOT NULL GENERATED ALWAYS AS IDENTITY)",
+    ):
+        with pytest.raises((LanceError, PySparkException), match=r"IDENTITY|identity|generated"):
+            session.sql(wrong).collect()
+    assert session.table("lance.t").count() == 3
+    column = LanceTable.columnBuilder("id").dataType("INT").generatedByDefaultAsIdentity(-1, -2).build()
+    LanceTable.create(session).tableName("lance.b").addColumn("a", "INT").addColumn(column).execute()
+    session.sql("INSERT INTO lance.b VALUES (1, 7), (2, NULL), (3, NULL)").collect()
+    session.sql("UPDATE lance.b SET id = 8 WHERE id = 7").collect()
+    assert rows(session, "lance.b") == [(1, 8), (2, -1), (3, -3)]
+
+
+def test_concurrent_writers_number_rows_differently(session: SparkSession) -> None:
+    session.sql("CREATE TABLE lance.t (a INT, id BIGINT GENERATED ALWAYS AS IDENTITY)").collect()
+    path = place(session, "lance.t")
+    rows_of_a_writer = pa.table({"a": pa.array(range(7), pa.int32())})
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: spark_lance.write_dataset(rows_of_a_writer, path, mode="append"), range(12)))
+    ids = [row.id for row in session.table("lance.t").collect()]
+    assert sorted(ids) == list(range(1, 7 * 12 + 1))
 
 
 def test_generated_columns_of_builders(session: SparkSession, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import datasource
 
 import spark_lance
 from spark_lance import LanceTable
+from spark_lance.errors import LanceError
 from spark_lance.table.format.partition_bounds import single_partition
 from spark_lance.table.format.partitions import PartitionSpec
 from tests.conftest import interpreted
@@ -167,6 +168,24 @@ def bounds_of(session: SparkSession, name: str) -> list[tuple[Any, ...]]:
     spec = PartitionSpec.of_config(stored.config()).bound(stored.lance_schema)
     singles = [single_partition(spec, fragment) for fragment in stored.snapshot.fragments]
     return [() if single is None else tuple(each.low for each in single) for single in singles]
+
+
+def test_declared_columns_keep_name_and_type(run: Run) -> None:
+    run("CREATE TABLE lance.t (a INT, b INT, c INT) PARTITIONED BY (bucket(2, a))")
+    run("ALTER TABLE lance.t WRITE ORDERED BY c DESC, b")
+    run("INSERT INTO lance.t VALUES (1, 2, 3)")
+    for change, message in (
+        ("ALTER COLUMN a TYPE DOUBLE", r"DROP PARTITION FIELD bucket\(2, a\) first"),
+        ("DROP COLUMN b", "WRITE UNORDERED first"),
+        ("RENAME COLUMN c TO d", "WRITE UNORDERED first"),
+    ):
+        with pytest.raises((LanceError, PySparkException), match=message):
+            run(f"ALTER TABLE lance.t {change}")
+    run("ALTER TABLE lance.t WRITE UNORDERED")
+    run("ALTER TABLE lance.t ALTER COLUMN b TYPE DOUBLE")
+    run("ALTER TABLE lance.t ALTER COLUMN c TYPE DECIMAL(12,2)")
+    run("ALTER TABLE lance.t RENAME COLUMN c TO d")
+    assert run("SELECT * FROM lance.t WHERE b = 2.0 AND d < 3.5") == [(1, 2.0, Decimal(3))]
 
 
 def test_sorted_rewrites_cut_files_at_partitions(session: SparkSession, run: Run) -> None:

@@ -23,6 +23,7 @@ import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.IdentityColumnSpec;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
 import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
 import org.apache.spark.sql.connector.catalog.StagedTable;
@@ -58,7 +59,8 @@ import org.lance.spark.transport.LanceFunctions;
  * <p>The driver's Python answers every call. Tables are of the class LanceTable.
  */
 public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
-  // The metadata of a column with the SQL of its values; Python has the same name.
+  // The metadata of identity columns, and of columns with the SQL of their values; Python has the same names.
+  private static final String IDENTITY = "spark_lance.identity";
   public static final String GENERATION_EXPRESSION = "spark_lance.generation_expression";
 
   // What stands before a name that need not be there, and that Spark looks up nevertheless.
@@ -87,6 +89,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     Set<TableCatalogCapability> all = new HashSet<>();
     all.add(TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
     all.add(TableCatalogCapability.SUPPORTS_CREATE_TABLE_WITH_GENERATED_COLUMNS);
+    all.add(TableCatalogCapability.SUPPORTS_CREATE_TABLE_WITH_IDENTITY_COLUMNS);
     return all;
   }
 
@@ -396,7 +399,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     return staged("create_or_replace", identifier, schema(columns), partitions, properties, Collections.emptyList());
   }
 
-  // The schema of columns, with the expressions of generated ones.
+  // The schema of columns, with the expressions of generated ones and the declarations of identity columns.
   static StructType schema(Column[] columns) {
     StructField[] fields = CatalogV2Util.v2ColumnsToStructType(columns).fields();
     for (int i = 0; i < fields.length; i++) {
@@ -405,6 +408,16 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
         MetadataBuilder metadata = new MetadataBuilder().withMetadata(fields[i].metadata());
         metadata.remove(GeneratedColumn.GENERATION_EXPRESSION_METADATA_KEY());
         metadata.putString(GENERATION_EXPRESSION, expression);
+        fields[i] = new StructField(fields[i].name(), fields[i].dataType(), fields[i].nullable(), metadata.build());
+      }
+      IdentityColumnSpec identity = columns[i].identityColumnSpec();
+      if (identity != null) {
+        MetadataBuilder metadata = new MetadataBuilder().withMetadata(fields[i].metadata());
+        metadata.remove("identity.start");
+        metadata.remove("identity.step");
+        metadata.remove("identity.allowExplicitInsert");
+        metadata.putString(IDENTITY, "{\"start\": " + identity.getStart() + ", \"step\": " + identity.getStep()
+            + ", \"always\": " + !identity.isAllowExplicitInsert() + "}");
         fields[i] = new StructField(fields[i].name(), fields[i].dataType(), fields[i].nullable(), metadata.build());
       }
     }
