@@ -227,7 +227,11 @@ class Run:
     def _time(self, work: str, action: Callable[[], object]) -> None:
         start = time.perf_counter()
         action()
-        self.figures[work, "time"] = time.perf_counter() - start
+        self._note(work, time.perf_counter() - start)
+
+    def _note(self, work: str, seconds: float) -> None:
+        self.figures[work, "time"] = seconds
+        print(f"{self.system.name}: {work}: {seconds:.3f} s", file=sys.stderr, flush=True)
 
     def _read(self, work: str, query: str, check: Callable[[list[Any]], Any] | None = None) -> None:
         best = float("inf")
@@ -235,7 +239,7 @@ class Run:
             start = time.perf_counter()
             result = self.spark.sql(query).collect()
             best = min(best, time.perf_counter() - start)
-        self.figures[work, "time"] = best
+        self._note(work, best)
         self.checks[work] = check(result) if check else [list(row) for row in result]
 
 

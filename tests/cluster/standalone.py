@@ -22,7 +22,7 @@ import pyspark
 
 from spark_lance.spark.java import prepare_environment
 
-__all__ = ["HOSTS", "Cluster", "eventually"]
+__all__ = ["HOSTS", "Cluster", "eventually", "free_ports"]
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ("127.0.0.1", "127.0.0.2")
@@ -57,7 +57,7 @@ class Cluster:
         prepare_environment()
         self.folder = folder
         self._pythonpath = pythonpath
-        self._port, self._page = _free_ports(2)
+        self._port, self._page = free_ports(2)
         self.url = f"spark://127.0.0.1:{self._port}"
 
     @contextmanager
@@ -135,7 +135,7 @@ class Cluster:
         processes.callback(guard.stdin.close)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports that nobody listens at just now."""
     with ExitStack() as sockets:
         bound = [sockets.enter_context(socket.socket()) for _ in range(count)]
