@@ -16,6 +16,7 @@ from spark_lance.table.format.reserved_names import IDENTITY_VALUES, check_setti
 from spark_lance.table.operations.update_config import Texts, text_updates
 from spark_lance.table.schema.constraints import (
     CHECK,
+    PRIMARY_KEY,
     Constraint,
     column_names,
     constraint_setting,
@@ -116,6 +117,12 @@ class DatasetSettings:
         if there is not None:
             raise ConstraintError(
                 f"{self.dataset.uri} has a constraint {there.name} ({there.sql}) already: drop it first"
+            )
+        keys = [one for one in self.constraints if one.type == PRIMARY_KEY]
+        if constraint.type == PRIMARY_KEY and keys:
+            raise ConstraintError(
+                f"{self.dataset.uri} has the primary key {keys[0].name} ({keys[0].sql}): "
+                f"ALTER TABLE t DROP CONSTRAINT {keys[0].name} first"
             )
         key, value = constraint_setting(constraint)
         return self._update(config_updates=text_updates({key: value}))

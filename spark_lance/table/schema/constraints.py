@@ -32,6 +32,7 @@ from spark_lance.table.format.reserved_names import CONSTRAINTS
 from spark_lance.table.schema.defaults import generation_columns, generation_sql
 
 CHECK = "check"
+PRIMARY_KEY = "primary_key"
 # The condition that a generated column has its value; no setting has this type.
 GENERATED = "generated"
 _TYPES = ("check", "primary_key", "unique", "foreign_key")

@@ -192,6 +192,8 @@ def test_create_table_declares_constraints(session: SparkSession) -> None:
     with pytest.raises(PySparkException, match="CHECK constraint small v < 10 violated") as caught:
         session.sql("INSERT INTO lance.t VALUES (1, 10)").collect()
     assert caught.value.getCondition() == "CHECK_CONSTRAINT_VIOLATION"
+    with pytest.raises(PySparkException, match="has the primary key t_pk"):
+        session.sql("ALTER TABLE lance.t ADD CONSTRAINT other PRIMARY KEY (v)").collect()
     shown = session.sql("SHOW CREATE TABLE lance.t").collect()[0][0]
     described = {row[0]: row[1] for row in session.sql("DESCRIBE EXTENDED lance.t").collect()}
     # Spark 4.1 leaves NORELY out.
