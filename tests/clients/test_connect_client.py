@@ -1,0 +1,136 @@
+"""Clients of a Spark Connect server that Python has started: `pyspark-client` alone, and Spark's pipelines.
+
+The client is another Python, which SPARK_CLIENT_PYTHON names:
+
+    python -m venv client
+    client/bin/pip install pyspark-client
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+import pytest
+
+import spark_lance
+from tests.conftest import ROOT
+from tests.spark.test_connect import environment
+
+pytestmark = pytest.mark.slow
+
+_CLIENT = os.environ.get("SPARK_CLIENT_PYTHON")
+_PIPELINE = """
+name: daily
+catalog: lance
+database: d
+storage: file://{folder}/state
+libraries:
+  - glob:
+      include: steps/**
+"""
+_STEPS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession, functions as f
+
+spark = SparkSession.active()
+
+
+@dp.materialized_view
+def numbers():
+    return spark.range(10)
+
+
+@dp.materialized_view
+def even():
+    return spark.read.table("numbers").where(f.col("id") % 2 == 0)
+"""
+
+# In another process: after a client of Connect a process makes no classic sessions.
+_READ = """
+import sys
+from pyspark.sql import SparkSession
+rows = SparkSession.builder.remote(sys.argv[1]).getOrCreate().table("lance.d.even").collect()
+print(*sorted(row.id for row in rows))
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server.
+
+    Attributes:
+        address: where clients find it.
+        folder: of its tables.
+    """
+
+    address: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path_factory.mktemp("connect")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.clients.connect_server", str(port), str(folder)],
+            cwd=folder,
+            env={**environment(), "PYSPARK_PYTHON": sys.executable},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"ready\n", (folder / "log").read_text()[-3000:]
+            yield Server(f"sc://127.0.0.1:{port}", folder)
+        finally:
+            process.stdin.close()
+            process.wait(60)
+            process.stdout.close()
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
+    process = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+    return process.stdout
+
+
+@pytest.mark.skipif(_CLIENT is None, reason="SPARK_CLIENT_PYTHON names no Python with pyspark-client")
+def test_a_client_without_java_and_without_this_package(server: Server, tmp_path: Path) -> None:
+    plain = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "SPARK_", "JAVA"))
+    }
+    program = ROOT / "tests" / "clients" / "connect_client.py"
+    command = [str(_CLIENT), "-W", "ignore", str(program), server.address, str(tmp_path)]
+    assert run(command, tmp_path, plain) == "done\n"
+    assert spark_lance.dataset(str(tmp_path / "p")).count_rows() == 12
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("pyspark.pipelines") is None or importlib.util.find_spec("yaml") is None,
+    reason="spark-pipelines needs Spark 4.1 and PyYAML",
+)
+def test_spark_pipelines_make_lance_tables(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "steps.py").write_text(_STEPS)
+    (tmp_path / "spark-pipeline.yml").write_text(_PIPELINE.format(folder=tmp_path))
+    program = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
+    settings = {**environment(), "PYSPARK_PYTHON": sys.executable}
+    for _ in range(2):  # the second run replaces the rows
+        run([str(program), "--remote", server.address, "run"], tmp_path, settings)
+    rows = run([sys.executable, "-W", "ignore", "-c", _READ, server.address], tmp_path, settings)
+    assert rows == "0 2 4 6 8\n"
