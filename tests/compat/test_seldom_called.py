@@ -167,6 +167,9 @@ def test_values_of_blobs(lance: Any, tmp_path: Path) -> None:
     table = pa.table([pa.array(range(4)), lance.blob_array(values)], pa.schema([("id", pa.int64()), field]))
     ds = lance.write_dataset(table, str(tmp_path / "t"), data_storage_version="2.2")
     for reader in (ours, theirs):
+        kind = reader.dataset(ds.uri).schema.field("b").type
+        assert kind.extension_name == "lance.blob.v2"
+        assert kind.storage_type == lance.blob_array([]).type.storage_type
         blobs = reader.dataset(ds.uri).take_blobs("b", indices=[0, 2, 3])
         assert [blob.read() for blob in blobs] == [b"abc", b"", b"x" * 100_000]
     for wrong in ({}, {"data": b"a", "uri": "b"}, {"uri": "a", "size": 1}, {"uri": ""}):

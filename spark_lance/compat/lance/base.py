@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 import spark_lance.datasets.dataset as values
+from spark_lance.compat.lance.blob import with_blob_types
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.compat.lance.session import Session
 from spark_lance.datasets.lance_schema import LanceSchema
@@ -134,7 +135,9 @@ class DatasetBase(pyarrow.dataset.Dataset):  # type: ignore[misc]
     @property
     def schema(self) -> pa.Schema:
         """The schema of what a scan without arguments gives."""
-        return self.scanner().projected_schema if self._default_scan_options else self.value.schema
+        if self._default_scan_options:
+            return self.scanner().projected_schema
+        return with_blob_types(self.value.schema)
 
     @property
     def schema_metadata(self) -> dict[str, str]:

@@ -11,9 +11,19 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.compat.lance.raising import raises_os_errors
+from spark_lance.file.base.schema import EXTENSION_METADATA, EXTENSION_NAME
 from spark_lance.table.reading.blobs import BlobFile
 
-__all__ = ["Blob", "BlobArray", "BlobColumn", "BlobFile", "BlobType", "blob_array", "blob_field"]
+__all__ = [
+    "Blob",
+    "BlobArray",
+    "BlobColumn",
+    "BlobFile",
+    "BlobType",
+    "blob_array",
+    "blob_field",
+    "with_blob_types",
+]
 
 _EXTENSION_NAME = "lance.blob.v2"
 _STORAGE = pa.struct(
@@ -157,6 +167,18 @@ def blob_field(
             raise ValueError(f"{argument} must be {'non-negative' if key == 'inline' else 'positive'}")
         metadata[f"lance-encoding:blob-{key}-size-threshold"] = str(value)
     return pa.field(name, BlobType(), nullable=nullable, metadata=metadata or None)
+
+
+def with_blob_types(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose top-level blob columns of format 2.2 have their Arrow type."""
+    for number, field in enumerate(schema):
+        metadata = dict(field.metadata or {})
+        if metadata.pop(EXTENSION_NAME.encode(), b"").decode() != _EXTENSION_NAME:
+            continue
+        metadata.pop(EXTENSION_METADATA.encode(), None)
+        kind = BlobType.__arrow_ext_deserialize__(field.type, b"")
+        schema = schema.set(number, pa.field(field.name, kind, field.nullable, metadata or None))
+    return schema
 
 
 with suppress(pa.ArrowKeyError):  # pylance has registered its own.
