@@ -12,10 +12,12 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.function.UnaryOperator;
+import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
+import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.View;
@@ -28,6 +30,7 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.LogicalWriteInfoImpl;
 import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.execution.command.RefreshTableCommand;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWriterFactory;
@@ -149,7 +152,7 @@ public final class ShimCheck implements Callable {
   private static void source() {
     PythonDataSourceV2 source = new Source();
     source.setShortName("lance");
-    PythonTable table = new PythonTable(source, "lance", SCHEMA);
+    PythonTable table = Shim.tableOf(source, SCHEMA);
     check(Shim.sourceOf(table) == source && Shim.formatOf(table).equals("lance"), "the table of the source");
     PythonDataSourceV2 other = new Source();
     Shim.replaceSource(table, other);
@@ -178,6 +181,11 @@ public final class ShimCheck implements Callable {
   private static void statements(SparkSession session) throws Exception {
     LogicalPlan create = session.sessionState().sqlParser().parsePlan("CREATE TABLE t (a INT) USING lance");
     check("lance".equals(Shim.tableProvider(create).get()) && Shim.tableName(create) != null, "the parts of CREATE TABLE");
+    LogicalPlan refresh = new RefreshTableCommand(new TableIdentifier("t"));
+    check("`t`".equals(Shim.refreshedTable(refresh)) && Shim.refreshedTable(create) == null, "the table of REFRESH TABLE");
+    check(Shim.legacyAssignment().getMessage().contains("LEGACY"), "the error of the policy LEGACY");
+    Assignment assignment = new Assignment(Literal$.MODULE$.apply(1), Literal$.MODULE$.apply(2));
+    check(Shim.invalidAssignment(assignment, Arrays.asList("refused")).getMessage().contains("refused"), "the error of an assignment");
     LogicalPlan select = session.sessionState().sqlParser().parsePlan("SELECT 1");
     check(Shim.tableProvider(select) == null && Shim.tableName(select) == null, "SELECT creates nothing");
     AttributeReference column = new AttributeReference(

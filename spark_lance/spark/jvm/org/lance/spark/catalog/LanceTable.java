@@ -31,7 +31,6 @@ import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
@@ -412,7 +411,7 @@ public class LanceTable
     }
 
     private Scan scan(CaseInsensitiveStringMap all) {
-      return new PythonTable(Bridge.source(), "lance", columns).newScanBuilder(all).build();
+      return Shim.tableOf(Bridge.source(), columns).newScanBuilder(all).build();
     }
   }
 
@@ -480,7 +479,7 @@ public class LanceTable
       CaseInsensitiveStringMap options = table.options(all, false);
       PythonDataSourceV2 source = Bridge.source();
       LogicalWriteInfo writeInfo = new WriteInfo(info, options);
-      WriteBuilder sparkBuilder = new PythonTable(source, "lance", info.schema()).newWriteBuilder(writeInfo);
+      WriteBuilder sparkBuilder = Shim.tableOf(source, info.schema()).newWriteBuilder(writeInfo);
       WriteBuilder builder = Bridge.writing(true, table.displayName, source, writeInfo, table.partitions.transforms(), declaration, sparkBuilder);
       return (truncates ? ((SupportsTruncate) builder).truncate() : builder).build();
     }

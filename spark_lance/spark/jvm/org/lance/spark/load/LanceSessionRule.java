@@ -11,7 +11,6 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Table;
-import org.apache.spark.sql.execution.command.RefreshTableCommand;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
@@ -137,14 +136,14 @@ public final class LanceSessionRule {
         if (!STALE.isEmpty()) {
           plan.foreach(Seqs.function(new PlanVisitor(false)));
         }
-        boolean changes = plan instanceof V2WriteCommand || plan instanceof RefreshTableCommand;
+        String name = Shim.refreshedTable(plan);
+        boolean changes = plan instanceof V2WriteCommand || name != null;
         if (!changes || !SessionRule.hasCatalog()) {
           return;
         }
         if (plan instanceof V2WriteCommand) {
           mark(((V2WriteCommand) plan).table());
         } else {
-          String name = ((RefreshTableCommand) plan).tableIdent().quotedString();
           SparkSession session = (SparkSession) SparkSession.active();
           session.table(name).queryExecution().analyzed().foreach(Seqs.function(new PlanVisitor(true)));
         }

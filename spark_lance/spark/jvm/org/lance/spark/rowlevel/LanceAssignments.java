@@ -29,7 +29,6 @@ import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
 import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
-import org.apache.spark.sql.errors.QueryCompilationErrors$;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
@@ -218,7 +217,7 @@ public final class LanceAssignments {
     }
     SQLConf conf = (SQLConf) SQLConf$.MODULE$.get();
     if (conf.storeAssignmentPolicy().toString().equals("LEGACY")) {
-      Platform.throwException(QueryCompilationErrors$.MODULE$.legacyStoreAssignmentPolicyError());
+      Platform.throwException(Shim.legacyAssignment());
     }
     // Of the declared type, so that Spark checks lengths of CHAR and VARCHAR in structs, arrays and maps, too.
     Attribute column = DataTypeUtils$.MODULE$.toAttribute(
@@ -226,9 +225,7 @@ public final class LanceAssignments {
     Problems problems = new Problems();
     Expression result = Shim.resolveUpdate(target.relation.table().name(), value, column, conf, problems, path(key));
     if (!problems.messages.isEmpty()) {
-      Platform.throwException(
-          (Throwable) QueryCompilationErrors$.MODULE$.invalidRowLevelOperationAssignments(
-              Seqs.of(assignment), Seqs.copy(problems.messages)));
+      Platform.throwException(Shim.invalidAssignment(assignment, problems.messages));
     }
     while (result instanceof Alias) {
       result = ((Alias) result).child();

@@ -30,7 +30,6 @@ import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.colstats.ColumnStatistics;
 import org.apache.spark.sql.connector.read.colstats.Histogram;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.BinaryType;
@@ -57,6 +56,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
+import org.lance.spark.shim.Shim;
 
 /** The scan of rows that the driver has read, with statistics of its columns for Spark's estimates. */
 public final class LanceRows implements LocalScan, SupportsReportStatistics {
@@ -104,7 +104,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
       options.remove("version");
     }
     CaseInsensitiveStringMap readOptions = new CaseInsensitiveStringMap(options);
-    return new PythonTable(Bridge.source(), "lance", schema).newScanBuilder(readOptions).build().toMicroBatchStream(checkpoint);
+    return Shim.tableOf(Bridge.source(), schema).newScanBuilder(readOptions).build().toMicroBatchStream(checkpoint);
   }
 
   public static CaseInsensitiveStringMap options(Map<String, Object> question) {

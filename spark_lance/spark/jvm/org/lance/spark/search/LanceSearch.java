@@ -33,7 +33,6 @@ import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SessionState;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.ArrayType;
@@ -53,6 +52,7 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
 import org.lance.spark.load.Seqs;
+import org.lance.spark.shim.Shim;
 
 /**
  * The table functions vector_search, text_search and hybrid_search: a call becomes a relation of the results.
@@ -284,7 +284,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
 
     public Scan build() {
       CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(Json.texts(table.answer.get(Protocol.ALWAYS)));
-      Scan scan = new PythonTable(Bridge.source(), "lance", readSchema).newScanBuilder(options).build();
+      Scan scan = Shim.tableOf(Bridge.source(), readSchema).newScanBuilder(options).build();
       return new ResultScan(scan, readSchema, table.answer);
     }
   }

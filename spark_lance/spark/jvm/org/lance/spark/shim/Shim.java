@@ -31,6 +31,7 @@ import org.apache.spark.sql.catalyst.catalog.CatalogTableType;
 import org.apache.spark.sql.catalyst.catalog.CatalogUtils$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
+import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.View;
@@ -41,6 +42,8 @@ import org.apache.spark.sql.connector.catalog.ColumnDefaultValue;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.errors.QueryCompilationErrors$;
+import org.apache.spark.sql.execution.command.RefreshTableCommand;
 import org.apache.spark.sql.execution.datasources.v2.PushDownUtils$;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -224,7 +227,7 @@ public final class Shim {
     Object noPartitions = sequence(new ArrayList<>());
     Object plan = construct(PythonDataSourceReadInfo.class, function, noPartitions);
     invoke(setter, source, plan);
-    return new PythonTable(source, "lance", schema).newScanBuilder(options).build().toBatch().createReaderFactory();
+    return tableOf(source, schema).newScanBuilder(options).build().toBatch().createReaderFactory();
   }
 
   /**
@@ -247,6 +250,11 @@ public final class Shim {
   /** The epoch of Spark's write of a micro-batch. */
   public static long epochOf(Object microBatchWrite) {
     return (Long) member(microBatchWrite, "epochId");
+  }
+
+  /** Spark's table of the format, which builds Spark's own scans and writes. */
+  public static PythonTable tableOf(PythonDataSourceV2 source, StructType columns) {
+    return new PythonTable(source, "lance", columns);
   }
 
   /** The source of Spark's table of a Python format. A view keeps its table, and so the version that the source pinned. */
@@ -287,6 +295,22 @@ public final class Shim {
   public static Object tableName(TreeNode<?> plan) {
     Method name = method(plan.getClass(), "name");
     return name == null ? null : invoke(name, plan);
+  }
+
+  /** The name of the table of REFRESH TABLE in the session's own catalog; null if a plan is another one. */
+  public static String refreshedTable(LogicalPlan plan) {
+    return plan instanceof RefreshTableCommand ? ((RefreshTableCommand) plan).tableIdent().quotedString() : null;
+  }
+
+  /** Spark's error of an assignment under the store assignment policy LEGACY. */
+  public static Throwable legacyAssignment() {
+    return QueryCompilationErrors$.MODULE$.legacyStoreAssignmentPolicyError();
+  }
+
+  /** Spark's error of an assignment that `messages` refuse. */
+  public static Throwable invalidAssignment(Assignment assignment, List<String> messages) {
+    return (Throwable) QueryCompilationErrors$.MODULE$.invalidRowLevelOperationAssignments(
+        Seqs.of(assignment), Seqs.copy(messages));
   }
 
   /** The value of an update as its column stores it, by Spark's rules; `addError` collects refusals. */
