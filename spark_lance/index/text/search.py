@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -268,6 +268,8 @@ def _united(
     """
     if len(parts) == 1:
         return parts[0]
+    if parts and all(np.array_equal(rows, parts[0][0]) for rows, _ in parts[1:]):
+        return parts[0][0], reduce(combine, (scores for _, scores in parts))
     if _DENSE * sum(len(rows) for rows, _ in parts) > count:
         table = np.zeros(count, np.float32)
         for rows, scores in parts:
