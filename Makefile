@@ -38,7 +38,7 @@ PIP_OPTIONS := --no-compile --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-near test-pure test-python smoke-python coverage fuzz test-slow test-s3 test-stores test-tpc test-spark-sql test-peers test-dbt test-torch test-cluster test-spark-versions test-compatibility test-all lint format proto proto-check docs docs-serve docs-test docs-generate release-check clean
-.PHONY: bench bench-report bench-recall bench-search bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-commit bench-durability
+.PHONY: bench bench-report bench-recall bench-search bench-spark bench-latency bench-lookups bench-stream bench-plan bench-columns bench-index bench-file bench-size bench-memory bench-memory-operations bench-commit bench-durability
 .PHONY: bench-transport bench-write bench-compact bench-scale bench-large bench-changes bench-upserts bench-start bench-training bench-delta bench-peers
 # Keeps the stamps below, which make would take for intermediate files.
 .PRECIOUS: $(VENV)/.installed-% .venv-spark-%/.installed
@@ -178,6 +178,9 @@ bench-write: $(VENV)/.installed-bench ## measure what a write spends its time on
 
 bench-memory: $(VENV)/.installed-bench ## measure the peak memory of large files
 	$(BIN)/python -m benchmarks.bench_memory $(ARGS)
+
+bench-memory-operations: $(VENV)/.installed-bench ## measure the peak memory of each operation; ARGS="--spark"
+	$(BIN)/python -m benchmarks.bench_memory_operations $(ARGS)
 
 bench-commit: $(VENV)/.installed-bench ## measure commits per second against pylance
 	$(BIN)/python -m benchmarks.bench_commit $(ARGS)
