@@ -54,6 +54,15 @@ VECTOR = [
 ]
 _ICEBERG = "org.apache.iceberg.spark"
 _READS = 3
+# Dependencies of Delta that Spark has.
+_IN_SPARK = (
+    "org.slf4j:slf4j-api",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.logging.log4j:log4j-api",
+    "org.apache.logging.log4j:log4j-core",
+    "org.apache.logging.log4j:log4j-slf4j2-impl",
+)
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,7 @@ def _delta(mode: str) -> System:
         {"delta.enableDeletionVectors": str(mode == "merge-on-read").lower()},
         {
             "spark.jars.packages": DELTA,
+            "spark.jars.excludes": ",".join(_IN_SPARK),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.sql.warehouse.dir": "{root}",
