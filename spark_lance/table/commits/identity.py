@@ -88,25 +88,27 @@ class _Sequence:
             )
         if not column.null_count:
             return column
-        values = self._take(column.null_count)
+        runs = self._take(column.null_count)
         limits = np.iinfo(np.int32 if column.type == pa.int32() else np.int64)
-        if min(values[0], values[-1]) < limits.min or max(values[0], values[-1]) > limits.max:
+        if any(not limits.min <= value <= limits.max for run in runs for value in (run[0], run[-1])):
             raise SchemaError(f"identity column {self._name!r} has no values left in its type {column.type}")
+        # A run is computed from 0, as the end of the last one may be beyond the type.
+        values = np.concatenate([run[0] + self._spec.step * np.arange(len(run)) for run in runs])
         return pc.replace_with_mask(column, column.is_null(), pa.array(values, column.type))
 
-    def _take(self, count: int) -> list[int]:
-        values: list[int] = []
+    def _take(self, count: int) -> list[range]:
+        runs: list[range] = []
         while count:
             if not self._left:
                 # The first batch reserves what it needs, so that small writes leave no gaps.
                 self._reserved = max(count, min(2 * self._reserved, _MOST_AT_ONCE))
                 self._next, self._left = self._reserve(self._reserved), self._reserved
             part = min(count, self._left)
-            values += range(self._next, self._next + part * self._spec.step, self._spec.step)
+            runs.append(range(self._next, self._next + part * self._spec.step, self._spec.step))
             self._next += part * self._spec.step
             self._left -= part
             count -= part
-        return values
+        return runs
 
     def _reserve(self, count: int) -> int:
         key = IDENTITY_VALUES + self._spec.sequence
