@@ -303,6 +303,25 @@ def test_tasks_load_little(tmp_path: Path) -> None:
     assert not [name for name in ours if name.startswith(planning)]
 
 
+def test_planning_a_scan_loads_no_table_object() -> None:
+    # A SELECT by path waits for these modules.
+    program = (
+        "import sys, spark_lance.spark.sql.scans; print(*(n for n in sys.modules if 'spark_lance.' in n))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    modules = run.stdout.split()
+    folders = (
+        "spark_lance.datasets",
+        "spark_lance.spark.table",
+        "spark_lance.memwal",
+        "spark_lance.catalog.d",
+    )
+    assert not [name for name in modules if name.startswith(folders)]
+    assert len(modules) < 300
+
+
 def test_finding_the_format_imports_nothing_heavy() -> None:
     # Spark imports this module in every session of a machine that has the package.
     program = "import sys, pyspark_lance; print(*(n for n in sys.modules if n.startswith('spark_lance.')))"

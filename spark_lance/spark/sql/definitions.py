@@ -30,9 +30,10 @@ from spark_lance.spark.options.table_properties import (
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sink.table_columns import check_known
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, is_path
+from spark_lance.spark.sql.partition_fields import partitioning
 from spark_lance.spark.sql.properties import key_options
 from spark_lance.spark.sql.session_names import described_columns, local_path
-from spark_lance.spark.sql.tables import check_no_branch, load_table, partitioning
+from spark_lance.spark.sql.tables import check_no_branch, load_table
 from spark_lance.spark.table.builder import TableBuilder
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec, parse_transform

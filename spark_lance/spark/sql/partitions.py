@@ -20,6 +20,7 @@ import pyarrow as pa
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
 from spark_lance.spark.sql.catalogs import BridgeRequest
+from spark_lance.spark.sql.partition_fields import partition_text
 from spark_lance.spark.sql.procedure import Parameter, Procedure
 from spark_lance.spark.sql.tables import table_at
 from spark_lance.spark.table.table import LanceTable
@@ -41,7 +42,7 @@ from spark_lance.table.metadata.partitions import partition_counts
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["PARTITION_PROCEDURES", "delete_partitions", "list_partitions", "partition_text"]
+__all__ = ["PARTITION_PROCEDURES", "delete_partitions", "list_partitions"]
 
 
 def _spec(dataset: LanceDataset) -> PartitionSpec:
@@ -98,17 +99,6 @@ def _texts(column: pa.ChunkedArray) -> list[str | None]:
     elif pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
     return [partition_text(value) for value in column.to_pylist()]
-
-
-def partition_text(value: Any) -> str | None:
-    """Return a value of a partition as Java takes it."""
-    if value is None:
-        return None
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, bool):
-        return str(value).lower()
-    return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:

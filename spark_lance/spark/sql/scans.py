@@ -45,8 +45,7 @@ from spark_lance.spark.schema.read_schema import resolve_projection
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sql.catalogs import BridgeRequest
-from spark_lance.spark.sql.partitions import partition_text
-from spark_lance.spark.sql.tables import partitioning
+from spark_lance.spark.sql.partition_fields import partition_text, partitioning
 from spark_lance.spark.worker.transport import TASK_AMOUNTS, pickled_read
 from spark_lance.table.format.partition_bounds import single_partition
 from spark_lance.table.format.partitions import PartitionSpec

@@ -46,7 +46,6 @@ from spark_lance.spark.scan.predicates import conjunction_of, pushdown_of
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import find_column, system_field
 from spark_lance.spark.schema.string_types import declared_schema
-from spark_lance.spark.schema.types import spark_type
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog, inside, is_path
 from spark_lance.spark.sql.evolution import (
     check_evolution,
@@ -59,6 +58,7 @@ from spark_lance.spark.sql.evolution import (
     parse_type,
     replaces_columns,
 )
+from spark_lance.spark.sql.partition_fields import partitioning
 from spark_lance.spark.sql.procedure import texts
 from spark_lance.spark.sql.properties import fixed_properties
 from spark_lance.spark.table.constraints import add_constraint
@@ -320,27 +320,6 @@ def answer(
         "pushdown": pushdown_of(options, columns, schema),
         "partition_fields": fields,
     }
-
-
-def partitioning(config: Mapping[str, str], schema: Schema) -> list[dict[str, Any]]:
-    """Return the partition fields of a table as Java takes them.
-
-    A declaration that does not fit the table has none: statements that need it say what is wrong.
-    """
-    try:
-        spec = PartitionSpec.of_config(config).bound(schema)
-    except (OptionError, SchemaError):
-        return []
-    return [
-        {
-            "name": field.name,
-            "source": field.source,
-            "transform": field.transform,
-            "width": field.width,
-            "type": spark_type(field.type(schema.field(field.source).arrow_type())).json(),
-        }
-        for field in spec.fields
-    ]
 
 
 def table_at(request: BridgeRequest, name: Name | None = None) -> LanceTable:
