@@ -107,6 +107,7 @@ LATE_IMPORTS_ALLOWED = {
     "spark_lance/spark/worker/blob_function.py",
     "spark_lance/spark/source.py",
     "spark_lance/spark/sql/register.py",
+    "spark_lance/spark/sql/tables.py",
     "spark_lance/expressions/predicate.py",
 }
 # Imported by name when asked for, and importing the one that does so: Arrow's type says which type of pandas

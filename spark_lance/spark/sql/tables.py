@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.types as st
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -63,7 +63,6 @@ from spark_lance.spark.sql.procedure import texts
 from spark_lance.spark.sql.properties import fixed_properties
 from spark_lance.spark.table.constraints import add_constraint
 from spark_lance.spark.table.staging import staged_options, staging_branch
-from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.commits.idempotent_writes import has_damaged_record
 from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec
 from spark_lance.table.format.reserved_names import check_settings
@@ -75,6 +74,9 @@ from spark_lance.table.schema.constraints import Constraint
 from spark_lance.table.schema.defaults import EXISTS_DEFAULT
 from spark_lance.table.schema.keys import check_droppable
 from spark_lance.table.versions.versions import list_versions
+
+if TYPE_CHECKING:
+    from spark_lance.spark.table.table import LanceTable
 
 __all__ = [
     "alter_table",
@@ -339,6 +341,9 @@ def table_at(request: BridgeRequest, name: Name | None = None) -> LanceTable:
         )
     if table:
         raise UnsupportedFormatError(f"{display_name(request.name)} tells of a table and cannot be changed")
+    # A SELECT by name does without it.
+    from spark_lance.spark.table.table import LanceTable
+
     return LanceTable.forPath(request.spark, options.pop("path"), **options)
 
 
