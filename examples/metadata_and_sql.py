@@ -59,9 +59,9 @@ def metadata(spark: SparkSession, path: str) -> None:
     check(
         "what made the versions",
         [row.operation for row in history.collect()][:3],
-        ["Delete", "Append", "Append"],
+        ["DELETE", "WRITE", "WRITE"],
     )
-    check("rows deleted", history.where("operation = 'Delete'").first()["deleted"], "666")  # type: ignore[index]
+    check("rows deleted", history.where("operation = 'DELETE'").first()["deleted"], "666")  # type: ignore[index]
 
     fragments = read("fragments").select("id", "rows", "deleted_rows", "bytes")
     fragments.show()

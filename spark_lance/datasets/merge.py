@@ -16,6 +16,7 @@ from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.expressions.predicate import Predicate, condition_text
 from spark_lance.io.counters import ReadCounts, read_counts
 from spark_lance.io.retry import RetryPolicy
+from spark_lance.table.commits.commit_options import STATEMENT, commit_options
 from spark_lance.table.format import transaction as stored
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.rows.key_lookup import key_indices
@@ -330,7 +331,8 @@ class MergeInsertBuilder(OneSpelling):
         rules = self._checked_rules()
         dataset = self._dataset
         reruns = RetryPolicy(attempts=self._retries + 1, total_seconds=self._timeout.total_seconds())
-        with source_rows(self._reader(data, schema), self._limit) as rows:
+        named = commit_options(properties={STATEMENT: "MERGE"})
+        with named, source_rows(self._reader(data, schema), self._limit) as rows:
             result = merge_rows(dataset.snapshot, rows, rules, reruns=reruns)
         return MergeResult(
             dataset.at(result.manifest),

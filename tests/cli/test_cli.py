@@ -81,7 +81,7 @@ def test_history(path: Path, capsys: Captured) -> None:
     assert [line.split()[0] for line in out.splitlines()] == ["version", "8", "7"]
     found = parsed(capsys, "history", path)
     assert [row["version"] for row in found] == list(range(8, 0, -1))
-    assert found[-1]["operation"] == "Overwrite"
+    assert found[-1]["operation"] == "CREATE TABLE AS SELECT"
     assert datetime.fromisoformat(found[0]["timestamp"]) <= datetime.now(timezone.utc)
 
 

@@ -72,7 +72,7 @@ def test_the_page_tells_what_the_table_is(
         "id_idx: knows 99% of the rows",
         "compact",
         "index optimize",
-        "Overwrite",
+        "CREATE TABLE AS SELECT",
     ):
         assert words in tags.text, words
     assert tags.seen.count("rect") == 5 * 2 + 2 + 1
@@ -96,7 +96,7 @@ def test_the_newest_version_has_a_width_and_a_dropped_index_its_name(tmp_path: P
     assert end == 850
     assert end - last_step == pytest.approx(840 / 4, abs=0.2)
     operations = [row.split("</td>")[2] for row in text.split("<tr>") if "<td" in row][:3]
-    assert [cell.removeprefix("<td>") for cell in operations] == ["DropIndex", "CreateIndex", "Append"]
+    assert [cell.removeprefix("<td>") for cell in operations] == ["DROP INDEX", "CREATE INDEX", "WRITE"]
 
 
 def test_a_page_that_cannot_be_written(

@@ -18,7 +18,7 @@ def main(address: str, folder: str) -> None:
     assert spark.read.format("lance").load(path).where("id > 8").count() == 3
     assert spark.read.format("lance").option("version", 1).load(path).count() == 10
     history = spark.read.format("lance").option("table", "history").load(path)
-    assert [row.operation for row in history.orderBy("version").collect()][-1] == "Append"
+    assert [row.operation for row in history.orderBy("version").collect()][-1] == "WRITE"
 
     spark.sql("CREATE TABLE lance.d.c (id BIGINT NOT NULL, name STRING)").collect()
     spark.createDataFrame([(1, "a"), (2, "b"), (3, "c")], "id bigint, name string").writeTo(
@@ -33,7 +33,7 @@ def main(address: str, folder: str) -> None:
     assert sorted(map(tuple, spark.table("lance.d.c").collect())) == [(1, "a"), (2, "x"), (4, "n")]
     assert spark.sql("SELECT * FROM lance.d.c VERSION AS OF 2").count() == 3
     assert spark.sql("OPTIMIZE lance.d.c").count() == 1
-    assert spark.sql("DESCRIBE HISTORY lance.d.c").where("operation = 'Delete'").count() == 1
+    assert spark.sql("DESCRIBE HISTORY lance.d.c").where("operation = 'DELETE'").count() == 1
     spark.sql("ALTER TABLE lance.d.c CREATE TAG first AS OF VERSION 2").collect()
     assert spark.sql("SELECT * FROM lance.d.c.tag_first").count() == 3
     spark.sql("CALL lance.system.rollback_to_snapshot('d.c', 2)").collect()

@@ -39,8 +39,8 @@ ROWS = [(1, "a"), (2, "x"), (4, "n")]
 QUERIES: dict[str, list[tuple[Any, ...]]] = {
     "SELECT * FROM lance.d.t ORDER BY id": ROWS,
     "SELECT version, operation FROM lance.d.t.history ORDER BY version LIMIT 2": [
-        (1, "Overwrite"),
-        (2, "Append"),
+        (1, "CREATE TABLE"),
+        (2, "WRITE"),
     ],
     "SELECT count(*) FROM lance.d.t VERSION AS OF 2": [(3,)],
     "OPTIMIZE lance.d.t": [(3, 1, 4, 1)],

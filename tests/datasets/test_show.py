@@ -38,7 +38,7 @@ def test_parts_of_a_table_are_lines_and_tables(table: LanceDataset) -> None:
         (table.tags, "checked  main  version 2  20"),
         (table.branches, "audit  from main  version 2  20"),
         (table.indices, "n_idx  BTree  n  4,000  "),
-        (table.history, "CreateIndex"),
+        (table.history, "CREATE INDEX"),
     ):
         first = repr(part).splitlines()[1]
         assert line in first
@@ -53,7 +53,7 @@ def test_parts_of_a_table_are_lines_and_tables(table: LanceDataset) -> None:
 
 def test_history_is_a_table(table: LanceDataset) -> None:
     assert table.history()["version"].to_pylist() == [3, 2, 1]
-    assert table.history(1)["operation"].to_pylist() == ["CreateIndex"]
+    assert table.history(1)["operation"].to_pylist() == ["CREATE INDEX"]
 
 
 def test_a_plan_is_a_picture(table: LanceDataset) -> None:

@@ -135,7 +135,7 @@ def check_metadata_tables(spark: SparkSession, folder: Path) -> None:
     history = load(spark, path, table="history").select(
         "version", "operation", "operationMetrics.numOutputRows"
     )
-    assert history.collect() == [(2, "Append", "5"), (1, "Overwrite", "10")]
+    assert history.collect() == [(2, "WRITE", "5"), (1, "CREATE TABLE AS SELECT", "10")]
     fragments = load(spark, path, table="fragments", columns="rows,columns", filter="rows < 10")
     assert fragments.collect() == [(5, ["id", "name", "x"])]
     assert "metadata table 'nope' does not exist" in refusal(
@@ -311,7 +311,7 @@ def check_upkeep_of_a_table_object(spark: SparkSession, folder: Path) -> None:
     table.tags.create("whole")
     table.optimize().executeCompaction()
     assert load(spark, table.path, table="fragments").count() == 1
-    assert table.history(1).select("operation").collect() == [("Rewrite",)]
+    assert table.history(1).select("operation").collect() == [("OPTIMIZE",)]
     assert table.detail().select("format", "numRows").collect() == [("lance", 15)]
     table.delete("id > 3")
     table.restoreToTag("whole")

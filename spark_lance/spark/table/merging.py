@@ -47,6 +47,7 @@ from spark_lance.spark.table.row_commits import (
 )
 from spark_lance.spark.table.row_tasks import ChangeRows, TaskAnswer
 from spark_lance.spark.table.staging import check_session_stages
+from spark_lance.table.commits.commit_options import STATEMENT, commit_options
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.reading.snapshot import Snapshot
@@ -280,7 +281,10 @@ class MergeBuilder(OneSpelling):
 
     def run(self) -> Changed:
         """Merge as `execute` does, and return what was done as an object."""
-        with operation(self._table.spark, "merge", self._table.path):
+        with (
+            operation(self._table.spark, "merge", self._table.path),
+            commit_options(properties={STATEMENT: "MERGE"}),
+        ):
             return self._run()
 
     def _run(self) -> Changed:

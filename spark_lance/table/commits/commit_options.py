@@ -20,6 +20,8 @@ from spark_lance.io.retry import RetryPolicy
 COMMIT_MESSAGE = "__lance_commit_message"
 # The transaction properties with the user and the Spark application of a commit; Iceberg's names.
 USER, APPLICATION, APPLICATION_NAME = "user.name", "spark.app.id", "spark.app.name"
+# The transaction property with the statement, where the operation does not tell it: "MERGE", "WRITE".
+STATEMENT = "spark_lance.statement"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from spark_lance.expressions.predicate import Condition, compile_predicate, comp
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import retry_operation, retry_policy
+from spark_lance.table.commits.commit_options import STATEMENT
 from spark_lance.table.commits.commit_rows import commit_row_changes
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.commits.row_changes import RowChanges
@@ -211,7 +212,7 @@ def replace_matches(
         return commit_row_changes(
             changes,
             lambda outcome: update_message(outcome.updated, outcome.removed, added, fields, inserted),
-            properties=properties,
+            properties={STATEMENT: "WRITE", **(properties or {})},
             once=once,
         )
 
@@ -278,7 +279,7 @@ def replace_rows(
         return commit_row_changes(
             find_rows(at, condition),
             lambda outcome: update_message(outcome.updated, outcome.removed, added, fields),
-            properties=properties,
+            properties={STATEMENT: "WRITE", **(properties or {})},
             once=once,
         )
 

@@ -16,8 +16,10 @@ import numpy as np
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.proto import table_pb2
+from spark_lance.table.commits.commit_options import STATEMENT
 from spark_lance.table.format.features import check_readable
 from spark_lance.table.format.manifest import Manifest
+from spark_lance.table.format.reserved_names import CONSTRAINTS
 from spark_lance.table.format.rowids import fragment_row_ids
 from spark_lance.table.format.transaction import Transaction
 
@@ -34,6 +36,77 @@ def operation_name(transaction: Transaction) -> str | None:
     if transaction.name == "create_index" and operation.removed_indices and not operation.new_indices:
         return "DropIndex"
     return str(operation.DESCRIPTOR.name)
+
+
+# Operation -> the statement that makes it.
+_STATEMENTS = {
+    "append": "WRITE",
+    "overwrite": "WRITE",
+    "delete": "DELETE",
+    "update": "UPDATE",
+    "data_overlay": "UPDATE",
+    "rewrite": "OPTIMIZE",
+    "restore": "RESTORE",
+    "clone": "CLONE",
+    "create_index": "CREATE INDEX",
+    "data_replacement": "REPLACE DATA",
+    "reserve_fragments": "RESERVE FRAGMENTS",
+    "update_mem_wal_state": "UPDATE LOGS",
+    "update_bases": "UPDATE BASES",
+}
+
+
+def statement_name(transaction: Transaction, before: Manifest | None) -> str | None:
+    """Return the statement that made a commit, by Delta's names: "WRITE", "MERGE", "ADD COLUMNS", ...
+
+    Args:
+        transaction: the commit.
+        before: the version before it; None if there is none (any more).
+
+    Returns:
+        The name; None for an operation that this release does not know.
+    """
+    name = transaction.name
+    if name is None:
+        return None
+    operation: Any = transaction.operation
+    if name in ("append", "delete", "update", "overwrite") and transaction.properties.get(STATEMENT):
+        return str(transaction.properties[STATEMENT])
+    if name == "overwrite" and transaction.read_version == 0:
+        return "CREATE TABLE AS SELECT" if operation.fragments else "CREATE TABLE"
+    if name == "update" and (operation.HasField("inserted_rows") or operation.compacted_sstables):
+        return "MERGE"
+    if name == "create_index" and operation.removed_indices and not operation.new_indices:
+        return "DROP INDEX"
+    if name in ("merge", "project"):
+        return _columns_statement(operation, before)
+    if name == "update_config":
+        return _settings_statement(transaction, operation)
+    return _STATEMENTS[name]
+
+
+def _columns_statement(operation: Any, before: Manifest | None) -> str:
+    new = {field.id for field in operation.schema}
+    old = new if before is None else {field.id for field in before.schema.walk()}
+    if new - old:
+        return "CHANGE COLUMNS" if old - new else "ADD COLUMNS"
+    return "DROP COLUMNS" if old - new else "CHANGE COLUMNS"
+
+
+def _settings_statement(transaction: Transaction, operation: Any) -> str:
+    if operation.field_metadata_updates:
+        return "CHANGE COLUMNS"
+    changes = _config_keys(transaction, operation)
+    values = {
+        key: value
+        for part in ("config_updates", "table_metadata_updates", "upsert_values")
+        for key, value in changes.get(part, {}).items()
+    }
+    values |= dict.fromkeys(changes.get("delete_keys", ()))
+    removes = bool(values) and all(value is None for value in values.values())
+    if values and all(key.startswith(CONSTRAINTS) for key in values):
+        return "DROP CONSTRAINT" if removes else "ADD CONSTRAINT"
+    return "UNSET TBLPROPERTIES" if removes else "SET TBLPROPERTIES"
 
 
 def parameters(transaction: Transaction) -> dict[str, str]:

@@ -12,12 +12,24 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError
 from spark_lance.proto import table_pb2
-from spark_lance.table.commits.commit_options import APPLICATION, APPLICATION_NAME, COMMIT_MESSAGE, USER
+from spark_lance.table.commits.commit_options import (
+    APPLICATION,
+    APPLICATION_NAME,
+    COMMIT_MESSAGE,
+    STATEMENT,
+    USER,
+)
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.old_writers import repair_manifest
 from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, TIME, Column, MetadataTable, history_version
-from spark_lance.table.metadata.operations import live_rows, metrics, operation_name, parameters
+from spark_lance.table.metadata.operations import (
+    live_rows,
+    metrics,
+    operation_name,
+    parameters,
+    statement_name,
+)
 from spark_lance.table.operations.next_version import writer_name
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.ref_files import list_tags
@@ -158,9 +170,28 @@ def version_metrics(row: VersionRow) -> dict[str, str] | None:
     transaction, manifest = row.transaction, row.manifest
     if transaction is None or manifest is None:
         return None
-    # The changes of a version need the version directly before it.
+    return metrics(transaction, _manifest_before(row), manifest)
+
+
+def _manifest_before(row: VersionRow) -> Manifest | None:
+    """Return the manifest of the version directly before; None if it is gone."""
     older = row.older if row.older is not None and row.older.number == row.number - 1 else None
-    return metrics(transaction, None if older is None else older.manifest, manifest)
+    return None if older is None else older.manifest
+
+
+def _statement(row: VersionRow) -> str | None:
+    """Return the statement that made a version; None if it is not known."""
+    transaction = row.transaction
+    if transaction is None:
+        return None
+    reads_before = transaction.name in ("merge", "project")
+    return statement_name(transaction, _manifest_before(row) if reads_before else None)
+
+
+def _is_blind_append(transaction: Transaction) -> bool | None:
+    if transaction.name is None:
+        return None
+    return transaction.name == "append" and transaction.properties.get(STATEMENT) != "MERGE"
 
 
 def _is_inline(message: table_pb2.Manifest) -> bool:
@@ -238,8 +269,8 @@ HISTORY = MetadataTable(
         Column(
             "operation",
             pa.string(),
-            _of_transaction(operation_name),
-            "Lance's name of what was done: `Append`, `Update`, ...",
+            _statement,
+            "statement that made it: `WRITE`, `MERGE`, `ADD COLUMNS`, ...; `transactions` has Lance's names",
         ),
         Column("operationParameters", TEXT_MAP, _of_transaction(parameters), "what the operation was told"),
         Column("job", _JOB, _of_transaction(_job), "Spark application that committed it: its id and name"),
@@ -247,7 +278,7 @@ HISTORY = MetadataTable(
         Column(
             "isBlindAppend",
             pa.bool_(),
-            _of_transaction(lambda transaction: transaction.name and transaction.name == "append"),
+            _of_transaction(_is_blind_append),
             "whether it added rows and looked at none",
         ),
         Column("operationMetrics", TEXT_MAP, version_metrics, "counts such as `numOutputRows`, as text"),

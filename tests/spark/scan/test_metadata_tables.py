@@ -71,10 +71,10 @@ def test_history_has_delta_s_columns_and_order(spark: SparkSession, path: str) -
     assert dict(history.dtypes)["operationMetrics"] == "map<string,string>"
     found = history.selectExpr("version", "operation", "operationMetrics.numOutputRows", "userMetadata")
     assert [tuple(row) for row in found.collect()] == [
-        (4, "UpdateConfig", None, None),
-        (3, "Append", "5", "more"),
-        (2, "Delete", None, None),
-        (1, "Overwrite", "30", None),
+        (4, "SET TBLPROPERTIES", None, None),
+        (3, "WRITE", "5", "more"),
+        (2, "DELETE", None, None),
+        (1, "CREATE TABLE AS SELECT", "30", None),
     ]
 
 
@@ -82,7 +82,7 @@ def test_columns_filters_and_schemas(spark: SparkSession, path: str) -> None:
     some = table(
         spark, path, "history", columns="operation,version", filter="version > 1 and readVersion < 3"
     )
-    assert [tuple(row) for row in some.collect()] == [("Append", 3), ("Delete", 2)]
+    assert [tuple(row) for row in some.collect()] == [("WRITE", 3), ("DELETE", 2)]
     by_schema = spark.read.format("lance").option("table", "history").schema("version bigint").load(path)
     assert [row.version for row in by_schema.where("version % 2 = 0").collect()] == [4, 2]
 
@@ -121,9 +121,9 @@ def test_enable_leaves_columns_out(spark: SparkSession, path: str) -> None:
     plan = some._jdf.queryExecution().executedPlan().toString()
     assert "BatchScan lance[" in plan
     assert "engineInfo" not in plan
-    assert [tuple(row) for row in some.collect()] == [("UpdateConfig", None), ("Append", "5")]
+    assert [tuple(row) for row in some.collect()] == [("SET TBLPROPERTIES", None), ("WRITE", "5")]
     assert history.count() == 4
-    assert history.where("operation = 'Append'").count() == 1
+    assert history.where("operation = 'WRITE'").count() == 1
     inner = table(other, path, "schema").join(history, history.version == 1).selectExpr("path", "version")
     assert [tuple(row) for row in inner.orderBy("path").collect()] == [("a", 1), ("b", 1)]
 

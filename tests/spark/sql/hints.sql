@@ -32,11 +32,17 @@ VACUUM h RETAIN 0 HOURS;
 CALL lance.system.vacuum('h', 0, allow_short_retention => true, dry_run => true);
 VACUUM h RETAIN 200 HOURS;
 DESCRIBE HISTORY h;
-~ Append
+~ WRITE
 DESC HISTORY h LIMIT 1;
-~ Rewrite
+~ OPTIMIZE
 DESCRIBE DETAIL h;
 ~ lance
+MERGE INTO h USING (SELECT 3L AS k) AS q ON h.id = q.k WHEN MATCHED THEN UPDATE SET m = h.m;
+DESC HISTORY h LIMIT 1;
+~ MERGE
+UPDATE h SET m = m WHERE id = 3;
+DESC HISTORY h LIMIT 1;
+~ UPDATE
 ANALYZE TABLE h COMPUTE STATISTICS;
 ANALYZE TABLE lance.db.h COMPUTE STATISTICS FOR COLUMNS id, `m`;
 ANALYZE TABLE h COMPUTE STATISTICS FOR ALL COLUMNS;
@@ -112,7 +118,7 @@ CALL lance.system.nope('h');
 CALL lance.compact('h');
 ! did you mean lance.system.compact?
 CALL lance.system.history('lance.h', 5);
-~ Overwrite
+~ CREATE TABLE AS SELECT
 SELECT count(*) FROM h VERSION AS OF 'nope';
 ! nope
 VACUUM h NOW;

@@ -121,7 +121,7 @@ DELETE FROM lance.`é.表 b` WHERE a = 1;
 CALL lance.system.compact('`é.表 b`');
 SELECT a FROM lance.`é.表 b`;
 > 3
-SELECT count(*) FROM lance.`é.表 b`.history WHERE operation = 'Delete';
+SELECT count(*) FROM lance.`é.表 b`.history WHERE operation = 'DELETE';
 > 1
 DROP TABLE lance.`é.表 b`;
 -- Names of columns: all but those with a dot, which Lance reserves.

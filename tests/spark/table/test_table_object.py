@@ -93,7 +93,11 @@ def test_detail(spark: SparkSession, path: str) -> None:
 def test_history(spark: SparkSession, path: str) -> None:
     table = LanceTable.forPath(spark, path)
     rows = table.history().select("version", "operation", "readVersion", "isBlindAppend").collect()
-    assert rows == [(3, "Delete", 2, False), (2, "Append", 1, True), (1, "Overwrite", None, False)]
+    assert rows == [
+        (3, "DELETE", 2, False),
+        (2, "WRITE", 1, True),
+        (1, "CREATE TABLE AS SELECT", None, False),
+    ]
     assert [row.version for row in table.history(2).collect()] == [3, 2]
 
 

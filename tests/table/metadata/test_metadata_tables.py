@@ -72,6 +72,20 @@ def test_versions_and_history_are_true_for_every_history(done: list[Step], stabl
             check_history(histories[number], path, number, stable)
 
 
+# Lance's operation -> the statements that make it.
+STATEMENTS = {
+    "Append": {"WRITE", "MERGE"},
+    "Overwrite": {"WRITE", "CREATE TABLE AS SELECT"},
+    "Delete": {"DELETE", "MERGE"},
+    "Update": {"UPDATE", "MERGE"},
+    "Rewrite": {"OPTIMIZE"},
+    "Merge": {"ADD COLUMNS"},
+    "Project": {"DROP COLUMNS", "CHANGE COLUMNS"},
+    "CreateIndex": {"CREATE INDEX", "DROP INDEX"},
+    "BaseOperation": {"OPTIMIZE", "RESERVE FRAGMENTS", "SET TBLPROPERTIES"},  # pylance has no class for these
+}
+
+
 def check_history(row: dict[str, Any], path: Path, number: int, stable: bool) -> None:
     """Compare a row of the history with what the two versions hold, as pylance reads them."""
     table = lance.dataset(path, version=number)
@@ -79,9 +93,10 @@ def check_history(row: dict[str, Any], path: Path, number: int, stable: bool) ->
     counts = {name: int(value) for name, value in row["operationMetrics"].items()}
     old, new = data_files(before) if before else set(), data_files(table)
     assert (counts["numAddedFiles"], counts["numRemovedFiles"]) == (len(new - old), len(old - new))
-    operation = row["operation"]
     transaction: Any = table.read_transaction(number)
-    assert type(transaction.operation).__name__ in (operation, "BaseOperation")
+    operation = type(transaction.operation).__name__
+    assert row["operation"] in STATEMENTS[operation]
+    operation = "Rewrite" if row["operation"] == "OPTIMIZE" else operation
     assert row["readVersion"] == (transaction.read_version or None)
     assert row["isBlindAppend"] == (operation == "Append")
     rows_now, rows_before = table.count_rows(), before.count_rows() if before else 0
@@ -142,8 +157,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_history_tells_parameters_messages_and_engines(path: Path) -> None:
     found = {row["version"]: row for row in told(path, "history")}
     assert [found[number]["operation"] for number in range(1, 10)] == [
-        *("Overwrite", "Delete", "CreateIndex", "Append", "Merge", "Append", "UpdateConfig"),
-        *("UpdateConfig", "Restore"),
+        *("CREATE TABLE AS SELECT", "DELETE", "CREATE INDEX", "WRITE", "ADD COLUMNS", "WRITE"),
+        *("SET TBLPROPERTIES", "SET TBLPROPERTIES", "RESTORE"),
     ]
     assert found[1]["operationParameters"] == {"mode": "Create", "columns": '["a", "b"]'}
     assert found[1]["readVersion"] is None
@@ -156,6 +171,38 @@ def test_history_tells_parameters_messages_and_engines(path: Path) -> None:
     assert [found[number]["userMetadata"] for number in (1, 2, 9)] == [None] * 3
     assert found[2]["engineInfo"] == f"lance {lance.__version__}"
     assert found[4]["engineInfo"] == f"spark_lance {spark_lance.__version__}"
+
+
+def test_history_names_statements(tmp_path: Path) -> None:
+    empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
+    table = spark_lance.write_dataset(empty, str(tmp_path / "t"))
+    for first in (0, 4):
+        table = spark_lance.write_dataset(rows(first, 4), table.uri, mode="append")
+    table.merge_insert("a").when_not_matched_insert_all().execute(rows(5, 9))
+    table = spark_lance.dataset(table.uri)
+    table.update({"b": "'x'"}, where="a = 1")
+    table = spark_lance.dataset(table.uri)
+    table.create_scalar_index("a", "BTREE", name="i")
+    table = spark_lance.dataset(table.uri)
+    table.drop_index("i")
+    table.alter_columns({"path": "b", "name": "c"})
+    table = spark_lance.dataset(table.uri)
+    table.drop_columns(["c"])
+    table = spark_lance.dataset(table.uri)
+    table.optimize.compact_files()
+    spark_lance.write_dataset(rows(0, 1), table.uri, mode="overwrite")
+    assert [row["operation"] for row in reversed(told(tmp_path / "t", "history"))] == [
+        *("CREATE TABLE", "WRITE", "WRITE", "MERGE", "UPDATE", "CREATE INDEX", "DROP INDEX"),
+        *("CHANGE COLUMNS", "DROP COLUMNS", "OPTIMIZE", "WRITE"),
+    ]
+    names = [row["operation"] for row in told(tmp_path / "t", "transactions")]
+    assert names[-4:] == ["Update", "Append", "Append", "Overwrite"]
+    assert [row["isBlindAppend"] for row in told(tmp_path / "t", "history")][-4:] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_transactions_are_those_of_pylance(path: Path) -> None:
@@ -176,7 +223,7 @@ def test_a_table_tells_of_the_version_that_is_looked_from(path: Path) -> None:
     ] * 3
     assert {row["id"] for row in told(path, "fragments", "id", version=1)} == {0, 1, 2, 3}
     branch = told(path, "history", "version", "operation", version=("dev", None))
-    assert branch == [{"version": 5, "operation": "Append"}, {"version": 4, "operation": "Clone"}]
+    assert branch == [{"version": 5, "operation": "WRITE"}, {"version": 4, "operation": "CLONE"}]
     assert told(path, "tags") == told(path, "tags", version=("dev", None))
 
 
@@ -220,7 +267,7 @@ def test_files_of_a_clone_are_found_at_their_base(path: Path, tmp_path: Path) ->
     assert {row["base"] for row in data} == {0} or all(row["base"] is not None for row in data)
     assert all(Path(row["path"]).parent == path / "data" and Path(row["path"]).exists() for row in data)
     assert told(tmp_path / "clone", "history", "operation", "operationMetrics") == [
-        {"operation": "Clone", "operationMetrics": None}
+        {"operation": "CLONE", "operationMetrics": None}
     ]
 
 
@@ -278,10 +325,10 @@ def test_a_lost_transaction_is_null_and_nothing_else(
     spark_lance.write_dataset(rows(5, 5), str(tmp_path / "t"), mode="append")
     (name,) = (row["file"] for row in told(tmp_path / "t", "transactions") if row["version"] == 2)
     (tmp_path / "t" / "_transactions" / name).unlink()
-    assert told(tmp_path / "t", "history")[0]["operation"] == "Append", "the inline copy is left"
+    assert told(tmp_path / "t", "history")[0]["operation"] == "WRITE", "the inline copy is left"
     forge(tmp_path / "t", lambda message: message.ClearField("transaction_section"))
     newest, first = told(tmp_path / "t", "history")
-    assert first["operation"] == "Overwrite"
+    assert first["operation"] == "CREATE TABLE AS SELECT"
     assert newest["version"] == 2
     assert newest["timestamp"] > first["timestamp"]
     assert newest["engineInfo"] == first["engineInfo"]
@@ -297,7 +344,7 @@ def test_counts_that_would_need_a_version_that_is_gone_are_null(tmp_path: Path) 
     spark_lance.dataset(str(tmp_path / "t")).cleanup_old_versions(timedelta(0), retain_versions=2)
     newest, oldest = told(tmp_path / "t", "history")
     assert newest["operationMetrics"]["numOutputRows"] == "1"
-    assert (oldest["version"], oldest["operation"], oldest["operationMetrics"]) == (3, "Append", None)
+    assert (oldest["version"], oldest["operation"], oldest["operationMetrics"]) == (3, "WRITE", None)
 
 
 def test_a_time_that_no_writer_has_told_is_null(
@@ -323,8 +370,8 @@ def test_no_manifest_is_read_for_columns_that_need_none(path: Path) -> None:
 def test_limit_and_order_of_columns(path: Path) -> None:
     found = METADATA_TABLES["history"].to_arrow(subject(path), ["operation", "version"], limit=2)
     assert found.to_pylist() == [
-        {"operation": "Restore", "version": 9},
-        {"operation": "UpdateConfig", "version": 8},
+        {"operation": "RESTORE", "version": 9},
+        {"operation": "SET TBLPROPERTIES", "version": 8},
     ]
     assert METADATA_TABLES["history"].to_arrow(subject(path), limit=0).num_rows == 0
 
