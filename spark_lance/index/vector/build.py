@@ -27,7 +27,6 @@ from spark_lance.index.vector.graph import Graph, GraphParams, build_graph
 from spark_lance.index.vector.kinds import as_vectors_hint, is_multi, vector_kind
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Quantizer
-from spark_lance.index.vector.quantizers.rabit import RabitQuantizer
 from spark_lance.index.vector.storage import (
     INDEX_TYPES,
     Partition,
@@ -103,7 +102,7 @@ class IndexParams:
                 )
         elif self.codebook is not None:
             raise OptionError("ivf_centroids must be specified when pq_codebook is provided")
-        if self.rotation_signs is not None and INDEX_TYPES[self.kind][0] != RabitQuantizer.name:
+        if self.rotation_signs is not None and not QUANTIZERS[INDEX_TYPES[self.kind][0]].rotates:
             raise OptionError(f"rabitq_model goes with IVF_RQ, not {self.kind}")
 
     def partitions_for(self, rows: int) -> int:

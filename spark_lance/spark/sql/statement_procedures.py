@@ -285,9 +285,7 @@ _COLUMNS = Parameter("columns", "string", "names separated by commas")
 
 STATEMENT_PROCEDURES: dict[str, Procedure] = {
     "alter_column": Procedure(
-        lambda _, table, a: table.alterColumn(
-            a["column"].replace("`", ""), type=a["type"], comment=a["comment"]
-        ),
+        lambda _, table, a: table.alterColumn(a["column"], type=a["type"], comment=a["comment"]),
         (
             Parameter("column", "string", "the column, or a field in one, by its path"),
             Parameter("type", "string", "the new type", "NULL"),

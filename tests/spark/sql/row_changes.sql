@@ -14,9 +14,9 @@ SELECT id FROM lance.db.t ORDER BY id;
 > 6
 > 7
 SELECT operation FROM lance.db.t.history WHERE version > 1 ORDER BY version;
-> Delete
-> Delete
-> Delete
+> DELETE
+> DELETE
+> DELETE
 UPDATE lance.db.t AS x SET d.a = x.d.a * 2, m = DEFAULT WHERE x.d.b = '7';
 UPDATE lance.db.t SET xs = transform(xs, x -> x + id), d = named_struct('b', 8, 'a', 0) WHERE id = 3;
 UPDATE lance.db.t SET m = (SELECT max(id) FROM range(50)) WHERE _rowid IS NOT NULL AND id < 4;

@@ -264,6 +264,8 @@ class Quantizer(ABC):
     squares_cosine: ClassVar[bool] = True
     # Whether vectors of bits can be kept, for the metric hamming.
     keeps_bits: ClassVar[bool] = False
+    # Whether vectors are rotated before they are coded.
+    rotates: ClassVar[bool] = False
 
     @classmethod
     def codewords(cls, bits: int | None) -> int:

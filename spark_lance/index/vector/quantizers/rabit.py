@@ -357,6 +357,7 @@ class RabitQuantizer(Quantizer):
 
     name = "RQ"
     index_version = 2
+    rotates = True
     dim: int
     bits: int
     rotation: Rotation
