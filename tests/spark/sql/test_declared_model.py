@@ -682,6 +682,10 @@ def check(spark: SparkSession, folder: Path, seed: int, changes: int, queries: i
                 ours = theirs  # A statement with two faults has the condition of one.
             if change.statement.startswith("MERGE") and {ours, theirs} <= FAULTS_OF_VALUES:
                 ours = theirs  # Parquet gets the clauses of a MERGE one after another.
+            if ours == "CAST_OVERFLOW" and theirs is None and change.statement.startswith("UPDATE"):
+                ours = (
+                    None  # Spark folds a constant before it knows that no row gets it; the rows are compared.
+                )
             assert ours == theirs, f"seed {seed}, {number}: {change.statement}"
             mine, other = sides.contents()
             assert mine == other, f"seed {seed}, {number}: {change.statement}"
