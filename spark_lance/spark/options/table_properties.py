@@ -70,7 +70,8 @@ _EFFECTIVE: dict[str, re.Pattern[str] | None] = {
 }
 # Properties that promise what a Lance table does not do -> the values that are refused, and what to do.
 _OTHER_READERS = (
-    "Lance tables have no metadata of other formats: CREATE TABLE other USING iceberg AS SELECT * FROM t"
+    "Lance tables have no metadata of other formats: write CREATE TABLE other USING iceberg AS SELECT * "
+    "FROM t"
 )
 _FOLDER = "a Lance table has its files in one folder: CREATE TABLE lance.`/path` (...) names another one"
 _FILES = "data files are Lance files: leave it out"

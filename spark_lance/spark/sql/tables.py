@@ -436,8 +436,8 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
             check_setting(change["property"], change.get("value"))
             if not manifest.uses_stable_row_ids and is_row_tracking(change["property"], change["value"]):
                 raise UnsupportedFormatError(
-                    f"rows of {table.path} have no ids that stay, which only a new table gets: CREATE TABLE "
-                    "new TBLPROPERTIES ('enable_stable_row_ids' = 'true') AS SELECT * FROM t"
+                    f"rows of {table.path} have no ids that stay, which only a new table gets: write CREATE "
+                    "TABLE new TBLPROPERTIES ('enable_stable_row_ids' = 'true') AS SELECT * FROM t"
                 )
         if change["kind"] == "remove_property" and change["property"] == PRIMARY_KEY:
             continue

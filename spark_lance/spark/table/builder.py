@@ -93,9 +93,9 @@ class ColumnBuilder:
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
 
-    def dataType(self, dataType: str | st.DataType | pa.DataType) -> ColumnBuilder:
-        """Set the type; see `addColumn`."""
-        self.arguments["dataType"] = dataType
+    def dataType(self, dataType: str | st.DataType | pa.DataType | type[st.DataType]) -> ColumnBuilder:
+        """Set the type, also as a class such as `LongType`; see `addColumn`."""
+        self.arguments["dataType"] = dataType() if isinstance(dataType, type) else dataType
         return self
 
     def nullable(self, nullable: bool) -> ColumnBuilder:

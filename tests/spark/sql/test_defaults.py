@@ -12,6 +12,7 @@ import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType
 
 import spark_lance
 from spark_lance import LanceTable
@@ -354,7 +355,7 @@ def test_every_write_fills_in_identity_columns(session: SparkSession, tmp_path: 
         with pytest.raises((LanceError, PySparkException), match=r"IDENTITY|identity|generated"):
             session.sql(wrong).collect()
     assert session.table("lance.t").count() == 3
-    column = LanceTable.columnBuilder("id").dataType("INT").generatedByDefaultAsIdentity(-1, -2).build()
+    column = LanceTable.columnBuilder("id").dataType(IntegerType).generatedByDefaultAsIdentity(-1, -2).build()
     LanceTable.create(session).tableName("lance.b").addColumn("a", "INT").addColumn(column).execute()
     session.sql("INSERT INTO lance.b VALUES (1, 7), (2, NULL), (3, NULL)").collect()
     session.sql("UPDATE lance.b SET id = 8 WHERE id = 7").collect()
