@@ -15,6 +15,7 @@ from spark_lance.file.base.schema import Field, Schema
 from spark_lance.jsonb.columns import text_field
 from spark_lance.spark.schema.blobs import BlobValue, is_description
 from spark_lance.spark.schema.read_schema import find_column
+from spark_lance.spark.schema.string_types import STRING_TYPE, declared_string
 from spark_lance.spark.schema.types import field_type
 from spark_lance.spark.table.expressions import Expression, quoted, stored
 from spark_lance.table.schema.defaults import generation_columns, generation_sql, identity_of
@@ -207,7 +208,7 @@ def _computed(
     parts = []
     for number, name in enumerate(names):
         if name in values:
-            value = values[name]
+            value = _padded(functions, values[name], own(name))
         elif old is not None:
             value = old(name)
         else:
@@ -220,6 +221,20 @@ def _computed(
         row = functions.array(functions.struct(*parts))
         value = functions.call_function("transform", row, functions.expr(f"__row -> {body}")).getItem(0)
     result: Column = value.cast(kind)
+    return result
+
+
+def _padded(functions: Any, text: Column, field: Field) -> Column:
+    """Return the values of a text column as they are stored: padded for CHAR(n), cut for VARCHAR(n).
+
+    What would be cut, other than spaces, is refused when the rows are written.
+    """
+    kind = declared_string(field.metadata.get(STRING_TYPE, ""))
+    result = text
+    if isinstance(kind, st.CharType):
+        result = functions.rpad(text, kind.length, " ")
+    elif isinstance(kind, st.VarcharType):
+        result = functions.substring(text, 1, kind.length)
     return result
 
 

@@ -372,6 +372,19 @@ def test_concurrent_writers_number_rows_differently(session: SparkSession) -> No
     assert sorted(ids) == list(range(1, 7 * 12 + 1))
 
 
+def test_generated_columns_are_computed_from_text_as_it_is_stored(session: SparkSession) -> None:
+    columns = "c CHAR(4), v VARCHAR(2), g STRING GENERATED ALWAYS AS (c || v)"
+    session.sql(f"CREATE TABLE lance.c ({columns})").collect()
+    session.sql("INSERT INTO lance.c (c, v) VALUES ('a', 'b  ')").collect()
+    table = LanceTable.forName(session, "lance.c")
+    table.update(set={"c": "'x'", "v": "'y   '"})
+    assert rows(session, "lance.c") == [("x   ", "y ", "x   y ")]
+    more = session.sql("SELECT 'n' AS c, 'm  ' AS v")
+    merge = table.alias("t").merge(more.alias("s"), "t.c = s.c")
+    merge.whenNotMatchedInsert(values={"c": "s.c", "v": "s.v"}).execute()
+    assert sorted(rows(session, "lance.c")) == [("n   ", "m ", "n   m "), ("x   ", "y ", "x   y ")]
+
+
 def test_generated_columns_of_builders(session: SparkSession, tmp_path: Path) -> None:
     builder = LanceTable.create(session).location(tmp_path / "t").addColumn("id", "INT")
     builder.addColumn("n", "BIGINT", generatedAlwaysAs="id + 1").execute()
