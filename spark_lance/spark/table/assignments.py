@@ -227,7 +227,7 @@ def _computed(
 def _padded(functions: Any, text: Column, field: Field) -> Column:
     """Return the values of a text column as they are stored: padded for CHAR(n), cut for VARCHAR(n).
 
-    What would be cut, other than spaces, is refused when the rows are written.
+    Letters beyond n that are no spaces are refused when the rows are written.
     """
     kind = declared_string(field.metadata.get(STRING_TYPE, ""))
     result = text
