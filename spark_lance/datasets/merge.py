@@ -331,8 +331,8 @@ class MergeInsertBuilder(OneSpelling):
         rules = self._checked_rules()
         dataset = self._dataset
         reruns = RetryPolicy(attempts=self._retries + 1, total_seconds=self._timeout.total_seconds())
-        named = commit_options(properties={STATEMENT: "MERGE"})
-        with named, source_rows(self._reader(data, schema), self._limit) as rows:
+        options = commit_options(properties={STATEMENT: "MERGE"})
+        with options, source_rows(self._reader(data, schema), self._limit) as rows:
             result = merge_rows(dataset.snapshot, rows, rules, reruns=reruns)
         return MergeResult(
             dataset.at(result.manifest),

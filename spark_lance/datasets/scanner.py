@@ -326,8 +326,8 @@ class LanceScanner:
         flagged = [field for field in read if field.name in self._flags]
         table_fields = [field for field in read if field.name not in {*names, *self._flags}]
         if request.columns is not None and self._projection.outputs is None:
-            named = {field.name: field for field in (*table_fields, *columns, *read)}
-            table_fields = [named[name] for name in self._projection.reads or () if name not in self._flags]
+            fields = {field.name: field for field in (*table_fields, *columns, *read)}
+            table_fields = [fields[name] for name in self._projection.reads or () if name not in self._flags]
         fields = {field.name: field for field in (*first, *table_fields, *columns, *flagged)}
         return pa.schema(list(fields.values()), read.metadata)
 
@@ -453,8 +453,8 @@ class LanceScanner:
 
     def _plan(self, columns: Sequence[str] | None) -> Scan:
         request = self.request
-        named = None if columns is None else [c for c in columns if not self._is_measured(c)]
-        scan = self.source.plan_scan(named, request.with_row_id, request.with_row_address)
+        names = None if columns is None else [c for c in columns if not self._is_measured(c)]
+        scan = self.source.plan_scan(names, request.with_row_id, request.with_row_address)
         if request.fragments is not None:
             scan = replace(scan, fragments=tuple(request.fragments))
         if not request.use_scalar_index or request.include_deleted_rows:

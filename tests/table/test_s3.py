@@ -234,9 +234,9 @@ def test_appends_outlive_faults(
     write_dataset(ROWS, uri, storage_options=options)
     CACHE.clear()
     server.fault(fault, method, path)
-    written = write_dataset(ROWS, uri, mode="append", storage_options=options)
+    dataset = write_dataset(ROWS, uri, mode="append", storage_options=options)
     assert server.is_calm(), "the fault was never met"
-    assert written.version == 2
+    assert dataset.version == 2
     for table in (ours(uri, options), theirs(uri, options)):
         assert (table.version, table.count_rows()) == (2, 6)
 
@@ -245,8 +245,8 @@ def test_a_commit_that_times_out_and_arrives_later(server: Server, options: Opti
     uri = f"s3://bucket/tables/{uuid.uuid4().hex}"
     write_dataset(ROWS, uri, storage_options=options)
     server.fault(slow(1.5), "PUT", "_versions/")
-    written = write_dataset(ROWS, uri, mode="append", storage_options={**options, "timeout": "500ms"})
-    assert written.version == 2
+    dataset = write_dataset(ROWS, uri, mode="append", storage_options={**options, "timeout": "500ms"})
+    assert dataset.version == 2
     time.sleep(1.5)
     for table in (ours(uri, options), theirs(uri, options)):
         assert (table.version, table.count_rows()) == (2, 6)

@@ -456,11 +456,11 @@ def _keep_type(new: pa.Field, column: st.StructField, old: Schema) -> pa.Field:
         return new
     try:
         # Without and with the collation of the column itself.
-        seen = (field_type(table_field), spark_field(table_field).dataType)
+        kinds = (field_type(table_field), spark_field(table_field).dataType)
     except SchemaError:
         return new
     written = column.dataType
-    if not any(kind.simpleString() == written.simpleString() and covers(written, kind) for kind in seen):
+    if not any(kind.simpleString() == written.simpleString() and covers(written, kind) for kind in kinds):
         return new
     metadata = {**(table_field.metadata or {}), **(new.metadata or {})}
     nullable = new.nullable and (table_field.nullable or column.nullable)

@@ -58,12 +58,12 @@ def _filled(
 ) -> Iterator[pa.RecordBatch]:
     sequences = {name: _Sequence(table, name, spec) for name, spec in columns.items()}
     for batch in batches:
-        filled = batch
+        result = batch
         for place, field in enumerate(batch.schema):
             if field.name in sequences:
                 values = sequences[field.name].fill(batch.column(place), new)
-                filled = filled.set_column(place, field, values)
-        yield filled
+                result = result.set_column(place, field, values)
+        yield result
 
 
 class _Sequence:
@@ -122,8 +122,8 @@ class _Sequence:
                     f"identity column {self._name!r} of {self._table.root} has no next value: another writer "
                     f"changed the setting {key} to {text[:40]!r}; restore a version that has it"
                 ) from None
-            following = str(first + count * self._spec.step)
-            updates = text_updates({key: following})
+            next_value = str(first + count * self._spec.step)
+            updates = text_updates({key: next_value})
             operation = transaction_pb2.Transaction.UpdateConfig(config_updates=updates)
             try:
                 commit_operation(self._table, operation, read_version=snapshot.version)

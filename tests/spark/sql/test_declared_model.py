@@ -235,15 +235,15 @@ class Changes:
     def _overwrite(self, columns: dict[str, str]) -> Change:
         condition = f"FROM {{rows}} WHERE id % 3 <> 0 OR {self._condition()}"
         row = ", ".join(self._with_generated(list(columns)))
-        kept = f"SELECT {', '.join(columns)} {condition}"
-        return Change(f"INSERT OVERWRITE {{rows}} SELECT {row} {condition}", False, [kept], columns)
+        rest = f"SELECT {', '.join(columns)} {condition}"
+        return Change(f"INSERT OVERWRITE {{rows}} SELECT {row} {condition}", False, [rest], columns)
 
     def _delete(self, columns: dict[str, str]) -> Change:
         condition = f"id % 4 = 0 AND ({self._condition()})"
-        kept = f"SELECT * FROM {{rows}} WHERE NOT coalesce({condition}, false)"
+        rest = f"SELECT * FROM {{rows}} WHERE NOT coalesce({condition}, false)"
         calls = self._draw.random() < 0.3
         face = (lambda session: LanceTable.forName(session, "lance.t").delete(condition)) if calls else None
-        return Change(f"DELETE FROM {{rows}} WHERE {condition}", False, [kept], columns, face)
+        return Change(f"DELETE FROM {{rows}} WHERE {condition}", False, [rest], columns, face)
 
     def _sets(self, columns: dict[str, str]) -> dict[str, tuple[str, str]]:
         names = self._draw.sample([name for name in columns if name != "id"], self._draw.randint(1, 3))
