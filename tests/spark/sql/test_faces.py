@@ -205,7 +205,7 @@ def test_row_tracking_is_stable_row_ids(session: SparkSession, run: Run, tmp_pat
     run("CREATE OR REPLACE TABLE untracked AS SELECT 1 AS id")
     with pytest.raises(PySparkException) as caught:
         run("ALTER TABLE untracked SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
-    remedy = str(caught.value).split("gets: ")[1].splitlines()[0]
+    remedy = str(caught.value).split("gets: write ")[1].splitlines()[0]
     run(remedy.replace(" new ", " tracked ").replace("FROM t", "FROM untracked"))
     shown = dict(run("SHOW TBLPROPERTIES tracked"))
     assert shown["enable_stable_row_ids"] == "true"
