@@ -1,6 +1,4 @@
-"""The command that draws a table, besides showing it: inspect.
-
-One page about a table, whole in itself: no script, no font, no picture from elsewhere.
+"""The page of `inspect --html`: one HTML file without scripts, fonts or pictures from elsewhere.
 
 Charts are SVG, drawn here from numbers. Everything that comes from the table is escaped.
 """

@@ -1,10 +1,9 @@
 """The commands that look at a table: inspect, schema, stats, history, doctor.
 
-Which engines can read and write a table, as far as that is known.
-
-Feature flags decide: a program that does not know a flag of a table must not use the table (table format,
-feature flags). Its data files must also be of a version that the engine reads. The rows were found by
-experiment, or by reading the engine's sources; what was not examined is left out.
+`doctor` says which engines can read and write a table. Feature flags decide: a program that does not know a
+flag of a table must not use the table (table format, feature flags). Its data files must also be of a version
+that the engine reads. The rows were found by experiment, or by reading the engine's sources; what was not
+examined is left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The command that asks DuckDB: sql.
-
-The commands that show rows: head, sample, count, search, diff.
-"""
+"""The commands that show rows: head, sample, count, search, diff; and sql, which runs a query in DuckDB."""
 
 from __future__ import annotations
 

@@ -152,14 +152,11 @@ def hybrid_search(
     added, and the best row is the first.
 
     Args:
-        nearest: the vector, as for `to_table`, without `k`.
-        full_text_query: the words, as for `to_table`.
-        k: rows.
+        dataset: the table.
+        request: see `HybridQuery.parse`.
         columns: the columns in order; all by default.
         filter: only rows that it keeps are found.
         prefilter: whether the filter is applied before the searches, or to the k rows afterwards.
-        vector_weight, text_weight, rank_constant: of the formula; not negative, the constant above 0.
-        candidates: rows that each search ranks; by default 100, or k if that is more.
         with_row_id, with_row_address: see `to_table`.
 
     Raises:

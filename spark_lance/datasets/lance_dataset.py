@@ -279,9 +279,14 @@ class LanceDataset(OfTable, OneSpelling, Readable):
         with_row_id: bool = False,
         with_row_address: bool = False,
     ) -> pa.Table:
-        """Return the k rows that a vector search and a text search rank best together.
+        """Return the k rows that a vector search and a text search rank best together, see `datasets.hybrid`.
 
-        See `datasets.hybrid.hybrid_search`.
+        Args:
+            nearest: the vector, as for `to_table`, without `k`.
+            full_text_query: the words, as for `to_table`.
+            vector_weight, text_weight, rank_constant: of the formula; not negative, the constant above 0.
+            candidates: rows that each search ranks; by default 100, or k if that is more.
+            columns, filter, prefilter, with_row_id, with_row_address: see `to_table`.
         """
         from spark_lance.datasets.hybrid import hybrid_search
 

@@ -5,10 +5,8 @@ segment is the same index, built from the same version, with other row addresses
 not read. Deleted rows are left out, except for the documents of a text index, whose places count: they keep
 an address in a fragment that is gone. (Lance index format, coverage through table changes.)
 
-A segment of a vector index with other row ids, without the rows that are gone.
-
-Codes and centroids stay. The nodes of a graph are places in a partition, so the graph of a partition that has
-lost rows is built again from its codes; the others stay.
+In a segment of a vector index, codes and centroids stay. The nodes of a graph are places in a partition, so
+the graph of a partition that has lost rows is built again from its codes; the others stay.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
-"""Stored JSON documents as text, and text as documents; `json_values` has the grammar of their bytes.
-
-JSON texts of one shape as stored documents, by columns; `json_values` has the grammar of their bytes.
+"""JSON texts to stored documents and back; `jsonb.values` has the grammar of the stored bytes.
 
 Texts of a column are mostly alike: the same keys in the same order, arrays of the same length. The shape of
-one of them says which marks and keys a text must have (`json_scan` finds them). The values of texts with this
-shape are checked, encoded and put together by columns. Texts of other shapes, and those with escapes or whole
-numbers beyond 18 digits, are left to the caller.
+one of them says which marks and keys a text must have (`jsonb.scan` finds them). The values of texts with
+this shape are checked, encoded and put together by columns. Texts of other shapes, and those with escapes or
+whole numbers beyond 18 digits, are left to the caller.
 
-Containers of one shape: objects with the same keys, arrays of the same length, by columns.
-
-Objects of a table are mostly alike: header, entries of keys and the keys themselves are the same bytes in all
-of them (`json_values` has the grammar). Then their values are found by their place, without a look at each
-entry.
+The same holds on the way back. Objects of one shape have the same bytes in header, entries of keys and keys,
+so their values are found by their place, without a look at each entry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers inside of stored JSON documents, many at once; `json_values` has the grammar of their bytes."""
+"""Numbers inside of stored JSON documents, many at once; `jsonb.values` has the grammar of their bytes."""
 
 from __future__ import annotations
 

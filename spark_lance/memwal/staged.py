@@ -102,7 +102,7 @@ class Lease:
     `delete_staged` deletes it with the rows.
 
     Args:
-        store, root: the table.
+        table: the table whose log gets the rows.
         job: names the directory.
         at_once: whether to write the lease at the beginning; otherwise when the work takes longer.
     """
@@ -165,7 +165,7 @@ class Stage:
     """Spreads the rows of a task over a file per shard.
 
     Args:
-        store, root: the table.
+        table: the table whose log gets the rows.
         router: tells the shards.
         job: names the directory.
     """

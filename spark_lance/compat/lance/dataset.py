@@ -1,10 +1,6 @@
-"""Datasets that change in place, with pylance's arguments and answers, over values of this package.
+"""pylance's `LanceDataset` and its parts: reads, tags, branches, partitions of a vector index.
 
-The partitions of a vector index, one by one.
-
-Tags and branches in pylance's shapes.
-
-Reading rows of a dataset.
+Unlike `spark_lance.LanceDataset`, such a dataset changes in place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Small helpers.
-
-Clusters of vectors.
-"""
+"""The functions of `lance.util`, and k-means clusters of vectors as `lance.util.KMeans` has them."""
 
 from __future__ import annotations
 

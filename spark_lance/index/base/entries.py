@@ -6,7 +6,7 @@ Several indices of one kind may be on one column: a search uses one of them, see
 `first_index` (text).
 (Lance index format, manifest entry and reader duties.)
 
-A new segment has its files while it is built; a commit makes segments an index.
+The files of a new segment exist while it is built; a commit makes segments an index.
 """
 
 from __future__ import annotations

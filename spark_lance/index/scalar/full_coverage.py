@@ -1,6 +1,6 @@
-"""Indexes whose segments cover a whole version: their entries that are rows of it.
+"""Answers from indexes alone, where their segments cover a whole version.
 
-`exact_rows` are the rows for which a condition is true, where indexes know them without a look at the rows.
+`exact_rows` returns the rows for which a condition is true, without reading the columns.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """INVERTED as one of the indices that are built by name; scans do not use it, text searches do.
 
-A segment of an index of text with other rows, without those that are gone.
-
-A document is a place among the documents, and posting lists name places: if rows are gone, all lists are
-written again, in the form that they had. If none is, only the row numbers change. Positions of words are
-rewritten in format 1 only.
+A compaction rewrites a segment with the new addresses of its rows. A document is a place among the documents,
+and posting lists name places: if rows are gone, all lists are written again, in the form that they had. If
+none is, only the row numbers change. Positions of words are rewritten in format 1 only.
 """
 
 from __future__ import annotations

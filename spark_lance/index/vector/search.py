@@ -11,10 +11,9 @@ distances.
 does both and step 4 in one process, Spark lets tasks answer, see `tasks` and `routing`. (Lance index format,
 search semantics.)
 
-Searching one segment of a vector index: its nearest partitions, by codes or by a walk through a graph.
-
-Rows that do not count (`RowResolver`), or that may not be found, are left out before candidates are chosen.
-(Lance index format, search semantics.)
+A segment is searched in its nearest partitions, by codes or by a walk through a graph. Rows that do not count
+(`RowResolver`), or that may not be found, are left out before candidates are chosen. (Lance index format,
+search semantics.)
 """
 
 from __future__ import annotations

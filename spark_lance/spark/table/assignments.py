@@ -56,7 +56,7 @@ class Assignments:
 
         Args:
             schema: the table's.
-            given: column or dotted path -> value.
+            expressions: column or dotted path -> value.
             alias: the table's alias, which paths may begin with.
 
         Raises:

@@ -7,7 +7,7 @@
     index entry without details    its kind is derived from the files of the index
 
 Corrections go into the next version, as in other engines; only the kinds of indices do not. The next writer
-corrects unreliable coverage if the rows of the index show it (see `indices.old_coverage`). If they do not, no
+corrects unreliable coverage if the rows of the index show it (see `doubtful_indices`). If they do not, no
 version may be built on such a version. The same holds if two files of a fragment provide one field. (Lance
 table format, writer version.)
 """

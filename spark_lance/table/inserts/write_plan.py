@@ -323,7 +323,7 @@ def commit_or_discard(
     """Commit files as `commit_write` does; delete them if it certainly committed nothing.
 
     Args:
-        store, root, plan, fragments, properties, config, once, pruner_factory: see `commit_write`.
+        table, plan, fragments, properties, config, once, pruner_factory: see `commit_write`.
         bases: the locations of files that are not under the table's own root.
 
     Raises:

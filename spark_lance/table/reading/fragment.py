@@ -64,7 +64,7 @@ class FragmentReader:
     """Reads top-level fields of one fragment by physical row.
 
     Args:
-        store, root: the table.
+        table: the table that has the fragment.
         fragment: its message.
         fields: fields of the table's schema, possibly pruned.
         bases: the version's base paths; without them all files must be under the root.

@@ -62,7 +62,7 @@ class FragmentRows:
     """Reads rows of one fragment.
 
     Args:
-        store, root: the table.
+        table: the table that has the fragment.
         fragment: its message.
         fields: the fields that will be read.
         bases: the version's base paths.

@@ -150,7 +150,7 @@ class LineageReader:
     """Reads one of the sequences of a fragment by physical row.
 
     Args:
-        store, root: the table.
+        table: the table that has the fragment.
         fragment: its message.
         name: `_rowid`, `_row_created_at_version` or `_row_last_updated_at_version`.
         rows: the physical rows of the fragment.

@@ -296,7 +296,7 @@ class _Line:
     """The state of a clean-up of one line of versions.
 
     Args:
-        store, root: the line.
+        table: the root of the table or of a branch.
         manifest: a version of it.
         start: the number of the version that the clean-up starts from.
         policy: the rule for versions to delete.
@@ -570,7 +570,7 @@ class _Pace:
     """Deletes files in parts, as fast as is allowed.
 
     Args:
-        store, root: nothing outside of this root is deleted.
+        table: nothing outside of its root is deleted.
         rate: files in a second at most.
         total: number of files, for reports of progress.
 

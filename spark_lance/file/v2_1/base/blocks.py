@@ -4,10 +4,9 @@ A codec knows widths, not types: 32 bits may be an int, a float or a date. It yi
 leaf's Arrow type then says what the bits mean. Every block holds one slot per visible item, null items
 included; nulls of the leaf itself come from the levels (`levels/unravel.py`).
 
-Many strings that are few distinct ones: copied several at a time.
-
-Copying strings one by one costs per string, not per byte. With n distinct strings there are n ** k groups of
-k strings; if that is few, a table of all groups lets one copy do for k strings.
+A dictionary's strings are copied several at a time, because a copy costs per string, not per byte. With n
+distinct strings there are n ** k groups of k strings; if that is few, a table of all groups lets one copy do
+for k strings.
 """
 
 from __future__ import annotations

@@ -13,14 +13,8 @@ lane l is packed[j * L + l]. The value at (row r, lane l) is number
         buffer = blocks of 1024 * W / T words without a header. The n mod 1024 values at the end are either
         plain T-bit words, if the buffer has just that size, or one more padded block.
 
+The writer makes InlineBitpacking only, with one block per chunk; zeros fill up a block of fewer values.
 (Lance file format, encodings: inline and out-of-line bit packing.)
-
-The writer makes InlineBitpacking only, one block of 1024 words per chunk:
-
-    chunk    one T-bit word with the width W, then 1024 * W / T words; fewer than 1024 values are filled up
-             with zeros
-
-(Lance file format, encodings: inline bit packing.)
 """
 
 from __future__ import annotations

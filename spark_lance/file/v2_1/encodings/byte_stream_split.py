@@ -4,10 +4,6 @@
 
 Within a chunk of n values byte k of value i is at k * n + i. Useful below General, which finds more to
 compress in like bytes. (Lance file format, encodings: byte-stream split.)
-
-The writer puts the first bytes of a chunk's values first, then all second bytes, and so on.
-
-(Lance file format, encodings: byte-stream split.)
 """
 
 from __future__ import annotations

@@ -9,9 +9,7 @@ Mini-block chunks: value buffer 0 of each chunk is compressed, the others are no
 Full-zip: each value on its own; an empty value has no bytes at all. The inner encoding applies to the
 decompressed bytes. (Lance file format, encodings: general.)
 
-The writer puts zstd or lz4 around another encoding.
-
-Compressed chunks of text are made of the values where they lie in memory. A chunk's buffer before it is
+The writer compresses text where it lies in memory. A chunk's buffer before it is
 compressed is a table of offsets and the bytes of the values (plain_writer.py). Here the two are not put
 together first: the bytes are compressed where they are, and the table goes before them.
 

@@ -10,11 +10,10 @@
 Pages that are laid out otherwise are decoded whole.
 (Lance file format, random access.)
 
-Compressed chunks of mini-block pages that are asked for again and again, kept as they were before.
-
-Single values of a compressed chunk cost all of the chunk. Look-ups that come back to a page of a local file
-find the chunks that others have decompressed; the first one keeps nothing, as most pages are read once. Only
-values of one width are kept: it tells where those of each chunk are.
+A single value of a compressed chunk costs the whole chunk, so decompressed chunks are cached. Look-ups that
+come back to a page of a local file find the chunks that others have decompressed; the first one keeps
+nothing, as most pages are read once. Only values of one width are kept: it tells where those of each chunk
+are.
 """
 
 from __future__ import annotations
