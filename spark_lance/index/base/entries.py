@@ -73,8 +73,8 @@ class Segment:
 def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None = None) -> list[Segment]:
     """Return the usable segments of one kind of index.
 
-    Segments of a newer format, of an old one that is not read here, or of unknown coverage are left out:
-    their fragments count as not indexed.
+    Segments of a newer format, of an old one that is not read here, of unknown coverage or of no column are
+    left out: their fragments count as not indexed.
 
     Args:
         snapshot: the version.
@@ -89,7 +89,9 @@ def segments_of(snapshot: Snapshot, label: str, newest: int, field: int | None =
     present = BitMap(fragment.id for fragment in snapshot.fragments)
     result = []
     for entry in current.indices:
-        if label_of(entry) != label or entry.index_version > newest or not entry.fragment_bitmap:
+        if label_of(entry) != label or entry.index_version > newest:
+            continue
+        if not entry.fragment_bitmap or not entry.fields:
             continue
         if field is not None and list(entry.fields) != [field]:
             continue

@@ -16,7 +16,7 @@ import pytest
 from pyroaring import BitMap
 
 import spark_lance
-from spark_lance.errors import FormatError, UnsupportedFormatError
+from spark_lance.errors import FormatError, IndexNotFoundError, UnsupportedFormatError
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.file.base.version import FileVersion
 from spark_lance.index.scalar.pruner import ScalarPruner
@@ -337,6 +337,21 @@ def without_details(message: table_pb2.Manifest, section: table_pb2.IndexSection
     for entry in section.indices:
         entry.ClearField("index_details")
         entry.ClearField("files")
+
+
+def without_columns(message: table_pb2.Manifest, section: table_pb2.IndexSection) -> None:
+    for entry in section.indices:
+        entry.ClearField("fields")
+
+
+def test_indices_of_no_column_are_not_used(tmp_path: Path) -> None:
+    path = indexed(tmp_path / "t")
+    forge(path, without_columns)
+    dataset = spark_lance.dataset(path)
+    assert dataset.to_table(filter="id = 170", columns=["id"])["id"].to_pylist() == [170]
+    for name in ("id_idx", "vec_idx", "words_idx"):
+        with pytest.raises((IndexNotFoundError, UnsupportedFormatError), match=name):
+            dataset.optimize.optimize_indices(index_names=[name])
 
 
 def test_kinds_of_indices_are_told_by_their_files(tmp_path: Path) -> None:
