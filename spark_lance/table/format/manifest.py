@@ -83,9 +83,11 @@ class Manifest:
         """The table's schema with field ids.
 
         Raises:
-            FormatError: the field list is not a valid tree.
+            FormatError: the field list is not a valid tree, or a field has a negative id.
         """
         try:
+            if negative := [field.name for field in self.message.fields if field.id < 0]:
+                raise FormatError(f"field {negative[0]!r} has a negative id")
             return Schema.from_protos(self.message.fields, self.message.schema_metadata)
         except FormatError as error:
             raise error.at(path=self.path, place="schema") from error

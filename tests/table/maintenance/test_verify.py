@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
+from spark_lance.errors import FormatError
+from spark_lance.proto import table_pb2
 from spark_lance.table.maintenance.verify import Finding, Verification, verify
 from tests.strategies import tables
+
+Edit = Callable[[table_pb2.Manifest], None]
+Forge = Callable[[Path, Edit], None]
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 
@@ -138,6 +144,30 @@ def test_a_damaged_page_is_told_by_its_column(tmp_path: Path) -> None:
     flip(in_table(path, "data/*.lance"))
     (finding,) = levels(checked(path), "damage")
     assert finding.where == "fragment 0, column t"
+
+
+def test_rows_that_no_file_has_are_not_counted_through(tmp_path: Path, forge: Forge) -> None:
+    write_dataset(rows(0), tmp_path / "t").add_columns(pa.schema([("n", pa.string())]))
+
+    def billions(message: table_pb2.Manifest) -> None:
+        message.fragments[0].physical_rows = 2**32 - 1
+
+    forge(tmp_path / "t", billions)
+    start = time.monotonic()
+    damaged = {finding.where for finding in levels(checked(tmp_path / "t"), "damage")}
+    assert damaged == {"fragment 0, column id", "fragment 0, column t"}
+    assert time.monotonic() - start < 60
+
+
+def test_negative_field_ids_are_refused(tmp_path: Path, forge: Forge) -> None:
+    write_dataset(rows(0), tmp_path / "t")
+
+    def negative(message: table_pb2.Manifest) -> None:
+        message.fields[1].id = -5
+
+    forge(tmp_path / "t", negative)
+    with pytest.raises(FormatError, match="field 't' has a negative id"):
+        dataset(tmp_path / "t").update({"t": "'x'"})
 
 
 def test_tags_branches_and_orphans(tmp_path: Path) -> None:
