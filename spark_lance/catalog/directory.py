@@ -31,6 +31,7 @@ from spark_lance.catalog.names import SEPARATOR, Name, TableEntry, can_be_part, 
 from spark_lance.catalog.views import VIEWS_DIR, Views
 from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.errors import (
+    FormatError,
     MergeError,
     NamespaceExistsError,
     NamespaceInUseError,
@@ -44,6 +45,7 @@ from spark_lance.errors import (
 )
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.stored_json import parse_object
 from spark_lance.io.stored_names import check_path
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import VERSIONS_DIR
@@ -556,7 +558,12 @@ def _entries_of(listed: LanceDataset) -> Mapping[Name, _Entry]:
     result = {}
     for row in listed.to_table(["object_id", "object_type", "location", "metadata"]).to_pylist():
         name = tuple(row["object_id"].split(SEPARATOR))
-        properties = json.loads(row["metadata"]) if row["metadata"] else {}
+        try:
+            properties = parse_object(row["metadata"] or "{}")
+        except ValueError as error:
+            raise FormatError(
+                f"properties of {display_name(name)} in the catalog's table: {error}"
+            ) from error
         result[name] = _Entry(name, row["object_type"], row["location"], properties)
     return result
 

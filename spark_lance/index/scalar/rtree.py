@@ -46,6 +46,7 @@ from spark_lance.index.base.row_sets import pack_sorted, row_numbers
 from spark_lance.index.scalar.base import ScalarIndex
 from spark_lance.index.scalar.column_predicate import ColumnPredicate
 from spark_lance.io.cache import CACHE, CacheSection
+from spark_lance.io.stored_json import parse_json
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.row_set import RowSet
 
@@ -148,7 +149,7 @@ class RTree(ScalarIndex):
             "page_size": self._page_size,
             "num_pages": self._file.parsed("num_pages", int),
             "num_items": self._file.parsed("num_items", int),
-            "bbox": self._file.parsed("bbox", json.loads),
+            "bbox": self._file.parsed("bbox", parse_json),
         }
 
     def find(self, probe: ColumnPredicate) -> RowSet | None:

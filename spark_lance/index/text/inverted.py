@@ -60,6 +60,7 @@ from spark_lance.index.text.scores import weights
 from spark_lance.index.text.tokenizer import Tokenizer
 from spark_lance.index.text.vocabulary import Vocabulary
 from spark_lance.io.cache import CACHE, CacheSection
+from spark_lance.io.stored_json import parse_json
 from spark_lance.proto import index_pb2
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 
@@ -396,9 +397,9 @@ def text_parts(segment: Segment) -> list[TextPart]:
     file = segment.file(METADATA)
     tokenizer = Tokenizer.of(file.note("params"))
     tail = file.metadata.get("posting_tail_codec", FIXED_TAIL)
-    numbers = file.parsed("partitions", json.loads)
+    numbers = file.parsed("partitions", lambda text: [int(number) for number in parse_json(text)])
     block = file.parsed(BLOCK_SIZE, int) if BLOCK_SIZE in file.metadata else BLOCK
-    return [TextPart(segment, int(number), tokenizer, tail, block) for number in numbers]
+    return [TextPart(segment, number, tokenizer, tail, block) for number in numbers]
 
 
 def build_inverted(rows: Rows, target: SegmentTarget, tokenizer: Tokenizer) -> dict[str, int]:

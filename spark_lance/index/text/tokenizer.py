@@ -49,6 +49,7 @@ from spark_lance.arrow.numpy_types import Ints
 from spark_lance.errors import FormatError, OptionError, UnsupportedFormatError
 from spark_lance.index.text.lists import is_text, joined_texts
 from spark_lance.index.text.stop_words import LANGUAGES, stop_words
+from spark_lance.io.stored_json import parse_object
 from spark_lance.io.user_cache import user_cache
 from spark_lance.jsonb.binary import strings_of, texts_of
 from spark_lance.jsonb.values import CONTAINER, FALSE, MISSING, NULL, NUMBER, STRING, TRUE, JsonValues
@@ -381,24 +382,24 @@ class Tokenizer:
             UnsupportedFormatError: they ask for something unknown here.
         """
         try:
-            said: Mapping[str, Any] = json.loads(text)
-            unsupported = [key for key in ("split_identifiers", "split_on_numerics") if said.get(key)]
-            values = said.get("lance_tokenizer")
+            params = parse_object(text)
+            unsupported = [key for key in ("split_identifiers", "split_on_numerics") if params.get(key)]
+            values = params.get("lance_tokenizer")
             if unsupported or values not in ("text", "json", None):
                 raise UnsupportedFormatError("an index of text that is cut in an unknown way")
             return cls(
-                base=said.get("base_tokenizer", "simple"),
-                language=said.get("language", "English"),
-                max_length=said.get("max_token_length"),
-                lower=bool(said.get("lower_case", True)),
-                stem=bool(said.get("stem", False)),
-                stops=bool(said.get("remove_stop_words", False)),
-                fold=bool(said.get("ascii_folding", False)),
-                own_stops=tuple(said.get("custom_stop_words") or ()),
-                positions=bool(said.get("with_position", False)),
-                shortest=int(said.get("min_ngram_length", 3)),
-                longest=int(said.get("max_ngram_length", 3)),
-                prefix_only=bool(said.get("prefix_only", False)),
+                base=params.get("base_tokenizer", "simple"),
+                language=params.get("language", "English"),
+                max_length=params.get("max_token_length"),
+                lower=bool(params.get("lower_case", True)),
+                stem=bool(params.get("stem", False)),
+                stops=bool(params.get("remove_stop_words", False)),
+                fold=bool(params.get("ascii_folding", False)),
+                own_stops=tuple(params.get("custom_stop_words") or ()),
+                positions=bool(params.get("with_position", False)),
+                shortest=int(params.get("min_ngram_length", 3)),
+                longest=int(params.get("max_ngram_length", 3)),
+                prefix_only=bool(params.get("prefix_only", False)),
                 documents=values == "json",
             )
         except (ValueError, AttributeError, TypeError) as error:
@@ -429,14 +430,14 @@ class Tokenizer:
             block: documents per block of a posting list.
             version: of the format of the lists.
         """
-        said = self.params()
+        params = self.params()
         message = index_pb2.InvertedIndexDetails(
             base_tokenizer=self.base,
             language=json.dumps(self.language),
             max_token_length=self.max_length,
             block_size=block,
             posting_format_version=version,
-            **{name: said[name] for name in _SAID_ALIKE},
+            **{name: params[name] for name in _SAID_ALIKE},
         )
         return message.SerializeToString()
 

@@ -48,6 +48,7 @@ from spark_lance.index.vector.graph import Graph, GraphParams, Level
 from spark_lance.index.vector.quantizers import QUANTIZERS
 from spark_lance.index.vector.quantizers.base import Codes, Quantizer
 from spark_lance.io.store import Store
+from spark_lance.io.stored_json import parse_json, parse_object
 from spark_lance.proto import index_pb2
 
 GRAPH_SCHEMA = pa.schema(
@@ -101,8 +102,8 @@ def read_graph(table: pa.Table, note: str, nodes: int, path: str) -> Graph:
         FormatError: it is damaged.
     """
     try:
-        said = json.loads(note)
-        entry, offsets, params = int(said["entry_point"]), said["level_offsets"], said["params"]
+        notes = parse_object(note)
+        entry, offsets, params = int(notes["entry_point"]), notes["level_offsets"], notes["params"]
         graph_params = GraphParams(int(params["m"]), int(params["ef_construction"]), int(params["max_level"]))
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"malformed metadata of a graph: {error!r}", path) from error
@@ -178,7 +179,7 @@ class VectorSegment:
     @cached_property
     def _header(self) -> tuple[str, Metric]:
         """The type and the metric."""
-        note = self.index.parsed("lance:index", json.loads)
+        note = self.index.parsed("lance:index", parse_object)
         kind, metric = note.get("type"), note.get("distance_type")
         if kind not in INDEX_TYPES:
             raise UnsupportedFormatError(f"a vector index of type {kind!r}", self.index.path)
@@ -237,13 +238,8 @@ class VectorSegment:
     @cached_property
     def quantizer(self) -> Quantizer:
         """How vectors are coded."""
-        (text,) = self.auxiliary.parsed(
-            "storage_metadata", lambda text: [str(t) for t in json.loads(text)][:1]
-        )
-        try:
-            notes = json.loads(text)
-        except ValueError as error:
-            raise FormatError(f"malformed metadata of codes: {error}", self.auxiliary.path) from error
+        # A list with one text, which is JSON again.
+        notes = self.auxiliary.parsed("storage_metadata", lambda text: parse_object(parse_json(text)[0]))
         loader = QUANTIZERS[INDEX_TYPES[self.kind][0]]
         return loader.load(notes, self.auxiliary.buffer, self.metric, self.auxiliary.arrow_schema)
 
@@ -309,7 +305,7 @@ class VectorSegment:
 
     @cached_property
     def _graph_notes(self) -> list[str]:
-        notes = self.index.parsed("lance:hnsw", json.loads)
+        notes = self.index.parsed("lance:hnsw", parse_json)
         if not isinstance(notes, list) or len(notes) != len(self.ivf):
             raise FormatError("a graph for every partition was expected", self.index.path)
         return notes

@@ -21,6 +21,7 @@ from pyspark.errors import IllegalArgumentException
 from spark_lance.errors import SchemaError
 from spark_lance.expressions.geo_functions import extension_of
 from spark_lance.file.base.extensions import EXTENSION_METADATA, WELL_KNOWN_BINARY
+from spark_lance.io.stored_json import parse_object
 from spark_lance.spark.base.compat import GeographyType, GeometryType
 
 _NO_REFERENCE, _WORLD = 0, 4326
@@ -84,13 +85,12 @@ def spatial_type(field: pa.Field) -> st.DataType:
     if isinstance(field.type, pa.BaseExtensionType):
         text = field.type.__arrow_ext_serialize__()
     try:
-        said = json.loads(text or b"{}")
+        metadata = parse_object(text or b"{}")
     except ValueError:
-        said = {}
-    said = said if isinstance(said, dict) else {}
-    if said.get("edges") == "spherical":
+        metadata = {}
+    if metadata.get("edges") == "spherical":
         return GeographyType(_WORLD)  # type: ignore[call-arg]
-    name = _name_of(said.get("crs"))
+    name = _name_of(metadata.get("crs"))
     if name in _WORLD_NAMES:
         return GeometryType(_WORLD)  # type: ignore[call-arg]
     try:
@@ -109,9 +109,9 @@ def _name_of(reference: Any) -> str:
 
 def spatial_metadata(spark: Any) -> str:
     """Return the extension metadata of a column of one of these types."""
-    said: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     if spark.srid > _NO_REFERENCE:
-        said["crs"] = spark._crs
+        metadata["crs"] = spark._crs
     if _is_geography(spark):
-        said["edges"] = "spherical"
-    return json.dumps(said)
+        metadata["edges"] = "spherical"
+    return json.dumps(metadata)

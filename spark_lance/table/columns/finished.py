@@ -31,6 +31,7 @@ from pyroaring import BitMap
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.file.base.schema import Field
 from spark_lance.io.store import StoredObject, join
+from spark_lance.io.stored_json import parse_object
 from spark_lance.io.stored_names import check_message, check_path
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
@@ -187,7 +188,7 @@ class JobRecords(OfTable):
 
     def _read(self, path: str) -> Finished | None:
         try:
-            record = json.loads(self.store.read(path))
+            record = parse_object(self.store.read(path))
             result, request = _finished(record), record["request"]
         except (ValueError, KeyError, TypeError, AttributeError, DecodeError, OverflowError) as error:
             raise FormatError(f"a record of a job cannot be read: {error}", path) from error

@@ -41,6 +41,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from spark_lance.errors import AlreadyCommittedError, CommitError, FormatError, OptionError
+from spark_lance.io.stored_json import parse_object
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import APPLIED_WRITES
 from spark_lance.table.format.table_ref import TableRef
@@ -148,7 +149,7 @@ class AppliedWrites:
         if text is None:
             return cls(limits=limits)
         try:
-            parsed = json.loads(text)
+            parsed = parse_object(text)
             numbers = {str(job): _pair(entry) for job, entry in parsed["applications"].items()}
             through = int(parsed["through"])
             forgotten = _digests(parsed.get("forgotten", ""))

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from spark_lance.file.base.schema import Schema, owned_columns
 from spark_lance.file.base.version import FileVersion
+from spark_lance.io.stored_json import parse_json
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.partitions import PartitionField, PartitionSpec, split_transform, storage_type
 
@@ -155,14 +156,14 @@ def read_bounds(path: str) -> tuple[FieldBounds, ...]:
         return ()
     text = name[_NAME_CHARS + len(_MARK) :]
     try:
-        items = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        items = parse_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         bounds = tuple(
             FieldBounds(int(place), transform, _value(low), _value(high), bool(nulls))
             for place, transform, low, high, nulls in items
         )
         for each in bounds:
             split_transform(each.transform)
-    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
+    except (ValueError, TypeError, KeyError, ArithmeticError):
         return ()
     return bounds
 

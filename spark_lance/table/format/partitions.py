@@ -38,6 +38,7 @@ import pyarrow.compute as pc
 from spark_lance.arrow.murmur3 import hash64, hash_bytes
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
+from spark_lance.io.stored_json import parse_json
 
 __all__ = [
     "NO_PARTITIONS",
@@ -168,7 +169,7 @@ class PartitionSpec:
         if not text:
             return cls()
         try:
-            return cls(tuple(_parsed(item) for item in json.loads(text)))
+            return cls(tuple(_parsed(item) for item in parse_json(text)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise OptionError(
                 f"the table property {PARTITION_FIELDS!r} is damaged ({error}): declare the partitions with "

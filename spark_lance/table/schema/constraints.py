@@ -28,6 +28,7 @@ from spark_lance.errors import ConstraintError, ExpressionError, FormatError
 from spark_lance.expressions.expressions import Call, Cast, Column, Expression, Literal, bind, type_of
 from spark_lance.expressions.predicate import Condition, compile_tree
 from spark_lance.file.base.schema import Schema
+from spark_lance.io.stored_json import parse_json
 from spark_lance.table.format.reserved_names import CONSTRAINTS
 from spark_lance.table.schema.defaults import generation_columns, generation_sql
 
@@ -164,7 +165,7 @@ def find_constraint(config: Mapping[str, str], name: str) -> Constraint | None:
 
 def _constraint(name: str, text: str) -> Constraint:
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError as error:
         raise FormatError(f"the setting {CONSTRAINTS}{name} is no JSON: {text[:80]!r}") from error
     return Constraint.of(name, values if isinstance(values, dict) else {"type": values})

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError, SchemaError
 from spark_lance.file.base.schema import Field
+from spark_lance.io.stored_json import parse_json, parse_object
 
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
 EXISTS_DEFAULT = "EXISTS_DEFAULT"
@@ -93,7 +94,7 @@ def read_identity(text: str, name: str) -> Identity:
         FormatError: the metadata is no declaration that this release knows.
     """
     try:
-        result = Identity(**json.loads(text))
+        result = Identity(**parse_object(text))
         whole = all(type(number) is int for number in (result.start, result.step)) and result.step != 0
         if not whole or {type(result.always), type(result.sequence)} != {bool, str}:
             raise ValueError(text)
@@ -126,7 +127,7 @@ def generation_columns(field: Field) -> tuple[str, ...]:
     """
     text = field.metadata.get(GENERATION_COLUMNS, "[]")
     try:
-        names = json.loads(text)
+        names = parse_json(text)
     except ValueError:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

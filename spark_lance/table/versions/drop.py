@@ -29,6 +29,7 @@ from spark_lance.errors import LanceError
 from spark_lance.io.failures import local_failure
 from spark_lance.io.handle_cache import evict_all
 from spark_lance.io.store import Store, join
+from spark_lance.io.stored_json import parse_object
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.format.paths import DATA_DIR, VERSIONS_DIR, parse_manifest_name
 from spark_lance.table.format.table_ref import TableRef
@@ -114,7 +115,7 @@ def _put_marker(store: Store, parent: str, folder: str) -> str | None:
 def _folder_of(store: Store, parent: str, marker: str) -> str | None:
     """Return the folder in a marker; None if the marker is gone, or is not one."""
     try:
-        folder = json.loads(store.read(join(parent, _MARKERS, marker)))["folder"]
+        folder = parse_object(store.read(join(parent, _MARKERS, marker)))["folder"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     is_name = isinstance(folder, str) and folder not in ("", ".", "..") and "/" not in folder

@@ -22,6 +22,7 @@ from typing import Any
 
 from spark_lance.errors import FormatError, OptionError, TagNotFoundError, suggestion
 from spark_lance.io.store import Store, join
+from spark_lance.io.stored_json import parse_object
 from spark_lance.io.stored_names import check_path
 
 # The members of an object: JSON type, and default if the member is absent.
@@ -51,11 +52,9 @@ def read_ref(store: Store, path: str, kinds: Kinds, what: str) -> dict[str, Any]
     """
     data = store.read(path)
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        content = parse_object(data)
+    except ValueError as error:
         raise FormatError(f"undecodable {what}: {error}", path=path) from error
-    if not isinstance(content, dict):
-        raise FormatError(f"a {what} is a JSON object", path=path)
     for key, (kind, default) in kinds.items():
         value = content.get(key, default)
         if type(value) is not kind and not (value is None and default is None):
