@@ -102,9 +102,13 @@ def run_steps(steps: Iterator[Step]) -> LanceError | None:
 
 def _check_cause(error: BaseException | None) -> None:
     """Raise the MemoryError behind a refusal: the memory was asked for, and only the limit refused it."""
+    causes: list[BaseException] = []
     while error is not None:
         if isinstance(error, MemoryError):
             raise error
+        if error in causes:
+            raise RuntimeError("an error is its own cause") from error
+        causes.append(error)
         error = error.__cause__
 
 

@@ -192,9 +192,9 @@ class _Column:
             raise self._located(FormatError(f"not a valid Arrow array: {error}"), page) from error
 
     def _located(self, error: FormatError | UnsupportedFormatError, page: int) -> Exception:
-        # Errors of the items carry their own column.
+        # Errors of the items carry their own column. A copy, as no error may be its own cause.
         if "column" in (error.place or ""):
-            return error
+            return error.at()
         return error.at(place=f"column {self._column.index}, page {page}")
 
     def _decoder(self, page: int) -> Decoder:
