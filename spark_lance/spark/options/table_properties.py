@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from spark_lance.errors import OptionError
+from spark_lance.file.base.schema import Schema, split_path
 from spark_lance.spark.options.column_options import COLUMN_OPTIONS, column_option
 from spark_lance.spark.options.foreign_options import close_name, close_suffix
 from spark_lance.table.format.partitions import PARTITION_FIELDS
@@ -34,7 +35,10 @@ __all__ = [
     "check_setting",
     "is_fixed",
     "is_row_tracking",
+    "join_names",
     "needs_stable_row_ids",
+    "sort_key",
+    "split_names",
 ]
 
 PRIMARY_KEY = "primary_key"
@@ -42,6 +46,11 @@ PRIMARY_KEY = "primary_key"
 SORT_ORDER = "sort-order"
 CLUSTERING = "clustering-columns"
 IDENTIFIERS = "identifier-fields"
+# An item of a list of names or sort keys, and a sort key: a path with a direction, as in ORDER BY.
+_ITEM = re.compile(r"(?:`(?:[^`]|``)*`|[^,])+")
+_SORT_KEY = re.compile(
+    r"((?:`(?:[^`]|``)*`|[^\s`])+)(?:\s+(ASC|DESC))?(?:\s+NULLS\s+(FIRST|LAST))?", re.IGNORECASE
+)
 # Options of a new table, next to the options of its columns.
 TABLE_OPTIONS = frozenset({"compression", "enable_stable_row_ids", "data_storage_version"})
 
@@ -49,6 +58,34 @@ _NAMES = {name: name for name in (PRIMARY_KEY, *sorted(TABLE_OPTIONS))}
 _SUFFIXES = tuple(f".{option.name}" for option in COLUMN_OPTIONS)
 # Settings that other parts of the package read. They resemble no option.
 _SETTINGS = ("lance.auto_cleanup.", "lance.compaction.")
+
+
+def split_names(text: str) -> list[str]:
+    """Return the items of a list with commas, such as names or sort keys; backticks stay."""
+    return [item.strip() for item in _ITEM.findall(text) if item.strip()]
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return names of columns as a list with commas, in backticks where a sort key needs them."""
+    return ", ".join(
+        name if re.fullmatch(r"\w+", name) else "`{}`".format(name.replace("`", "``")) for name in names
+    )
+
+
+def sort_key(text: str, schema: Schema) -> tuple[list[str], bool, bool]:
+    """Return the path of a sort key, whether it descends, and whether its nulls are last.
+
+    Args:
+        text: a column, or a path with dots into a struct, and a direction as in ORDER BY.
+        schema: of the table. The whole text can be the name of a column.
+    """
+    columns = [field.name for field in schema.fields]
+    match = _SORT_KEY.fullmatch(text)
+    if text in columns or match is None:
+        return [text], False, False
+    descends = (match[2] or "").upper() == "DESC"
+    path = [match[1]] if match[1] in columns else split_path(match[1])
+    return path, descends, (match[3] or ("LAST" if descends else "FIRST")).upper() == "LAST"
 
 
 def is_fixed(name: str) -> bool:

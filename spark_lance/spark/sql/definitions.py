@@ -18,14 +18,16 @@ import pyspark.sql.types as st
 
 from spark_lance.catalog.names import display_name
 from spark_lance.errors import OptionError, TableExistsError, TableNotFoundError
-from spark_lance.file.base.schema import Schema
+from spark_lance.file.base.schema import Schema, split_path
 from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import (
     CLUSTERING,
     PRIMARY_KEY,
     TABLE_OPTIONS,
     check_setting,
+    join_names,
     needs_stable_row_ids,
+    split_names,
 )
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.sink.table_columns import check_known
@@ -327,7 +329,7 @@ def _split_for(request: BridgeRequest) -> tuple[dict[str, str], dict[str, str]]:
             raise OptionError(
                 f"CLUSTER BY names {missing[0]!r}, and the table has {', '.join(fields.values())}"
             )
-        settings[CLUSTERING] = ", ".join(fields[name.lower()] for name in names)
+        settings[CLUSTERING] = join_names(fields[name.lower()] for name in names)
     if spec := _declared(request):
         settings[PARTITION_FIELDS] = _setting(spec)
     return options, settings
@@ -358,7 +360,8 @@ def _split(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
 def _clustering(request: BridgeRequest) -> list[str]:
     """Return the columns of CLUSTER BY."""
     parts = [_CLUSTER_BY.fullmatch(text) for text in request.body["partitions"]]
-    return [name.strip().strip("`") for part in parts if part for name in part[1].split(",") if name.strip()]
+    keys = [split_path(name) for part in parts if part for name in split_names(part[1])]
+    return [".".join(key) for key in keys]
 
 
 def _declared(request: BridgeRequest) -> PartitionSpec:

@@ -27,6 +27,7 @@ import pyspark.sql.types as st
 from spark_lance.errors import SchemaError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.spark.base.compat import type_of_json
+from spark_lance.spark.table.expressions import quoted
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.format.reserved_names import MEM_WAL
@@ -202,6 +203,54 @@ def fields_along(fields: Sequence[Field], parts: Sequence[str]) -> list[Field | 
         path.append(named[0] if named else None)
         children = named[0].children if named else ()
     return path
+
+
+def refuse_in_map(fields: Sequence[Field], change: Mapping[str, Any]) -> None:
+    """Refuse to change a part of a map: its keys, its values, and their fields.
+
+    Raises:
+        SchemaError: the change is one; the message has the statement that computes the column anew.
+    """
+    parts = change.get("column", ())
+    outer = fields_along(fields, parts)[:-1]
+    if not any(field is not None and field.kind == "map" for field in outer):
+        return
+    column = quoted(parts[0])
+    values = _new_map(fields_along(fields, parts[:1])[0], column, parts[1:], change) or "..."
+    raise SchemaError(
+        f"column {'.'.join(parts)!r} is a part of a map, which ALTER TABLE cannot change; write CREATE OR "
+        f"REPLACE TABLE t AS SELECT * EXCEPT ({column}), {values} AS {column} FROM t"
+    )
+
+
+def _new_map(field: Field | None, column: str, parts: Sequence[str], change: Mapping[str, Any]) -> str | None:
+    """Return the SQL of a map whose values have a change; None for changes that have none."""
+    if field is None or field.kind != "map" or parts[0] != "value":
+        return None
+    kind = parse_type(change["type"]).simpleString() if "type" in change else ""
+    if len(parts) == 1 and change["kind"] == "column_type":
+        return f"transform_values({column}, (k, v) -> CAST(v AS {kind}))"
+    value = field.children[0].children[1]
+    if len(parts) != 2 or value.kind != "struct":
+        return None
+    members = {child.name: (child.name, f"v.{quoted(child.name)}") for child in value.children}
+    name = parts[1]
+    if change["kind"] == "add_column":
+        members[name] = (name, f"CAST(NULL AS {kind})")
+    elif change["kind"] == "column_type":
+        members[name] = (name, f"CAST(v.{quoted(name)} AS {kind})")
+    elif change["kind"] == "rename_column":
+        members[name] = (change["to"], f"v.{quoted(name)}")
+    elif change["kind"] == "drop_column" and len(members) > 1:
+        del members[name]
+    else:
+        return None
+    struct = ", ".join(f"{_literal(new)}, {sql}" for new, sql in members.values())
+    return f"transform_values({column}, (k, v) -> IF(v IS NULL, NULL, named_struct({struct})))"
+
+
+def _literal(text: str) -> str:
+    return "'{}'".format(text.replace("\\", "\\\\").replace("'", "\\'"))
 
 
 def parse_type(text: str) -> st.DataType:

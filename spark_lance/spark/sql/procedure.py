@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_lance.spark.options.table_properties import split_names
 from spark_lance.spark.sql.catalogs import BridgeRequest
 
 
@@ -62,7 +63,7 @@ def refused(run: Callable[..., Any], *parameters: Parameter, on_table: bool = Tr
 
 def texts(value: str) -> list[str]:
     """Return names that are separated by commas."""
-    return [part.strip() for part in value.split(",") if part.strip()]
+    return split_names(value)
 
 
 def number(value: str | None) -> int | str | None:

@@ -23,7 +23,7 @@ from spark_lance.errors import (
     UnsupportedFormatError,
 )
 from spark_lance.spark.options.options import SESSION_ZONE, in_zone
-from spark_lance.spark.options.table_properties import CLUSTERING, IDENTIFIERS, SORT_ORDER
+from spark_lance.spark.options.table_properties import CLUSTERING, IDENTIFIERS, SORT_ORDER, sort_key
 from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import REWRITTEN, Parameter, Procedure, current_namespace, number, texts
@@ -55,7 +55,7 @@ def _set_sort_order(_: BridgeRequest, table: LanceTable, a: Mapping[str, Any]) -
     order = texts(a["columns"] or "")
     schema = table.dataset().lance_schema
     for part in order:
-        find_column(schema, part.split()[0].strip("`").split(".")[0])
+        find_column(schema, sort_key(part, schema)[0][0])
     table.setConfig({SORT_ORDER: ", ".join(order) or None})
 
 

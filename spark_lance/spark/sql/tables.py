@@ -38,6 +38,8 @@ from spark_lance.spark.options.table_properties import (
     check_setting,
     is_fixed,
     is_row_tracking,
+    join_names,
+    sort_key,
 )
 from spark_lance.spark.scan import metadata
 from spark_lance.spark.scan import rows as read
@@ -56,6 +58,7 @@ from spark_lance.spark.sql.evolution import (
     match_name,
     merged_schema,
     parse_type,
+    refuse_in_map,
     replaces_columns,
 )
 from spark_lance.spark.sql.partition_fields import partitioning
@@ -423,6 +426,7 @@ def _check_changes(table: LanceTable, changes: Sequence[Mapping[str, Any]]) -> N
     """
     manifest = table.dataset().manifest
     for change in changes:
+        refuse_in_map(manifest.schema.fields, change)
         if change["kind"] == "set_property" or (
             change["kind"] == "remove_property" and not has_damaged_record(manifest)
         ):
@@ -481,14 +485,15 @@ def _check_partition_columns(table: LanceTable, dropped: Sequence[Sequence[str]]
 
 def _check_ordering_columns(table: LanceTable, changed: Sequence[Sequence[str]]) -> None:
     """Refuse to drop or rename a column that orders the rows of the table."""
-    names = {path[0].lower() for path in changed if len(path) == 1}
-    for key, statement in ((CLUSTERING, "CLUSTER BY NONE"), (SORT_ORDER, "WRITE UNORDERED")):
-        for part in texts(table.config.get(key, "")):
-            name = part.split()[0].strip("`")
-            if name.lower() in names:
+    paths = [[part.lower() for part in path] for path in changed]
+    schema = table.dataset().lance_schema
+    for setting, statement in ((CLUSTERING, "CLUSTER BY NONE"), (SORT_ORDER, "WRITE UNORDERED")):
+        for part in texts(table.config.get(setting, "")):
+            key = sort_key(part, schema)[0]
+            if any([name.lower() for name in key[: len(path)]] == path for path in paths):
                 raise UnsupportedFormatError(
-                    f"column {name!r} orders the rows of the table ({key}): run ALTER TABLE ... {statement} "
-                    "first"
+                    f"column {'.'.join(key)!r} orders the rows of the table ({setting}): run ALTER TABLE ... "
+                    f"{statement} first"
                 )
 
 
@@ -572,8 +577,9 @@ def _unset(table: LanceTable, change: Mapping[str, Any]) -> None:
 
 def _cluster(table: LanceTable, change: Mapping[str, Any]) -> None:
     schema = table.dataset().lance_schema
-    names = [find_column(schema, name).name for name in change["columns"]]
-    table.setConfig({CLUSTERING: ", ".join(names) or None})
+    paths = [".".join(sort_key(name, schema)[0]) for name in change["columns"]]
+    names = [find_column(schema, path).name for path in paths]
+    table.setConfig({CLUSTERING: join_names(names) or None})
 
 
 def _add_constraint(table: LanceTable, change: Mapping[str, Any]) -> None:

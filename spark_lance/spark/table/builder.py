@@ -28,6 +28,7 @@ from spark_lance.spark.options.table_properties import (
     PRIMARY_KEY,
     check_setting,
     is_fixed,
+    join_names,
     needs_stable_row_ids,
 )
 from spark_lance.spark.schema.new_fields import new_field
@@ -330,7 +331,7 @@ class TableBuilder(Generic[Table]):
         """
         check_running(self.spark)
         if self._cluster:
-            self._properties[CLUSTERING] = ", ".join(self._cluster)
+            self._properties[CLUSTERING] = join_names(self._cluster)
         if self._name is not None:
             return self._by_name(self._name)
         if self._path is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.io.display import TableRepr
-from spark_lance.spark.options.table_properties import CLUSTERING
+from spark_lance.spark.options.table_properties import CLUSTERING, sort_key, split_names
 from spark_lance.spark.table.base import TableBase
 from spark_lance.table.format.partitions import PartitionSpec
 from spark_lance.table.metadata.detail import table_detail
@@ -51,7 +51,10 @@ def detail_frame(table: TableBase) -> DataFrame:
             field.sql
             for field in PartitionSpec.of_config(dataset.config()).present(dataset.lance_schema).fields
         ],
-        "clusteringColumns": _columns(details.properties.get(CLUSTERING, "")),
+        "clusteringColumns": [
+            sort_key(name, dataset.lance_schema)[0][-1]
+            for name in split_names(details.properties.get(CLUSTERING, ""))
+        ],
         "numFiles": details.num_files,
         "sizeInBytes": details.size_bytes,
         "properties": details.properties,
@@ -190,10 +193,6 @@ class TableBranches(TableRepr):
             BranchInUseError: tags or other branches stand on it.
         """
         self.table.dataset().branches.delete(branch)
-
-
-def _columns(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _names(columns: str) -> list[str]:

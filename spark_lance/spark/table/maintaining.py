@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -37,7 +36,9 @@ from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.arguments import check_number
 from spark_lance.spark.driver.jobs import collect_answers, local_bytes, map_tasks, run_to_frame
 from spark_lance.spark.driver.progress import operation, step
+from spark_lance.spark.options.table_properties import sort_key
 from spark_lance.spark.schema.convert import BatchConverter
+from spark_lance.spark.schema.read_schema import find_column
 from spark_lance.spark.schema.types import arrow_schema, spark_field
 from spark_lance.spark.table.base import TableBase
 from spark_lance.spark.table.expressions import (
@@ -94,8 +95,6 @@ _SAMPLED_ROWS = 50_000
 _RANK_BITS = 10
 # Bits of all ranks together: what a signed number of 64 bits holds.
 _KEY_BITS = 63
-# A column with a direction, as in ORDER BY.
-_DIRECTED = re.compile(r"(\S+)(?:\s+(ASC|DESC))?(?:\s+NULLS\s+(FIRST|LAST))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -254,26 +253,16 @@ class Clustering:
 
     def _directed(self, key: str, names: Sequence[str]) -> Column:
         """Return a key with its direction; nulls are first, and last for DESC, unless it says otherwise."""
-        value, match = self._value(key, names), _DIRECTED.fullmatch(key)
-        if match is None or self._is_column(key):
-            return value
-        descends = (match[2] or "").upper() == "DESC"
-        nulls_last = (match[3] or ("LAST" if descends else "FIRST")).upper() == "LAST"
+        _, descends, nulls_last = sort_key(key, self.snapshot.manifest.schema)
         side = f"{'desc' if descends else 'asc'}_nulls_{'last' if nulls_last else 'first'}"
-        column: Column = getattr(value, side)()
+        column: Column = getattr(self._value(key, names), side)()
         return column
 
-    def _is_column(self, key: str) -> bool:
-        return any(top.name == key for top in self.snapshot.manifest.schema.fields)
-
     def _path(self, key: str) -> list[str]:
-        """Return the names that lead to a key: a column whose name has dots is meant first."""
-        if self._is_column(key):
-            return [key]
-        match = _DIRECTED.fullmatch(key)
-        top, *inner = (match[1] if match else key).strip("`").split(".")
-        self.snapshot.manifest.schema.field(top)
-        return [top, *inner]
+        """Return the names that lead to a key."""
+        schema = self.snapshot.manifest.schema
+        top, *inner = sort_key(key, schema)[0]
+        return [find_column(schema, top).name, *inner]
 
     def _value(self, key: str, names: Sequence[str]) -> Column:
         top, *inner = self._path(key)

@@ -210,28 +210,12 @@ def _can_grow(field: Field, addition: Field) -> bool:
     return len(kinds) == 1 and (kinds == {"struct"} or field.logical_type in lists) and field.kind != "blob"
 
 
-def _rewritten_map(field: Field, path: str) -> str:
-    """Return the statement that gives the values of a map new fields; nothing for other columns."""
-    if (
-        field.logical_type != "map"
-        or "." in path
-        or not all(child.children for child in field.children[0].children[1:])
-    ):
-        return ""
-    value = field.children[0].children[1]
-    members = ", ".join(f"'{child.name}', v.{child.name}" for child in value.children)
-    return (
-        f"; write CREATE OR REPLACE TABLE t AS SELECT * EXCEPT ({path}), transform_values({path}, (k, v) -> "
-        f"named_struct({members}, 'new', CAST(NULL AS INT))) AS {path} FROM t"
-    )
-
-
 def _graft(field: Field, addition: Field, ids: Iterator[int], path: str) -> tuple[Field, Field]:
     """Return a field with the new fields of `addition` inside, and itself with nothing but these."""
     if not _can_grow(field, addition) or field.kind == "packed_struct":
         raise SchemaError(
             f"column {path!r} exists already, with the type {field.logical_type}: new fields are added to "
-            f"structs and to lists of structs only{_rewritten_map(field, path)}"
+            "structs and to lists of structs only"
         )
     children = {child.name: child for child in field.children}
     if field.kind == "list":

@@ -149,7 +149,8 @@ def default_array(field: Field, count: int) -> pa.Array:
     if generation := generation_sql(field):
         raise SchemaError(
             f"column {field.name!r} is missing in the rows, and only Spark computes it, by {generation}: add "
-            "the column to the rows, or write by the table's name in a catalog"
+            f"it, as selectExpr('*', '{generation} AS `{field.name}`') does, or run INSERT INTO with the "
+            "table's name in a catalog"
         )
     if sql is None:
         return pa.nulls(count, kind)

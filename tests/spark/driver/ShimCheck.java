@@ -186,6 +186,8 @@ public final class ShimCheck implements Callable {
     check(Shim.legacyAssignment().getMessage().contains("LEGACY"), "the error of the policy LEGACY");
     Assignment assignment = new Assignment(Literal$.MODULE$.apply(1), Literal$.MODULE$.apply(2));
     check(Shim.invalidAssignment(assignment, Arrays.asList("refused")).getMessage().contains("refused"), "the error of an assignment");
+    Object assignments = scala.collection.immutable.Nil$.MODULE$.appended(assignment);
+    check(Shim.updateAction(scala.Option.empty(), (scala.collection.immutable.Seq) assignments).children().contains(assignment), "an update");
     LogicalPlan select = session.sessionState().sqlParser().parsePlan("SELECT 1");
     check(Shim.tableProvider(select) == null && Shim.tableName(select) == null, "SELECT creates nothing");
     AttributeReference column = new AttributeReference(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 from pyspark.sql.types import IntegerType
 
 import spark_lance
@@ -225,6 +227,26 @@ def test_defaults_of_tables_by_path(session: SparkSession, tmp_path: Path) -> No
             table.alterColumn("a", default=default)
 
 
+def test_parts_of_maps_change_by_the_statement_of_the_error(session: SparkSession) -> None:
+    rows = "SELECT 1 AS id, map('k', named_struct('a', 1, 'b c', 2), 'n', NULL) AS m"
+    for change, expected in (
+        ("ADD COLUMN m.value.z DOUBLE", {"k": (1, 2, None), "n": None}),
+        ("DROP COLUMN m.value.a", {"k": (2,), "n": None}),
+        ("RENAME COLUMN m.value.`b c` TO `it's`", {"k": (1, 2), "n": None}),
+        ("ALTER COLUMN m.value.a TYPE BIGINT", {"k": (1, 2), "n": None}),
+    ):
+        session.sql(f"CREATE OR REPLACE TABLE lance.t AS {rows}").collect()
+        with pytest.raises(PySparkException, match="is a part of a map") as caught:
+            session.sql(f"ALTER TABLE lance.t {change}").collect()
+        remedy = re.search(r"write (CREATE OR REPLACE TABLE )t( AS .* FROM )t", str(caught.value))
+        assert remedy is not None
+        session.sql(f"{remedy[1]}lance.t{remedy[2]}lance.t").collect()
+        assert session.table("lance.t").collect() == [(1, expected)]
+        kind = session.table("lance.t").schema["m"].dataType.simpleString()
+        assert ("it's" in kind) == ("RENAME" in change)
+        assert ("a:bigint" in kind) == ("BIGINT" in change)
+
+
 @pytest.mark.reference
 def test_the_order_of_columns(session: SparkSession) -> None:
     import lance
@@ -297,6 +319,13 @@ def test_every_write_computes_generated_columns(session: SparkSession) -> None:
     one = pa.table({"id": pa.array([1], pa.int32()), "at": pa.array([0], pa.timestamp("us", "UTC"))})
     with pytest.raises(SchemaError, match="only Spark computes it, by"):
         spark_lance.write_dataset(one, path, mode="append")
+    late = session.sql("SELECT 60 AS id, TIMESTAMP '2020-01-02 05:00:00' AS at, DATE '2020-01-02' AS day")
+    with pytest.raises(PySparkException, match=r"add it, as selectExpr\('\*', 'id \* 2 AS `n`'\) does"):
+        late.write.mode("append").format("lance").save(path)
+    with pytest.raises(PySparkException, match="violated by the row n = NULL"):
+        late.selectExpr("*", "CAST(NULL AS INT) AS n").write.mode("append").format("lance").save(path)
+    late.selectExpr("*", "id * 2 AS n").write.mode("append").format("lance").save(path)
+    expected.append((60, "2020-01-02", 120))
     for change in ("DROP COLUMN at", "RENAME COLUMN id TO other"):
         with pytest.raises((LanceError, PySparkException), match="is used by the generated column"):
             session.sql(f"ALTER TABLE lance.t {change}").collect()
@@ -305,6 +334,33 @@ def test_every_write_computes_generated_columns(session: SparkSession) -> None:
     session.sql("INSERT INTO lance.c (id, n) VALUES (1, 7)").collect()
     session.sql("ALTER TABLE lance.t DROP COLUMN day").collect()
     session.sql("ALTER TABLE lance.t DROP COLUMN at").collect()
+
+
+def test_merges_of_all_columns_leave_out_what_is_computed(session: SparkSession) -> None:
+    session.sql(
+        "CREATE TABLE lance.t (id INT, v INT, `a b` INT GENERATED ALWAYS AS (v * 2), "
+        "n BIGINT GENERATED ALWAYS AS IDENTITY)"
+    ).collect()
+    clauses = "ON t.id = s.id WHEN MATCHED AND s.other = 0 THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    merge = f"MERGE INTO lance.t AS t USING (SELECT %s, 0 AS other FROM range(%d)) AS s {clauses}"
+    session.sql(merge % ("CAST(id AS INT) AS ID, CAST(id AS INT) AS v", 2)).collect()
+    session.sql(merge % ("CAST(id AS INT) AS id, IF(id = 0, NULL, 7) AS v", 3)).collect()
+    assert [row[:3] for row in rows(session)] == [(0, None, None), (1, 7, 14), (2, 7, 14)]
+    assert {row[3] for row in rows(session)} == {1, 2, 3}
+    source = session.sql("SELECT 3 AS id, 8 AS v")
+    if RELEASE >= (4, 1):
+        source.mergeInto("lance.t", expr("lance.t.id = 9")).whenNotMatched().insertAll().merge()
+        assert (3, 8, 16, 4) in rows(session)
+    before = rows(session)
+    for columns, message in (
+        ("1 AS id", "`v`"),
+        ("1 AS id, 2 AS v, 5 AS `a b`", "is violated by the row a b = 5"),
+        ("1 AS id, 2 AS v, 5 AS n", "IDENTITY"),
+        ("1 AS id, 2 AS v, 3 AS V", "`v`"),
+    ):
+        with pytest.raises((LanceError, PySparkException), match=message):
+            session.sql(merge % (columns, 1)).collect()
+    assert rows(session) == before
 
 
 def test_every_write_fills_in_identity_columns(session: SparkSession, tmp_path: Path) -> None:

@@ -630,15 +630,6 @@ HINTS: tuple[Any, ...] = (
         ("CREATE TABLE h2 (id INT) TBLPROPERTIES ('primary_key' = 'id')",),
     ),
     (
-        "ALTER TABLE mapped ADD COLUMN m.value.b INT",
-        "write CREATE OR REPLACE TABLE t AS SELECT * EXCEPT (m), transform_values(m, (k, v) -> "
-        "named_struct('a', v.a, 'new', CAST(NULL AS INT))) AS m FROM t",
-        (
-            "CREATE OR REPLACE TABLE mapped AS SELECT * EXCEPT (m), transform_values(m, (k, v) -> "
-            "named_struct('a', v.a, 'new', CAST(NULL AS INT))) AS m FROM mapped",
-        ),
-    ),
-    (
         "SELECT system.iceberg_version()",
         "write system.lance_version()",
         ("SELECT lance.system.lance_version()",),
@@ -668,8 +659,6 @@ def test_what_errors_say_to_write_works(
     run("CREATE OR REPLACE TABLE h AS SELECT 1 AS id, 'a' AS v, 2 AS k")
     if "keyed" in statement:
         run("CREATE OR REPLACE TABLE keyed (id INT NOT NULL, v INT) TBLPROPERTIES ('primary_key' = 'id')")
-    if "mapped" in statement:
-        run("CREATE OR REPLACE TABLE mapped AS SELECT 1 AS id, map('k', named_struct('a', 1)) AS m")
     if "parted" in statement:
         run("CREATE OR REPLACE TABLE parted PARTITIONED BY (k) AS SELECT 1 AS id, 2 AS k")
     if "h@other" in statement:

@@ -182,6 +182,25 @@ def test_declared_columns_keep_name_and_type(run: Run) -> None:
         with pytest.raises((LanceError, PySparkException), match=message):
             run(f"ALTER TABLE lance.t {change}")
     run("ALTER TABLE lance.t WRITE UNORDERED")
+    run("CREATE TABLE lance.o (`a b` INT, `c, d` INT, a INT, s STRUCT<x: INT>) CLUSTER BY (`A b`, `c, d`)")
+    run("INSERT INTO lance.o VALUES (1, 4, 5, null), (2, 1, 1, null)")
+    for order, names, statement in (
+        (None, ("`a b`", "`C, d`"), "CLUSTER BY NONE"),
+        ("CLUSTER BY (`c, d`, `a b`)", ("`a b`", "`c, d`"), "CLUSTER BY NONE"),
+        ("WRITE ORDERED BY `A b` DESC NULLS LAST, s.x", ("`a b`", "s", "s.x"), "WRITE UNORDERED"),
+    ):
+        if order:
+            run(f"ALTER TABLE lance.o {order}")
+        for name in names:
+            for change in (f"DROP COLUMN {name}", f"RENAME COLUMN {name} TO other"):
+                with pytest.raises(
+                    PySparkException, match=f"orders the rows of the table .*{statement} first"
+                ):
+                    run(f"ALTER TABLE lance.o {change}")
+        run("OPTIMIZE lance.o FULL")
+        run(f"ALTER TABLE lance.o {statement}")
+    assert run("SELECT a FROM lance.o") == [(1,), (5,)]
+    run("ALTER TABLE lance.o RENAME COLUMN s.x TO y")
     run("ALTER TABLE lance.t ALTER COLUMN b TYPE DOUBLE")
     run("ALTER TABLE lance.t ALTER COLUMN c TYPE DECIMAL(12,2)")
     run("ALTER TABLE lance.t RENAME COLUMN c TO d")

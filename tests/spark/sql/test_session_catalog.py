@@ -154,6 +154,23 @@ def test_what_only_lance_has(session: SparkSession, run: Run) -> None:
     run("DROP TABLE o")
 
 
+def test_columns_that_are_computed(run: Run) -> None:
+    columns = "(id INT, n INT GENERATED ALWAYS AS (id * 2), i BIGINT GENERATED ALWAYS AS IDENTITY)"
+    for create in ("CREATE", "CREATE OR REPLACE"):
+        run(f"{create} TABLE g {columns} USING lance")
+        run("INSERT INTO g (id) VALUES (1)")
+        run("MERGE INTO g USING (SELECT 5 AS id) AS s ON g.id = s.id WHEN NOT MATCHED THEN INSERT *")
+        run("UPDATE g SET id = 4 WHERE id = 1")
+        assert run("SELECT * FROM g ORDER BY id") == [(4, 8, 1), (5, 10, 2)]
+    with pytest.raises(PySparkException, match="violated by the row n = 7"):
+        run("INSERT INTO g (id, n) VALUES (1, 7)")
+    for computed in ("n INT GENERATED ALWAYS AS (id * 2)", "n BIGINT GENERATED ALWAYS AS IDENTITY"):
+        with pytest.raises(AnalysisException, match=r"does not support (generated|identity) columns"):
+            run(f"CREATE TABLE other (id INT, {computed}) USING parquet")
+    assert names(run, "other") == []
+    run("DROP TABLE g")
+
+
 def test_writers(session: SparkSession, run: Run) -> None:
     rows = session.sql("SELECT 1 AS a")
     rows.write.format("lance").saveAsTable("w")

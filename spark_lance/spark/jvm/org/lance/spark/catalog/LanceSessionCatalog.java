@@ -1,5 +1,6 @@
 package org.lance.spark.catalog;
 
+import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -18,6 +19,7 @@ import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
 import org.apache.spark.sql.connector.catalog.V1Table;
@@ -47,6 +49,13 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
 
   public void initialize(String name, CaseInsensitiveStringMap options) {
     lance.initialize(name, options);
+  }
+
+  // Generated and identity columns are for Lance tables. createTable refuses them for tables of other formats.
+  public Set<TableCatalogCapability> capabilities() {
+    Set<TableCatalogCapability> all = new HashSet<>(super.capabilities());
+    all.addAll(lance.capabilities());
+    return all;
   }
 
   /** The catalog of Lance tables that a catalog is, or has; null if there is none. */
@@ -195,6 +204,7 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
       if (isLance(properties)) {
         return lance.createTable(identifier, columns, partitions, properties);
       }
+      checkComputed(identifier, columns, properties);
       return super.createTable(identifier, columns, partitions, properties);
     } catch (RuntimeException problem) {
       throw problem;
@@ -227,6 +237,35 @@ public final class LanceSessionCatalog extends DelegatingCatalogExtension implem
     }
     checkReplaced(identifier, properties);
     return lance.stageCreateOrReplace(identifier, schema, partitions, properties);
+  }
+
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
+  public StagedTable stageCreate(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    checkComputed(identifier, columns, properties);
+    return stageCreate(identifier, LanceTableCatalog.schema(columns), partitions, properties);
+  }
+
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
+  public StagedTable stageReplace(Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    return stageReplace(identifier, LanceTableCatalog.schema(columns), partitions, properties);
+  }
+
+  @SuppressWarnings("deprecation") // Spark 4.0 calls this one.
+  public StagedTable stageCreateOrReplace(
+      Identifier identifier, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    checkComputed(identifier, columns, properties);
+    return stageCreateOrReplace(identifier, LanceTableCatalog.schema(columns), partitions, properties);
+  }
+
+  // Refuses columns that another format would not compute.
+  private static void checkComputed(Identifier identifier, Column[] columns, Map<String, String> properties) {
+    for (Column column : columns) {
+      if (!isLance(properties) && (column.generationExpression() != null || column.identityColumnSpec() != null)) {
+        throw new UnsupportedOperationException(
+            "a table of the format " + properties.get(TableCatalog.PROP_PROVIDER) + " cannot compute column " + column.name()
+                + ": write CREATE TABLE " + identifier + " (...) USING lance");
+      }
+    }
   }
 
   // CREATE TABLE of a name that another format has.

@@ -60,7 +60,7 @@ import org.lance.spark.transport.LanceFunctions;
  */
 public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   // The metadata of identity columns, and of columns with the SQL of their values; Python has the same names.
-  private static final String IDENTITY = "spark_lance.identity";
+  public static final String IDENTITY = "spark_lance.identity";
   public static final String GENERATION_EXPRESSION = "spark_lance.generation_expression";
 
   // What stands before a name that need not be there, and that Spark looks up nevertheless.

@@ -1,7 +1,9 @@
 package org.lance.spark.rowlevel;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
+import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
@@ -15,22 +17,30 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.plans.logical.Assignment;
+import org.apache.spark.sql.catalyst.plans.logical.InsertAction;
+import org.apache.spark.sql.catalyst.plans.logical.InsertStarAction;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeAction;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateStarAction;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.DoubleType;
 import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.NumericType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.TimestampNTZType;
 import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.lance.spark.catalog.LanceTable;
+import org.lance.spark.catalog.LanceTableCatalog;
 import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Json;
 import org.lance.spark.load.Protocol;
@@ -39,33 +49,120 @@ import org.lance.spark.shim.Shim;
 import scala.collection.immutable.Seq;
 
 /**
- * Sources of MERGE WITH SCHEMA EVOLUTION with columns whose types the table must not follow (Spark before 4.3).
+ * Sources of MERGE: columns that are computed, and columns whose types the table must not follow.
  *
- * <p>These releases demand every difference of types between a source and a table as a change of the table.
- * LanceStatements calls this class before that check. It casts such columns of the source by store assignment, so that
- * Spark finds no difference. A column is not cast if the statement also uses it in a way in which the cast might
- * change the result.
+ * <p>LanceStatements calls this class before Spark resolves the statement. UPDATE SET * and INSERT * set no generated or
+ * identity column that the source lacks. Spark would demand the column. Then the commit computes it.
+ *
+ * <p>Before 4.3, WITH SCHEMA EVOLUTION demands every difference of types between a source and a table as a change of the
+ * table. This class casts such columns of the source by store assignment, so that Spark finds no difference. A column
+ * is not cast if the statement also uses it in a way in which the cast might change the result.
  */
 public final class LanceSources {
 
   private LanceSources() {}
 
-  // The statement with a source whose columns fit; the same statement where nothing is to be cast.
-  public static LogicalPlan castSource(LogicalPlan plan) {
+  // The statement as Spark can resolve it.
+  public static LogicalPlan fitSource(LogicalPlan plan) {
     MergeIntoTable merge = (MergeIntoTable) plan;
+    return merge.withSchemaEvolution() ? castSource(merge) : leaveOutComputed(merge);
+  }
+
+  // The statement whose UPDATE SET * and INSERT * name all columns but the computed ones that the source lacks; the same
+  // statement if there are none.
+  @SuppressWarnings("deprecation") // Columns have no public way to a schema.
+  private static LogicalPlan leaveOutComputed(MergeIntoTable merge) {
+    LanceTable table = table(merge.targetTable());
+    if (table == null || computedColumns(table.schema()).isEmpty()) {
+      return merge;
+    }
+    LogicalPlan source = analyzed(merge.sourceTable());
+    Map<String, Attribute> values = source.resolved() ? values(table.schema(), source) : null;
+    if (values == null || values.size() == table.schema().length()) {
+      return merge; // Spark refuses the statement, or needs no help
+    }
+    Map<Object, Object> replaced = new IdentityHashMap<>();
+    replaced.put(merge.sourceTable(), source);
+    for (Seq<?> actions : Arrays.<Seq<?>>asList(merge.matchedActions(), merge.notMatchedActions())) {
+      Seq<Object> changed = Seqs.empty();
+      for (Object action : Seqs.view(actions)) {
+        changed = Seqs.append(changed, withColumns(action, table.schema(), values));
+      }
+      replaced.put(actions, changed);
+    }
+    return copyOf(merge, replaced);
+  }
+
+  // An action with the columns that it sets, if it is one for all columns.
+  private static Object withColumns(Object action, StructType columns, Map<String, Attribute> values) {
+    Seq<Assignment> assignments = Seqs.empty();
+    for (StructField column : columns.fields()) {
+      if (values.containsKey(column.name())) {
+        Expression key = new UnresolvedAttribute(Seqs.<String>of(column.name()));
+        assignments = Seqs.append(assignments, new Assignment(key, (Expression) values.get(column.name())));
+      }
+    }
+    if (action instanceof UpdateStarAction) {
+      return Shim.updateAction(((UpdateStarAction) action).condition(), assignments);
+    }
+    return action instanceof InsertStarAction ? new InsertAction(((InsertStarAction) action).condition(), assignments) : action;
+  }
+
+  // The columns of a source by the columns of a table that they belong to, without the computed ones that it lacks; null
+  // if another one is missing, or if several columns have a name.
+  private static Map<String, Attribute> values(StructType columns, LogicalPlan source) {
+    boolean isCaseSensitive = ((SQLConf) SQLConf$.MODULE$.get()).caseSensitiveAnalysis();
+    List<String> computed = computedColumns(columns);
+    Map<String, Attribute> values = new HashMap<>();
+    for (StructField column : columns.fields()) {
+      for (Attribute value : Seqs.view(source.output())) {
+        boolean isNamed = isCaseSensitive ? value.name().equals(column.name()) : value.name().equalsIgnoreCase(column.name());
+        if (isNamed && values.put(column.name(), value) != null) {
+          return null;
+        }
+      }
+      if (!values.containsKey(column.name()) && !computed.contains(column.name())) {
+        return null;
+      }
+    }
+    return values;
+  }
+
+  // The names of the generated and identity columns of a table.
+  private static List<String> computedColumns(StructType columns) {
+    List<String> names = new ArrayList<>();
+    for (StructField column : columns.fields()) {
+      if (column.metadata().contains(LanceTableCatalog.GENERATION_EXPRESSION) || column.metadata().contains(LanceTableCatalog.IDENTITY)) {
+        names.add(column.name());
+      }
+    }
+    return names;
+  }
+
+  private static LogicalPlan copyOf(LogicalPlan plan, Map<Object, Object> replaced) {
+    Object[] parts = new Object[plan.productArity()];
+    for (int i = 0; i < parts.length; i++) {
+      Object part = plan.productElement(i);
+      parts[i] = replaced.containsKey(part) ? replaced.get(part) : part;
+    }
+    return (LogicalPlan) plan.makeCopy(parts);
+  }
+
+  // The statement with a source whose columns fit; the same statement where nothing is to be cast.
+  private static LogicalPlan castSource(MergeIntoTable merge) {
     LanceTable table = table(merge.targetTable());
     if (Shim.asksForSchemaChanges() || table == null) {
-      return plan;
+      return merge;
     }
     LogicalPlan source = analyzed(merge.sourceTable());
     if (!source.resolved()) {
-      return plan;
+      return merge;
     }
     Map<String, Object> question = table.question(Protocol.FITTING_TYPES);
     question.put(Protocol.ROWS, source.schema().json());
     Map<String, DataType> casts = casts(Json.texts(Bridge.ask(question, null)), source, merge);
     if (casts.isEmpty()) {
-      return plan;
+      return merge;
     }
     boolean isAliased = source instanceof SubqueryAlias;
     Seq<NamedExpression> columns = Seqs.empty();
@@ -74,12 +171,9 @@ public final class LanceSources {
     }
     LogicalPlan cast = new Project(columns, source);
     LogicalPlan newSource = isAliased ? new SubqueryAlias(((SubqueryAlias) source).identifier(), cast) : cast;
-    Object[] parts = new Object[plan.productArity()];
-    for (int i = 0; i < parts.length; i++) {
-      Object part = plan.productElement(i);
-      parts[i] = part == merge.sourceTable() ? newSource : part;
-    }
-    return (LogicalPlan) plan.makeCopy(parts);
+    Map<Object, Object> replaced = new IdentityHashMap<>();
+    replaced.put(merge.sourceTable(), newSource);
+    return copyOf(merge, replaced);
   }
 
   // A column cast to a type; the column itself if there is no type.

@@ -13,11 +13,13 @@ import org.apache.spark.sql.catalyst.expressions.UserDefinedGenerator;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.Generate;
 import org.apache.spark.sql.catalyst.plans.logical.InsertIntoStatement;
+import org.apache.spark.sql.catalyst.plans.logical.InsertStarAction;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.OverwritePartitionsDynamic;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateStarAction;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -231,7 +233,7 @@ public final class LanceStatements {
         return true;
       }
       if (node instanceof MergeIntoTable) {
-        return ((MergeIntoTable) node).withSchemaEvolution();
+        return ((MergeIntoTable) node).withSchemaEvolution() || setsAllColumns((MergeIntoTable) node);
       }
       if (node instanceof V2WriteCommand) {
         return changesColumns((LogicalPlan) node) || lacksColumns((V2WriteCommand) node);
@@ -255,6 +257,18 @@ public final class LanceStatements {
     // Whether it is CREATE TABLE ... LIKE, whose class depends on the release.
     private static boolean isLike(Object node) {
       return node.getClass().getSimpleName().startsWith("CreateTableLike");
+    }
+
+    // Whether it has UPDATE SET * or INSERT *.
+    private static boolean setsAllColumns(MergeIntoTable merge) {
+      boolean result = false;
+      for (Object action : Seqs.view(merge.matchedActions())) {
+        result = result || action instanceof UpdateStarAction;
+      }
+      for (Object action : Seqs.view(merge.notMatchedActions())) {
+        result = result || action instanceof InsertStarAction;
+      }
+      return result;
     }
 
     // Whether columns may be missing that Spark does not fill.
@@ -296,7 +310,7 @@ public final class LanceStatements {
       if (isRefusedView(node)) {
         return unit == null ? node : unit.call("refuseView", node);
       }
-      return unit == null ? node : unit.call(isLike(node) ? "createTableLike" : merges ? "castSource" : writes ? "addColumns" : reads, node);
+      return unit == null ? node : unit.call(isLike(node) ? "createTableLike" : merges ? "fitSource" : writes ? "addColumns" : reads, node);
     }
   }
 

@@ -33,7 +33,9 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeAction;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
 import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.util.CharVarcharUtils$;
@@ -165,6 +167,15 @@ public final class Shim {
     }
     Object pending = invoke(changes, merge, new Object[0]);
     return asks ? !((scala.collection.immutable.Seq) pending).isEmpty() : Boolean.TRUE.equals(pending);
+  }
+
+  /** The action of MERGE that updates columns. */
+  public static MergeAction updateAction(scala.Option<?> condition, scala.collection.immutable.Seq<?> assignments) {
+    List<Object> parts = new ArrayList<>(Arrays.<Object>asList(condition, assignments));
+    if (UpdateAction.class.getConstructors()[0].getParameterTypes().length > parts.size()) {
+      parts.add(Boolean.FALSE); // Spark 4.1: not from UPDATE SET *
+    }
+    return (MergeAction) construct(UpdateAction.class, parts.toArray());
   }
 
   /** Whether catalogs can keep views: since Spark 4.2. The ViewCatalog of older releases is used by no statement. */
