@@ -57,7 +57,7 @@ def test_versions_and_history_are_true_for_every_history(done: list[Step], stabl
         play(path, done, stable=stable)
         latest = lance.dataset(path)
         assert [row["version"] for row in told(path, "history", "version")] == [
-            found["version"] for found in reversed(latest.versions())
+            each["version"] for each in reversed(latest.versions())
         ]
         histories = {row["version"]: row for row in told(path, "history")}
         for row in told(path, "versions"):
@@ -82,6 +82,7 @@ STATEMENTS = {
     "Merge": {"ADD COLUMNS"},
     "Project": {"DROP COLUMNS", "CHANGE COLUMNS"},
     "CreateIndex": {"CREATE INDEX", "DROP INDEX"},
+    "UpdateConfig": {"SET TBLPROPERTIES"},
     "BaseOperation": {"OPTIMIZE", "RESERVE FRAGMENTS", "SET TBLPROPERTIES"},  # pylance has no class for these
 }
 
