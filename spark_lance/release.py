@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-__all__ = ["RELEASE"]
-
 RELEASE = "0.1.0"

@@ -24,7 +24,8 @@ import pytest
 from spark_lance.io import store as store_module
 from spark_lance.io.cache import CACHE
 from spark_lance.io.memory import MemoryStore
-from spark_lance.io.store import OutputFile, StoredObject
+from spark_lance.io.store import OutputFile
+from spark_lance.io.stored_object import StoredObject
 
 if TYPE_CHECKING:
     import fsspec

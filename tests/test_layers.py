@@ -119,6 +119,11 @@ LATE_CIRCLES = {
 }
 # Classes of many parts, which import them for type checkers only.
 WHOLES = {"spark_lance.datasets.lance_dataset", "spark_lance.spark.table.table"}
+# Modules with `__all__`: those that users import, and one that passes on names of PySpark.
+PUBLIC = {
+    *("__init__.py", "errors.py", "datasets/dataset.py", "index/text/queries.py"),
+    *("spark/daemon.py", "spark/enable.py", "spark/java.py", "spark/source.py", "spark/base/compat.py"),
+}
 MODULE_LINES = 800
 FUNCTION_LINES = 80
 
@@ -212,6 +217,15 @@ def test_arrow_does_not_ask_pandas_for_types() -> None:
 def test_imports_stand_at_the_top() -> None:
     others = [path for path in MODULES if str(path.relative_to(ROOT)) not in LATE_IMPORTS_ALLOWED]
     assert not [f"{place(path, line)}: {name}" for path in others for line, name in late_imports(path)]
+
+
+def test_only_public_modules_list_their_names() -> None:
+    listing = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        if "\n__all__" in path.read_text() and path.relative_to(PACKAGE).parts[0] != "compat"
+    }
+    assert listing == PUBLIC
 
 
 def test_sizes() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from spark_lance.io.local import LocalStore
 from spark_lance.io.memory import MemoryStore
-from spark_lance.io.store import OutputFile, Store, StoredObject
+from spark_lance.io.store import OutputFile, Store
+from spark_lance.io.stored_object import StoredObject
 
 if TYPE_CHECKING:
     import fsspec

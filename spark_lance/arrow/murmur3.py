@@ -18,8 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["UInt32Array", "finish", "hash32", "hash64", "hash_bytes", "mix", "mix_tail"]
-
 UInt32Array = npt.NDArray[np.uint32]
 
 

@@ -44,7 +44,8 @@ from spark_lance.errors import (
     ViewExistsError,
 )
 from spark_lance.io.cache import CACHE, CacheSection
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store, open_store
 from spark_lance.io.stored_json import parse_object
 from spark_lance.io.stored_names import check_path
 from spark_lance.table.format.manifest import Manifest

@@ -47,7 +47,8 @@ from spark_lance.errors import (
     ViewExistsError,
     ViewNotFoundError,
 )
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 
 VIEWS_DIR = "__views"
 _SUFFIX = ".json"

@@ -18,9 +18,10 @@ from spark_lance.errors import OptionError, OptionTypeError, SchemaError, TableN
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.file.reader import open_file
 from spark_lance.index.scalar.create import fill_entry
+from spark_lance.io.locations import join
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import join, open_store
+from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE

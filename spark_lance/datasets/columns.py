@@ -33,9 +33,9 @@ from spark_lance.table.columns.new_columns import (
     null_columns,
 )
 from spark_lance.table.columns.update_in_place import update_columns
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
 from spark_lance.table.schema.changes import Alteration
 from spark_lance.table.writing.inputs import as_reader
 

@@ -14,9 +14,9 @@ from spark_lance.errors import FormatError, OptionError, OptionTypeError, RowNot
 from spark_lance.expressions.predicate import Predicate
 from spark_lance.file.base.extensions import known_schema
 from spark_lance.proto import table_pb2
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
 
 if TYPE_CHECKING:
     from spark_lance.datasets.fragment_metadata import DataFile, FragmentMetadata

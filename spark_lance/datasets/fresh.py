@@ -18,9 +18,9 @@ from spark_lance.errors import OptionError
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.file.base.extensions import known_table
 from spark_lance.file.base.schema import Schema
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
 
 if TYPE_CHECKING:
     from spark_lance.memwal.fresh import FreshRows, FreshScan

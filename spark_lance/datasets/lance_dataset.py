@@ -27,7 +27,8 @@ from spark_lance.index.pruners import index_pruners
 from spark_lance.io.manifest_store import CommitLock
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import OfTable, TableRef
-from spark_lance.table.reading.scan import ROW_ID, Scan
+from spark_lance.table.reading.lineage import ROW_ID
+from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.texts import texts_as_binary
 from spark_lance.table.versions.versions import load_latest, load_version
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from spark_lance.memwal.writer import ShardWriter
     from spark_lance.table.format import transaction as stored
     from spark_lance.table.indices.describe import IndexDescription
-    from spark_lance.table.maintenance.compact import CompactionMetrics
+    from spark_lance.table.maintenance.compact_task import CompactionMetrics
     from spark_lance.table.operations.update_config import Texts
     from spark_lance.table.reading.blobs import BlobFile
     from spark_lance.table.reading.changes_feed import Changes

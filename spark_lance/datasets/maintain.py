@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.errors import OptionError, OptionTypeError
 from spark_lance.index.remap import SegmentRemap
-from spark_lance.table.commits.commit import SYSTEM_ENV
+from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.maintenance.compact import (
-    CompactionMetrics,
     CompactionPlan,
-    RewriteResult,
     commit_compaction,
     compact_table,
     plan_compaction,
 )
 from spark_lance.table.maintenance.compact_plan import read_options
+from spark_lance.table.maintenance.compact_task import CompactionMetrics, RewriteResult
 from spark_lance.table.maintenance.verify import repair
 from spark_lance.table.versions.cleanup import CleanupPolicy, CleanupStats, cleanup
 

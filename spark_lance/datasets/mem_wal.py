@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_lance.datasets.fresh import FreshDataset
 from spark_lance.errors import OptionError, RetryableConflictError, SchemaError, UnsupportedFormatError
-from spark_lance.io.store import join
+from spark_lance.io.locations import join
 from spark_lance.memwal.compact import WalCollection, WalCompaction, collect_wal, compact_wal, shards_of
 from spark_lance.memwal.entries import TOMBSTONE, read_tail
 from spark_lance.memwal.fresh import compacted_generations, open_fresh

@@ -24,11 +24,13 @@ from spark_lance.file.base.extensions import known_schema, known_table
 from spark_lance.io.counters import read_counts
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.row_set import row_addresses
+from spark_lance.table.reading.fragment_rows import rows_without_columns
+from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.pruning import uses_of
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID, Scan, rows_without_columns
+from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
     from spark_lance.datasets.show import PlanPicture

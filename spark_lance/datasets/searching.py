@@ -27,9 +27,9 @@ from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.kinds import VECTOR_LABEL, VECTOR_NEWEST
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
 from spark_lance.table.reading.take import OpenFragments
 
 DISTANCE, SCORE, QUERY_INDEX = "_distance", "_score", "query_index"

@@ -18,7 +18,7 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import fragments_of
 from spark_lance.table.reading.blobs import BlobFile, blob_path, descriptors, open_blobs
 from spark_lance.table.reading.changes_feed import Changes, changes_between
-from spark_lance.table.reading.scan import ROW_ADDRESS
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.reading.take import RowNumbers, take_addresses, take_positions, take_row_ids
 from spark_lance.table.versions.resolve import Reference, resolve
 from spark_lance.table.versions.versions import load_version

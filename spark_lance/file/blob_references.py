@@ -29,8 +29,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_lance.arrow.numpy_types import Ints
-from spark_lance.file.base.schema import EXTENSION_NAME
-from spark_lance.io.store import OutputFile, Store, join
+from spark_lance.file.base.extensions import EXTENSION_NAME
+from spark_lance.io.locations import join
+from spark_lance.io.store import OutputFile, Store
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,9 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.numpy_types import Bools, Ints
 from spark_lance.errors import SchemaError
+from spark_lance.file.base.extensions import EXTENSION_NAME
 from spark_lance.file.base.metadata import BytesLike
-from spark_lance.file.base.schema import EXTENSION_NAME, Field
+from spark_lance.file.base.schema import Field
 from spark_lance.file.base.version import FileVersion
 from spark_lance.file.blob_references import ReferencedBlobs, Sidecar, Sidecars, is_reference, runs_of
 

@@ -21,8 +21,8 @@ from spark_lance.io.drivers import directory_names, open_driver
 from spark_lance.io.failures import Kind, is_transient, kind_of, presentable, translated
 from spark_lance.io.ranges import fetch_joined
 from spark_lance.io.retry import hedged, retried
-from spark_lance.io.store import OutputFile, Store, StoredObject, refusal
-from spark_lance.io.stored_object import stored_object
+from spark_lance.io.store import OutputFile, Store, refusal
+from spark_lance.io.stored_object import StoredObject, stored_object
 
 Result = TypeVar("Result")
 

@@ -27,7 +27,8 @@ from spark_lance.io.drivers import directory_names, open_driver
 from spark_lance.io.failures import local_failure
 from spark_lance.io.handle_cache import evict_all
 from spark_lance.io.ranges import check_length
-from spark_lance.io.store import OutputFile, Store, StoredObject, refusal
+from spark_lance.io.store import OutputFile, Store, refusal
+from spark_lance.io.stored_object import StoredObject
 
 if TYPE_CHECKING:
     import fsspec

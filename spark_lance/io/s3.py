@@ -35,7 +35,8 @@ from spark_lance.io.storage_options import (
     proxies,
     seconds,
 )
-from spark_lance.io.store import OutputFile, StoredObject
+from spark_lance.io.store import OutputFile
+from spark_lance.io.stored_object import StoredObject
 
 if TYPE_CHECKING:
     import fsspec

@@ -34,7 +34,7 @@ from spark_lance.io.base_options import (
     read_base_options,
 )
 from spark_lance.io.identity import identity_of
-from spark_lance.io.locations import IN_REACH, full_uri, join, protocol_of, uri_text
+from spark_lance.io.locations import IN_REACH, full_uri, protocol_of, uri_text
 from spark_lance.io.manifest_store import CommitLock, ManifestStore
 from spark_lance.io.manifest_stores import named_manifest_store, split_uri
 from spark_lance.io.retry import RetryPolicy
@@ -43,8 +43,6 @@ from spark_lance.io.stored_object import StoredObject
 
 if TYPE_CHECKING:
     import fsspec
-
-__all__ = ["STORES", "OutputFile", "Store", "StoredObject", "join", "open_store", "refusal", "store_class"]
 
 # protocol -> module and class. A module is imported when one of its protocols is used.
 STORES: Mapping[str, str] = MappingProxyType(

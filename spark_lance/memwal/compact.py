@@ -27,8 +27,10 @@ import pyarrow as pa
 from spark_lance.arrow.arrays import join as join_arrays
 from spark_lance.errors import FormatError, IncompatibleConflictError, OptionError
 from spark_lance.io.local import sync_files
+from spark_lance.io.locations import join
 from spark_lance.io.progress import report
-from spark_lance.io.store import Store, StoredObject, join
+from spark_lance.io.store import Store
+from spark_lance.io.stored_object import StoredObject
 from spark_lance.memwal.entries import wal_fields
 from spark_lance.memwal.fresh import compacted_generations
 from spark_lance.memwal.fresh_sources import SstablePart, choose, open_sstable
@@ -38,7 +40,7 @@ from spark_lance.memwal.staged import collectable_stages
 from spark_lance.memwal.writer import ShardWriter
 from spark_lance.proto import table_pb2
 from spark_lance.proto.index_pb2 import CompactedSsTable, ShardManifest, SsTable
-from spark_lance.table.commits.commit import SYSTEM_ENV
+from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import DATA_DIR, deletion_path

@@ -40,7 +40,8 @@ from spark_lance.table.format.row_keys import KeyIndex
 from spark_lance.table.format.row_set import offsets_of, runs_by_fragment
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.mem_wal_marks import mem_wal_details
-from spark_lance.table.reading.scan import Filter, Scan, ScanTask
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.scan_task import Filter, ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, SYSTEM_COLUMNS
 from spark_lance.table.rows.key_lookup import key_tasks

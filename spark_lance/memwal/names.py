@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from spark_lance.errors import OptionError
-from spark_lance.io.store import join
+from spark_lance.io.locations import join
 from spark_lance.table.format.table_ref import TableRef
 
 MEM_WAL_DIR = "_mem_wal"

@@ -40,8 +40,6 @@ from spark_lance.proto.index_pb2 import MemWalIndexDetails, ShardingSpec, ShardM
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.schema.keys import primary_key
 
-__all__ = ["MAX_BUCKETS", "Router", "buckets", "check_hashable", "hashes", "sharding_spec"]
-
 MAX_BUCKETS = 1024
 # pylance names the field so, whatever the transform.
 _FIELD = "bucket"

@@ -25,7 +25,9 @@ import pyarrow as pa
 
 from spark_lance.errors import FormatError, WriterFencedError
 from spark_lance.file.base.limits import check_arrow_stream, decoding
-from spark_lance.io.store import OutputFile, Store, StoredObject, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import OutputFile, Store
+from spark_lance.io.stored_object import StoredObject
 from spark_lance.memwal.names import ShardPaths, numbers_in
 from spark_lance.memwal.sharding import Router
 from spark_lance.memwal.writer import ShardWriter

@@ -31,7 +31,8 @@ from spark_lance.errors import OptionError
 from spark_lance.expressions.predicate import Predicate
 from spark_lance.file.base.extensions import known_table
 from spark_lance.table.reading.fragment_rows import FragmentRows
-from spark_lance.table.reading.scan import ROW_ADDRESS, ScanTask
+from spark_lance.table.reading.scan_task import ScanTask
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
 _Ints = npt.NDArray[np.int64]
 # Widths that numpy copies as one machine word each.

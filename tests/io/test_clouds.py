@@ -23,7 +23,8 @@ from xml.sax.saxutils import escape
 import pytest
 
 from spark_lance.errors import StoreAccessError, StoreError
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store, open_store
 from tests.io.test_store import StoreTests
 
 pytestmark = [

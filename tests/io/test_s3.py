@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from spark_lance.errors import OptionError, StoreAccessError, StoreError
+from spark_lance.io.locations import join
 from spark_lance.io.s3 import S3Store
 from spark_lance.io.s3_client import settings_of
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.store import Store, open_store
 from tests import object_store
 from tests.io.test_store import StoreTests
 from tests.object_store import (

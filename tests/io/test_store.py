@@ -16,8 +16,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_lance.errors import AtomicPutUnsupportedError, StoreAccessError, StoreError
 from spark_lance.io.fsspec_store import FsspecStore
+from spark_lance.io.locations import join
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store, join, open_store, store_class
+from spark_lance.io.store import Store, open_store, store_class
 
 
 class StoreTests:

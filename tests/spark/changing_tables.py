@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from lance.file import LanceFileWriter
 
 import spark_lance.datasets.dataset as ours
-from spark_lance.spark.options.options import ReadOptions, read_options
+from spark_lance.spark.options.option_fields import ReadOptions
+from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan.changes import describe, reader
 from tests.table.histories import SPILL, rows
 

@@ -22,14 +22,14 @@ from spark_lance.errors import OptionError, SchemaError, TableNotFoundError, Ver
 from spark_lance.spark.scan import changes, fresh, metadata, search
 from spark_lance.spark.scan import rows as rows_kind
 from spark_lance.spark.scan.kinds import READ_KINDS, ReadKind
-from spark_lance.spark.scan.partitions import LancePartition
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.types import arrow_schema
-from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
+from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.source import LanceDataSource
 from spark_lance.spark.worker.failures import one_line
-from spark_lance.spark.worker.read import TaskRows
-from spark_lance.table.reading.scan import ScanTask
+from spark_lance.spark.worker.read import LancePartition, TaskRows
+from spark_lance.spark.worker.write import LanceCommitMessage
+from spark_lance.table.reading.scan_task import ScanTask
 from tests.spark.carriers import COUNTS_WITHOUT_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,8 @@ import pytest
 
 import spark_lance
 from spark_lance.errors import CommitOutcomeUnknownError, StoreAccessError, StoreError
-from spark_lance.io.store import join, open_store
+from spark_lance.io.locations import join
+from spark_lance.io.store import open_store
 from tests.object_store import Fault, carry_out, cut_short, lost_answer, never_arrived, slow
 from tests.stores.services import Service
 

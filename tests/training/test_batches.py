@@ -13,7 +13,7 @@ import spark_lance
 from spark_lance import write_dataset
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError
-from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.training.batches import Batches
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_lance.compat.lance.raising import raises_os_errors
-from spark_lance.file.base.schema import EXTENSION_METADATA, EXTENSION_NAME
+from spark_lance.file.base.extensions import EXTENSION_METADATA, EXTENSION_NAME
 from spark_lance.table.reading.blobs import BlobFile
 
 __all__ = [

@@ -19,7 +19,8 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.file.reader import FileReader, encoding_names, take_field
 from spark_lance.file.writer import FileWriter
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store, open_store
 from spark_lance.table.writing.align import Aligner
 
 __all__ = [

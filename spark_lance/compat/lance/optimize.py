@@ -7,8 +7,8 @@ from typing import Any, TypedDict
 
 from spark_lance.compat.lance.raising import raises_os_errors
 from spark_lance.datasets.maintain import Compaction as _Compaction
-from spark_lance.table.maintenance.compact import CompactionMetrics, CompactionPlan, RewriteResult
-from spark_lance.table.maintenance.compact_task import CompactionTask
+from spark_lance.table.maintenance.compact import CompactionPlan
+from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask, RewriteResult
 
 __all__ = [
     "Compaction",

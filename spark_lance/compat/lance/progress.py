@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spark_lance.datasets.fragment_metadata import FragmentMetadata
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store, open_store
 
 __all__ = [
     "FileSystemFragmentWriteProgress",

@@ -20,7 +20,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from spark_lance.errors import ColumnNotFoundError, FormatError, SchemaError, suggestion
-from spark_lance.file.base.extensions import EXTENSION_METADATA, EXTENSION_NAME, extension_metadata
+from spark_lance.file.base.extensions import EXTENSION_NAME, extension_metadata
 from spark_lance.file.base.logical import (
     LIST_TYPES,
     STRUCT_FSL_PREFIX,
@@ -32,15 +32,6 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.jsonb.binary import JSON_EXTENSION
 from spark_lance.jsonb.columns import is_json_field, stored_field, text_field
 from spark_lance.proto import file_pb2
-
-__all__ = [
-    "EXTENSION_METADATA",
-    "EXTENSION_NAME",
-    "Field",
-    "Schema",
-    "quote_name",
-    "split_path",
-]
 
 _TRUE = frozenset({"true", "1", "yes"})
 _MAX_DEPTH = 64

@@ -6,8 +6,6 @@ same and runs where numba is missing.
 
 from __future__ import annotations
 
-__all__ = ["CUT", "FSST_MISSING", "FSST_ROOM", "NO_SYMBOL", "OUTSIDE"]
-
 # Constants that kernels share with their callers.
 #
 # Kernels return these for damaged input: a string ends inside an FSST escape, an FSST code has no symbol,

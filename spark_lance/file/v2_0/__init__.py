@@ -19,8 +19,6 @@ from spark_lance.file.v2_0.variable import (
     open_list,
 )
 
-__all__ = ["ARRAY_ENCODINGS"]
-
 ARRAY_ENCODINGS: dict[str, Open | None] = {
     "flat": open_flat,
     "nullable": open_nullable,

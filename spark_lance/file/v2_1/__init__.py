@@ -27,8 +27,6 @@ from spark_lance.file.v2_1.encodings import (
 from spark_lance.file.v2_1.layouts import blob, constant, full_zip, mini_block
 from spark_lance.file.v2_1.layouts.page_bytes import DecodedPage, PageBytes
 
-__all__ = ["ENCODINGS", "LAYOUTS"]
-
 LAYOUTS: Mapping[str, Callable[[Any, PageBytes, Resolver], DecodedPage] | None] = {
     "mini_block_layout": mini_block.decode,
     "constant_layout": constant.decode,

@@ -24,7 +24,8 @@ from pyroaring import BitMap
 from spark_lance.errors import IndexExistsError, OptionError, UnsupportedFormatError
 from spark_lance.file.base.limits import decoding
 from spark_lance.index.base.files import IndexFile
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure

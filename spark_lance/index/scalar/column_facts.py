@@ -35,17 +35,6 @@ from spark_lance.index.scalar.zone_map import ZoneMap
 from spark_lance.table.format.row_set import Addresses, RowSet
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = [
-    "Bounds",
-    "bounds_of",
-    "bounds_of_zones",
-    "leading_of_zones",
-    "leading_rows",
-    "null_count",
-    "nulls_of_zones",
-    "value_counts",
-]
-
 # Rows are not searched for if a larger share of the table would have to be read.
 MOST_SHARE = 0.5
 

@@ -47,8 +47,9 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.index_kinds import INDEX_KINDS, label_of
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
 _WINDOW_BYTES = 32 << 20
 _ENTRY = "part.pb"

@@ -42,8 +42,9 @@ from spark_lance.index.text.vocabulary import Vocabulary, similar_words
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.index_kinds import label_of
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.reading.take import take_addresses
 
 

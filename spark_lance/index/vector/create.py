@@ -57,7 +57,7 @@ from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.format.bitmaps import covered_fragments
 from spark_lance.table.format.index_kinds import INDEX_KINDS
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.reading.scan import ROW_ID
+from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.take import take_positions
 

@@ -25,7 +25,8 @@ import numpy.typing as npt
 from spark_lance.arrow.numpy_types import Ints
 from spark_lance.file.threads import spare_threads
 from spark_lance.index.vector.base.kmeans import Turned, assign, nearest, train_kmeans
-from spark_lance.index.vector.quantizers.base import Matrix, PreparedQuery, Scorer
+from spark_lance.index.vector.quantizers.base import PreparedQuery, Scorer
+from spark_lance.index.vector.quantizers.quantized_points import Matrix
 
 Nodes = npt.NDArray[np.uint32]
 

@@ -51,8 +51,9 @@ from spark_lance.index.vector.storage import RowIds, VectorSegment
 from spark_lance.index.vector.top_k import BatchTopK, TopK, merged, smallest
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.proto import table_pb2
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan
+from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.reading.take import OpenFragments
 
 Distances = npt.NDArray[np.float32]

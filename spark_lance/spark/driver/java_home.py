@@ -25,8 +25,6 @@ from pathlib import Path
 
 from spark_lance.errors import JavaNotFoundError
 
-__all__ = ["JavaNotFoundError", "ensure_java", "prepare_environment"]
-
 MINIMUM_VERSION = 17
 PROBE_SECONDS = 60
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"

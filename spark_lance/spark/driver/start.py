@@ -35,17 +35,6 @@ from spark_lance.spark.base.compat import java_class, java_session, jvm_view, st
 from spark_lance.spark.driver import java_classes
 from spark_lance.spark.driver.builder import FAST_SETTINGS, tell_of_settings
 
-__all__ = [
-    "FORMAT",
-    "NOT_TAKEN",
-    "PUBLISHED",
-    "EnableRequest",
-    "EnableResult",
-    "may_answer",
-    "start",
-    "start_parts",
-]
-
 logger = logging.getLogger(__name__)
 
 _PROPERTY = "spark_lance.python"

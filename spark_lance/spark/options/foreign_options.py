@@ -10,8 +10,6 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
-__all__ = ["FOREIGN", "STORAGE_NAMES", "STORAGE_PREFIX", "advice", "close_name", "close_suffix"]
-
 STORAGE_PREFIX = "storage."
 
 # Names of storage options that may be given without the prefix, as other Lance connectors accept them.

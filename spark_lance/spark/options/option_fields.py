@@ -34,16 +34,6 @@ from spark_lance.spark.options.option_values import (
     words,
 )
 
-__all__ = [
-    "ALIASES",
-    "OPTIONS",
-    "Option",
-    "ReadOptions",
-    "WriteOptions",
-    "java_option_names",
-    "options_that_choose",
-]
-
 # What an option chooses: where the table is, one version of it, the changes between versions, some of a
 # version's rows, its columns, the result of a search, another source of rows, or the rows that an
 # overwrite replaces.

@@ -25,23 +25,6 @@ from spark_lance.spark.options.option_fields import (
     options_that_choose,
 )
 
-__all__ = [
-    "OPTIONS",
-    "SESSION_ZONE",
-    "STORAGE_PREFIX",
-    "ReadOptions",
-    "WriteOptions",
-    "check_batch",
-    "check_by_name",
-    "check_known",
-    "in_zone",
-    "option_table",
-    "options_that_choose",
-    "parse_zone",
-    "read_options",
-    "write_options",
-]
-
 # Spark's setting.
 SESSION_ZONE = "spark.sql.session.timeZone"
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)

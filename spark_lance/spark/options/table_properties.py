@@ -26,21 +26,6 @@ from spark_lance.spark.options.foreign_options import close_name, close_suffix
 from spark_lance.table.format.partitions import PARTITION_FIELDS
 from spark_lance.table.versions.ages import parse_duration
 
-__all__ = [
-    "CLUSTERING",
-    "IDENTIFIERS",
-    "PRIMARY_KEY",
-    "SORT_ORDER",
-    "TABLE_OPTIONS",
-    "check_setting",
-    "is_fixed",
-    "is_row_tracking",
-    "join_names",
-    "needs_stable_row_ids",
-    "sort_key",
-    "split_names",
-]
-
 PRIMARY_KEY = "primary_key"
 # How OPTIMIZE t FULL orders the rows, and the columns that tell rows apart in change logs.
 SORT_ORDER = "sort-order"

@@ -19,18 +19,18 @@ from spark_lance.errors import SchemaError, VersionNotFoundError
 from spark_lance.expressions.predicate import Condition, compile_predicate
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.blob_writer import has_blobs
+from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.options.option_values import Projection
-from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.partitions import pack, row_bytes
 from spark_lance.spark.schema.blobs import read_blobs
-from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import find_column, narrow, resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema, spark_type
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.manifest import Manifest
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.scan import ScanTask
-from spark_lance.table.reading.scan_task import in_batches
+from spark_lance.table.reading.fragment_rows import batch_without_columns
+from spark_lance.table.reading.scan_task import ScanTask, in_batches
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import (
     ROW_OFFSET,
@@ -427,7 +427,7 @@ def read_changes(
         tables = task.tables(options.batch_bytes, columns.condition)
         for batch in in_batches(tables, options.batch_size):
             if not target.names:
-                yield rows_without_columns(batch.num_rows)
+                yield batch_without_columns(batch.num_rows)
                 continue
             # Behind the asked columns come those that only the condition needs.
             visible = batch.select(range(len(target.names)))

@@ -16,8 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_lance.errors import OptionError, VersionNotFoundError
 from spark_lance.io.store import open_store
-from spark_lance.spark.options.option_fields import OPTIONS, options_that_choose
-from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.options.option_fields import OPTIONS, ReadOptions, options_that_choose
 from spark_lance.spark.scan.change_tasks import (
     ChangeColumns,
     Feed,

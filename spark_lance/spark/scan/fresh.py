@@ -16,17 +16,18 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_lance.io.store import open_store
 from spark_lance.memwal.fresh import ChosenRows, FreshRows, open_fresh
-from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.partitions import ROW_HEADER_BYTES, share_rows
 from spark_lance.spark.scan.rows import LanceReader
-from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
 from spark_lance.spark.worker.read import TaskRows
 from spark_lance.table.format.table_ref import TableRef
+from spark_lance.table.reading.fragment_rows import batch_without_columns
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.versions.resolve import VersionRef
 
@@ -75,7 +76,7 @@ class FreshTaskRows(TaskRows):
             tables = partition.rows.tables(self.condition, self.batch_bytes)
             if not partition.rows.names:
                 for table in tables:
-                    yield rows_without_columns(table.num_rows)
+                    yield batch_without_columns(table.num_rows)
                 return
             for batch in in_batches(tables, self.batch_size):
                 convert = convert or BatchConverter.plan(batch.schema, target)

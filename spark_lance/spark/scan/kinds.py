@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_lance.spark.options.options import ReadOptions
+    from spark_lance.spark.options.option_fields import ReadOptions
     from spark_lance.table.versions.resolve import VersionRef
-
-__all__ = ["ReadKind", "VersionedReader", "read_kind"]
 
 
 class VersionedReader(Protocol):

@@ -15,16 +15,17 @@ from spark_lance.expressions.expressions import Call, Expression
 from spark_lance.expressions.predicate import Condition, compile_predicate, compile_tree
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import open_store
+from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.options.option_values import Projection
-from spark_lance.spark.options.options import ReadOptions
 from spark_lance.spark.scan.rows import pin
-from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.metadata import metadata_table
 from spark_lance.table.metadata.columns import MetadataTable
+from spark_lance.table.reading.fragment_rows import batch_without_columns
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import find_version, load_version
@@ -123,7 +124,7 @@ class MetadataReader(DataSourceReader):
             convert: BatchConverter | None = None
             for rows in batches:
                 if not self._names:
-                    yield rows_without_columns(rows.num_rows)
+                    yield batch_without_columns(rows.num_rows)
                     continue
                 convert = convert or BatchConverter.plan(rows.schema, arrow_schema(self._schema))
                 for batch in rows.to_batches():

@@ -19,21 +19,8 @@ import pyarrow as pa
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.spark.worker.read import LancePartition, TaskFragment, live_rows
 from spark_lance.table.format.data_files import physical_rows
-from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
-
-__all__ = [
-    "ROW_HEADER_BYTES",
-    "LancePartition",
-    "TaskFragment",
-    "first_rows",
-    "live_rows",
-    "pack",
-    "pack_tasks",
-    "row_bytes",
-    "rows_within",
-    "share_rows",
-]
 
 # As for Spark's own file sources: no partition above the first size, none below the second without need.
 _MOST_BYTES = 128 << 20

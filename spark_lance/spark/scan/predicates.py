@@ -44,9 +44,10 @@ import pyspark.sql.types as st
 from spark_lance.errors import ExpressionError
 from spark_lance.expressions.expressions import MIRRORED, Call, Column, Expression, Literal
 from spark_lance.expressions.json_functions import CANDIDATE
-from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.file.base.extensions import EXTENSION_NAME
+from spark_lance.file.base.schema import Field, Schema
+from spark_lance.spark.options.option_fields import OPTIONS, ReadOptions, options_that_choose
 from spark_lance.spark.options.option_values import Projection
-from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose
 from spark_lance.spark.schema.read_schema import spark_schema_of
 from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.table.reading.system_columns import ROW_OFFSET, system_names

@@ -25,7 +25,7 @@ from spark_lance.index.pruners import indexed_snapshot
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.base.compat import KEEPS_ROWS_WITHOUT_COLUMNS
-from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.scan.partitions import (
     ROW_HEADER_BYTES,
     first_rows,

@@ -27,19 +27,20 @@ from spark_lance.index.text.search import TextSearch, parse_text_query
 from spark_lance.index.vector.query import VectorQuery
 from spark_lance.index.vector.search import VectorSearch
 from spark_lance.io.store import open_store
-from spark_lance.spark.options.options import ReadOptions
-from spark_lance.spark.scan.partitions import live_rows, row_bytes
+from spark_lance.spark.options.option_fields import ReadOptions
+from spark_lance.spark.scan.partitions import row_bytes
 from spark_lance.spark.scan.rows import pin
 from spark_lance.spark.schema.blobs import ALL_BINARY, LEFT_OUT, taken_with_sources
-from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.read_schema import resolve_projection, spark_schema_of, without_places
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import keep_worker_ready
+from spark_lance.spark.worker.read import live_rows
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.reading.scan import ROW_ADDRESS
-from spark_lance.table.reading.system_columns import nameable
+from spark_lance.table.reading.fragment_rows import batch_without_columns
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, nameable
 from spark_lance.table.versions.resolve import VersionRef
 from spark_lance.table.versions.versions import load_version
 
@@ -181,7 +182,7 @@ class SearchReader(DataSourceReader):
             keep_worker_ready()
             table = self._result()
             if not self._names:
-                yield rows_without_columns(table.num_rows)
+                yield batch_without_columns(table.num_rows)
                 return
             convert = BatchConverter.plan(table.schema, arrow_schema(self._schema))
             for batch in table.to_batches(self._options.batch_size):

@@ -21,9 +21,6 @@ from spark_lance.jsonb.binary import json_texts
 from spark_lance.jsonb.columns import is_json_field, is_json_text
 from spark_lance.spark.schema.spatial import is_carrier, to_carrier
 from spark_lance.spark.schema.variants import variants_of_texts
-from spark_lance.table.reading.fragment_rows import batch_without_columns as rows_without_columns
-
-__all__ = ["BatchConverter", "rows_without_columns"]
 
 _Convert = Callable[[pa.Array], pa.Array]
 _INT32_MAX = 2**31 - 1

@@ -37,19 +37,6 @@ from spark_lance.spark.schema.string_types import (
 from spark_lance.spark.schema.variants import is_variant
 from spark_lance.table.schema.defaults import DECLARATION_KEYS
 
-__all__ = [
-    "VECTOR_SIZE",
-    "arrow_schema",
-    "arrow_type",
-    "covers",
-    "field_type",
-    "is_shared",
-    "spark_field",
-    "spark_type",
-    "type_table",
-]
-
-
 _MOST_DIGITS = 38
 
 # Field metadata that Spark users see and set as column metadata. The rest of a Lance field's metadata is

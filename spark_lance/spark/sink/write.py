@@ -30,7 +30,7 @@ from spark_lance.index.pruners import index_pruners
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.io.store import Store, open_store
 from spark_lance.proto import table_pb2
-from spark_lance.spark.options.options import WriteOptions
+from spark_lance.spark.options.option_fields import WriteOptions
 from spark_lance.spark.sink.write_schema import plan_rows
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.write import LanceCommitMessage, WrittenRows
@@ -40,8 +40,6 @@ from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.write_plan import WritePlan, commit_or_discard
 from spark_lance.table.versions.resolve import resolve
 from spark_lance.table.writing.write import delete_fragment_files, delete_operation_files
-
-__all__ = ["LanceCommitMessage", "LanceWriter"]
 
 logger = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.file.blob_writer import BLOB_KEY
 from spark_lance.jsonb.columns import is_json_field, is_json_text
 from spark_lance.spark.options.column_options import ENCODINGS
-from spark_lance.spark.options.options import WriteOptions
+from spark_lance.spark.options.option_fields import WriteOptions
 from spark_lance.spark.scan.predicates import conjunction_of
 from spark_lance.spark.schema.blobs import is_description
 from spark_lance.spark.schema.new_fields import ColumnSettings, new_field, without_defaults
@@ -66,8 +66,6 @@ from spark_lance.table.writing.compression import compressed
 
 # Options that name the rows that an overwrite replaces.
 _REPLACING = ("replaceWhere", "replaceUsing", "replaceOn")
-
-__all__ = ["check_names", "plan_rows"]
 
 
 def plan_rows(

@@ -20,8 +20,6 @@ from spark_lance.table.commits.commit_options import commit_options
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
-__all__ = ["VERBS", "Bridge"]
-
 logger = logging.getLogger(__name__)
 
 Answer = Callable[[BridgeRequest], Any]

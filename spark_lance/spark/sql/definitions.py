@@ -42,8 +42,6 @@ from spark_lance.table.format.partitions import PARTITION_FIELDS, PartitionSpec,
 from spark_lance.table.format.reserved_names import check_settings
 from spark_lance.table.schema.constraints import Constraint
 
-__all__ = ["abort_staged", "commit_staged", "create_table", "stage_table"]
-
 # Properties that Spark itself sets or reads.
 _RESERVED = frozenset(
     {

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import OptionError, UnsupportedFormatError, VersionNotFoundError
-from spark_lance.io.store import join
+from spark_lance.io.locations import join
 from spark_lance.spark.sql.catalogs import BridgeRequest, catalog_name, is_path
 from spark_lance.spark.sql.procedure import Parameter, Procedure, current_namespace, idle, refused, texts
 from spark_lance.spark.table.maintaining import Optimizing

@@ -10,15 +10,6 @@ from spark_lance.errors import NamespaceNotFoundError
 from spark_lance.release import RELEASE
 from spark_lance.spark.sql.catalogs import BridgeRequest, OpenCatalog
 
-__all__ = [
-    "alter_namespace",
-    "create_namespace",
-    "drop_namespace",
-    "list_namespaces",
-    "load_namespace",
-    "open_catalog",
-]
-
 # The namespace of procedures, which is in no list.
 _SYSTEM = ("system",)
 

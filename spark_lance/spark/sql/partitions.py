@@ -42,8 +42,6 @@ from spark_lance.table.metadata.partitions import partition_counts
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["PARTITION_PROCEDURES", "delete_partitions", "list_partitions"]
-
 
 def _spec(dataset: LanceDataset) -> PartitionSpec:
     return PartitionSpec.of_config(dataset.config()).bound(dataset.lance_schema)

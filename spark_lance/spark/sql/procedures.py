@@ -35,9 +35,6 @@ from spark_lance.spark.table.maintaining import VacuumRequest, VacuumWords, vacu
 from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.maintenance.verify import verify
 
-__all__ = ["PROCEDURES", "call_procedure", "list_procedures", "load_procedure"]
-
-
 _NAME = Parameter("name", "string", "index name; the column name with _idx by default", "NULL")
 
 

@@ -35,8 +35,6 @@ from spark_lance.spark.sql.protocol_objects import (
     Write,
 )
 
-__all__ = ["ANSWERS", "PARTS", "REQUESTS", "Function", "StartAnswer", "StartArguments", "StartRequest"]
-
 
 class _SessionParts(TypedDict, total=False):
     """The part of a request of a session that directs writes to a branch."""

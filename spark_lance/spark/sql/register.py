@@ -29,18 +29,6 @@ if TYPE_CHECKING:
 
     from spark_lance.spark.sql.protocol import Function, StartArguments
 
-__all__ = [
-    "CHOICES",
-    "PLANS_IN_DRIVER",
-    "LateBridge",
-    "compiled_units",
-    "enable_request",
-    "functions",
-    "take_save_modes",
-    "tell_of_missing",
-    "unit_names",
-]
-
 _CATALOG, _SPARK = "org.lance.spark.catalog", "org.apache.spark.sql.connector.catalog"
 # Name of a class -> the units that it may extend, best first, each with an interface of Spark that it needs.
 CHOICES = {

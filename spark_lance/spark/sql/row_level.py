@@ -21,8 +21,9 @@ from pyspark.sql.classic.column import Column
 
 from spark_lance.errors import OptionError, UnsupportedFormatError
 from spark_lance.spark.base.compat import java_exception, java_frame, session_of
-from spark_lance.spark.options.foreign_options import STORAGE_NAMES
-from spark_lance.spark.options.options import OPTIONS, STORAGE_PREFIX, options_that_choose, read_options
+from spark_lance.spark.options.foreign_options import STORAGE_NAMES, STORAGE_PREFIX
+from spark_lance.spark.options.option_fields import OPTIONS, options_that_choose
+from spark_lance.spark.options.options import read_options
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.table.base import WithSubqueryColumns
 from spark_lance.spark.table.changing import delete_rows, update_rows

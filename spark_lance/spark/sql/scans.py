@@ -28,17 +28,18 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 from spark_lance.errors import OptionError
 from spark_lance.expressions.expressions import Expression
 from spark_lance.expressions.predicate import Condition
-from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.file.base.extensions import EXTENSION_NAME
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.index.scalar.column_facts import leading_rows
 from spark_lance.index.scalar.full_coverage import exact_rows
 from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.proto import table_pb2
 from spark_lance.spark.driver.interpreters import check_package
-from spark_lance.spark.options.options import ReadOptions, check_batch, read_options
+from spark_lance.spark.options.option_fields import ReadOptions
+from spark_lance.spark.options.options import check_batch, read_options
 from spark_lance.spark.scan import rows
 from spark_lance.spark.scan.kinds import read_kind
 from spark_lance.spark.scan.metadata import MetadataReader
-from spark_lance.spark.scan.partitions import LancePartition
 from spark_lance.spark.scan.predicates import expression_of, pushdown_of
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.schema.read_schema import resolve_projection
@@ -46,6 +47,7 @@ from spark_lance.spark.schema.string_types import has_collation
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.sql.catalogs import BridgeRequest
 from spark_lance.spark.sql.partition_fields import partition_text, partitioning
+from spark_lance.spark.worker.read import LancePartition
 from spark_lance.spark.worker.transport import TASK_AMOUNTS, pickled_read
 from spark_lance.table.format.partition_bounds import single_partition
 from spark_lance.table.format.partitions import PartitionSpec

@@ -30,7 +30,8 @@ from spark_lance.index.vector.search import VectorSearch
 from spark_lance.index.vector.search_tasks import plan_search
 from spark_lance.io.store import open_store
 from spark_lance.spark.base.compat import java_frame, session_of
-from spark_lance.spark.options.options import OPTIONS, ReadOptions, options_that_choose, read_options
+from spark_lance.spark.options.option_fields import OPTIONS, ReadOptions, options_that_choose
+from spark_lance.spark.options.options import read_options
 from spark_lance.spark.scan import changes
 from spark_lance.spark.scan import search as searches
 from spark_lance.spark.scan.rows import pin
@@ -53,14 +54,6 @@ from spark_lance.table.versions.versions import load_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = [
-    "nearest",
-    "opened",
-    "search",
-    "search_each",
-    "stand_ins",
-]
 
 # Options of a search for each row: keys of searches, and options of reads.
 _OF_VECTORS = ("metric", "nprobes", "refine_factor", "use_index", "fast_search")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["HYBRID_KEYS", "SEARCH_FUNCTIONS", "TEXT_KEYS", "VECTOR_KEYS", "SearchFunction"]
-
 VECTOR_KEYS = (
     "metric",
     "nprobes",

@@ -32,8 +32,6 @@ from spark_lance.spark.table.table import LanceTable
 from spark_lance.table.versions.resolve import version_at
 from spark_lance.table.versions.retention import MAX_AGE_MS, MAX_REF_AGE_MS, MIN_VERSIONS, set_retention
 
-__all__ = ["IF_EXISTS", "IF_NOT_EXISTS", "REPLACE", "STATEMENT_PROCEDURES", "full_order", "properties_of"]
-
 _UNITS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _FILES = re.compile(r"(parquet|orc|csv|json|avro|text)\.`(.*)`", re.IGNORECASE)
 _PROPERTY = re.compile(

@@ -30,7 +30,8 @@ from spark_lance.errors import (
 )
 from spark_lance.expressions.predicate import compile_tree
 from spark_lance.file.base.schema import Field, Schema
-from spark_lance.spark.options.options import OPTIONS, check_by_name, check_known, read_options
+from spark_lance.spark.options.option_fields import OPTIONS
+from spark_lance.spark.options.options import check_by_name, check_known, read_options
 from spark_lance.spark.options.table_properties import (
     CLUSTERING,
     PRIMARY_KEY,
@@ -80,24 +81,6 @@ from spark_lance.table.versions.versions import list_versions
 
 if TYPE_CHECKING:
     from spark_lance.spark.table.table import LanceTable
-
-__all__ = [
-    "alter_table",
-    "check_no_branch",
-    "check_options",
-    "delete_where",
-    "drop_table",
-    "fitting_types",
-    "list_tables",
-    "load_changes",
-    "load_merged",
-    "load_table",
-    "rename_table",
-    "resolve_table",
-    "supports_change",
-    "table_at",
-    "truncate_table",
-]
 
 # System columns that SQL may name without seeing them in `*` -> the option that reads them.
 # Only reads by path have `_rowoffset`.

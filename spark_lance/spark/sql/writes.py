@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from spark_lance.spark.streaming.upsert import UpsertStreamWriter
     from spark_lance.spark.streaming.write import LanceStreamWriter
 
-__all__ = ["finish_write", "plan_upserts", "plan_write", "write_rows"]
-
 
 def plan_write(request: BridgeRequest) -> dict[str, str] | None:
     """Return what the tasks of a write run, and the writer that commits, pickled and in base64.

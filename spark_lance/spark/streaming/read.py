@@ -35,7 +35,7 @@ from spark_lance.errors import FormatError, OptionError, VersionNotFoundError
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 from spark_lance.spark.base.compat import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
-from spark_lance.spark.options.options import ReadOptions
+from spark_lance.spark.options.option_fields import ReadOptions
 from spark_lance.spark.scan.change_tasks import ChangeColumns, Feed, TaskColumns, pack_changes, read_changes
 from spark_lance.spark.scan.changes import check_no_version
 from spark_lance.spark.scan.rows import pin

@@ -60,7 +60,7 @@ from spark_lance.memwal.staged import (
 )
 from spark_lance.memwal.writer import check_loggable
 from spark_lance.spark.base.compat import DataSourceStreamArrowWriter
-from spark_lance.spark.options.options import WriteOptions
+from spark_lance.spark.options.option_fields import WriteOptions
 from spark_lance.spark.schema.variants import with_variant_texts
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.table.format.table_ref import TableRef

@@ -19,11 +19,13 @@ import pyspark.sql.types as st
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_lance.errors import OptionError
-from spark_lance.io.store import join, open_store
+from spark_lance.io.locations import join
+from spark_lance.io.store import open_store
 from spark_lance.spark.base.compat import DataSourceStreamArrowWriter
-from spark_lance.spark.options.options import WriteOptions
-from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
+from spark_lance.spark.options.option_fields import WriteOptions
+from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.streaming import upsert
+from spark_lance.spark.worker.write import LanceCommitMessage
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.inserts.write_plan import WritePlan
 

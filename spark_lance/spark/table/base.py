@@ -11,7 +11,8 @@ from spark_lance.datasets.spelling import OneSpelling
 from spark_lance.errors import OptionTypeError
 from spark_lance.io.store import open_store
 from spark_lance.spark.driver.arguments import check_running, check_session
-from spark_lance.spark.options.options import WriteOptions, write_options
+from spark_lance.spark.options.option_fields import WriteOptions
+from spark_lance.spark.options.options import write_options
 from spark_lance.spark.table.constraints import evaluate_with
 from spark_lance.spark.table.expressions import Expression, columns_option, needed_columns
 from spark_lance.table.format.manifest import Manifest

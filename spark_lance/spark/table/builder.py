@@ -22,7 +22,9 @@ from spark_lance.errors import (
 from spark_lance.file.base.schema import Schema
 from spark_lance.io.store import open_store
 from spark_lance.spark.driver.arguments import check_running, check_session
-from spark_lance.spark.options.options import WriteOptions, write_options
+from spark_lance.spark.options.column_options import VECTOR_SIZE
+from spark_lance.spark.options.option_fields import WriteOptions
+from spark_lance.spark.options.options import write_options
 from spark_lance.spark.options.table_properties import (
     CLUSTERING,
     PRIMARY_KEY,
@@ -32,7 +34,7 @@ from spark_lance.spark.options.table_properties import (
     needs_stable_row_ids,
 )
 from spark_lance.spark.schema.new_fields import new_field
-from spark_lance.spark.schema.types import VECTOR_SIZE, spark_type
+from spark_lance.spark.schema.types import spark_type
 from spark_lance.spark.sink.write_schema import check_names
 from spark_lance.spark.table.constraints import (
     constraint_settings,
@@ -66,8 +68,6 @@ from spark_lance.table.writing.compression import compressed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["ColumnBuilder", "TableBuilder", "option_texts", "place_of"]
 
 Table = TypeVar("Table")
 

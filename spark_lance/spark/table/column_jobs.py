@@ -37,15 +37,16 @@ from spark_lance.table.columns.alter import Cast, alter_columns
 from spark_lance.table.columns.evolve import ColumnFiles, commit_files, refuse_mem_wal
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
-from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation, retry_operation
+from spark_lance.table.commits.commit import commit_operation, retry_operation
 from spark_lance.table.commits.commit_options import commit_options
 from spark_lance.table.commits.commit_rows import delete_on_failure
+from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations.data_replacement import place_file
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.schema.changes import Alteration, add_fields
 from spark_lance.table.writing.column_files import delete_column_files
 

@@ -36,7 +36,8 @@ from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.work import ColumnWork
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID, system_names
+from spark_lance.table.reading.lineage import ROW_ID
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, system_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

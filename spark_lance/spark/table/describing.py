@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from spark_lance.spark.table.table import LanceTable
 
-__all__ = ["TableBranches", "TableTags"]
-
 _DETAIL = (
     "format string, id string, name string, description string, location string, createdAt timestamp, "
     "lastModified timestamp, partitionColumns array<string>, clusteringColumns array<string>, "

@@ -57,8 +57,6 @@ from spark_lance.table.schema.keys import check_droppable
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["TableColumns"]
-
 BATCH_ROWS = 8192
 _METRICS = (
     "version bigint, num_fragments bigint, num_rows bigint, num_files_written bigint, "

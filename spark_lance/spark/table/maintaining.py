@@ -74,7 +74,7 @@ from spark_lance.table.maintenance.retention import (
     table_retention,
 )
 from spark_lance.table.maintenance.verify import repair
-from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.reading.system_columns import ROW_ADDRESS, system_names
 from spark_lance.table.versions.ages import age_of_hours

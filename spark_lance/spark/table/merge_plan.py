@@ -57,17 +57,6 @@ if TYPE_CHECKING:
 
     from spark_lance.spark.table.base import TableBase
 
-__all__ = [
-    "ADDRESS",
-    "MATCHED",
-    "MISSING",
-    "NEW",
-    "OLD",
-    "Clause",
-    "MergeJoin",
-    "MergePlan",
-]
-
 # Which rows a clause is about: pairs, rows of the source alone, rows of the table alone.
 MATCHED, NEW, MISSING = "matched", "not matched", "not matched by source"
 

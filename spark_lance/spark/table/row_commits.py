@@ -21,12 +21,14 @@ from pyroaring import BitMap
 
 from spark_lance.datasets.dataset import LanceDataset
 from spark_lance.errors import CardinalityError, CommitError, LanceError, OptionError
+from spark_lance.io.locations import join
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import Store, join
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.spark.table.row_tasks import TaskAnswer
-from spark_lance.table.commits.commit import SYSTEM_ENV, retry_operation
+from spark_lance.table.commits.commit import retry_operation
 from spark_lance.table.commits.commit_rows import commit_row_changes
+from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.paths import DATA_DIR

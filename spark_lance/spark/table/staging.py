@@ -20,15 +20,6 @@ from spark_lance.spark.driver.arguments import check_running
 from spark_lance.spark.options.options import read_options
 from spark_lance.spark.table.base import TableBase
 
-__all__ = [
-    "ENABLED",
-    "check_session_stages",
-    "check_staged",
-    "staged_options",
-    "staging_branch",
-    "wap_branch",
-]
-
 ENABLED = "write.wap.enabled"
 
 

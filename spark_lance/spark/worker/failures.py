@@ -17,8 +17,6 @@ from pyspark.errors import PySparkException
 from spark_lance import errors
 from spark_lance.errors import LanceError
 
-__all__ = ["from_tasks", "one_line"]
-
 # How an error of this package looks in the text of Spark's exception: its name, and the message until the end
 # or until the stack of the JVM.
 _OURS = re.compile(

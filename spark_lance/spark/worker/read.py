@@ -18,12 +18,13 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_lance.expressions.predicate import Condition
 from spark_lance.file.base.schema import Field
-from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.types import arrow_schema
 from spark_lance.spark.worker.failures import one_line
 from spark_lance.spark.worker.process import forget_archives, keep_worker_ready
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.data_files import physical_rows
+from spark_lance.table.reading.fragment_rows import batch_without_columns
 from spark_lance.table.reading.scan_task import ScanTask, read_ahead
 
 _EMPTY_BATCH = 1 << 20
@@ -105,7 +106,7 @@ class TaskRows:
     def batches(self, partition: LancePartition) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a partition that meet the condition."""
         for first in range(0, partition.rows, _EMPTY_BATCH):
-            yield rows_without_columns(min(_EMPTY_BATCH, partition.rows - first))
+            yield batch_without_columns(min(_EMPTY_BATCH, partition.rows - first))
         if not partition.pieces:
             return
         assert self.shared is not None  # there is a fragment
@@ -119,7 +120,7 @@ class TaskRows:
     def _stored_batches(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task that meet the condition, in the types of the table."""
         if not task.names and self.condition is None:
-            yield rows_without_columns(live_rows(task))
+            yield batch_without_columns(live_rows(task))
             return
         size = min(self.batch_size, self.limit or self.batch_size)
         yield from task.batches(self.batch_bytes, size, self.condition)
@@ -130,7 +131,7 @@ class TaskRows:
         most = self.batch_bytes
         for batch in batches:
             if not task.names:
-                yield rows_without_columns(batch.num_rows)
+                yield batch_without_columns(batch.num_rows)
                 continue
             parts: Iterable[pa.RecordBatch] = [batch]
             if self.blobs:
@@ -147,7 +148,7 @@ def without_first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.R
     """Yield batches without their first rows."""
     for batch in batches:
         if rows < batch.num_rows:
-            yield batch.slice(rows) if batch.num_columns else rows_without_columns(batch.num_rows - rows)
+            yield batch.slice(rows) if batch.num_columns else batch_without_columns(batch.num_rows - rows)
         rows = max(0, rows - batch.num_rows)
 
 

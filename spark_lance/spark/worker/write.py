@@ -35,13 +35,6 @@ from spark_lance.table.writing.write import write_fragments
 if TYPE_CHECKING:
     from spark_lance.table.inserts.replace_rows import RowCheck
 
-__all__ = [
-    "LanceCommitMessage",
-    "TaskWrite",
-    "WrittenRows",
-    "pickled_write",
-]
-
 _MESSAGE = "message"
 
 

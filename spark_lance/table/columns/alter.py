@@ -26,13 +26,8 @@ from spark_lance.table.columns.evolve import (
 )
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, UnchangedColumns
-from spark_lance.table.commits.commit import (
-    CONFLICT_RETRIES,
-    SYSTEM_ENV,
-    CommitEnv,
-    commit_operation,
-    retry_operation,
-)
+from spark_lance.table.commits.commit import CONFLICT_RETRIES, commit_operation, retry_operation
+from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.operations.data_replacement import place_file
@@ -50,8 +45,6 @@ from spark_lance.table.schema.changes import (
 )
 from spark_lance.table.schema.keys import forget_key, primary_key
 from spark_lance.table.writing.column_files import each_fragment
-
-__all__ = ["Cast", "Execute", "alter_columns", "drop_columns", "move_columns", "unset_primary_key"]
 
 
 def drop_columns(

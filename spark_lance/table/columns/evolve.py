@@ -25,21 +25,16 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2
 from spark_lance.table.columns.finished import Finished
 from spark_lance.table.columns.new_columns import Computation, Stream
-from spark_lance.table.commits.commit import (
-    CONFLICT_RETRIES,
-    SYSTEM_ENV,
-    CommitEnv,
-    commit_operation,
-    retry_operation,
-)
+from spark_lance.table.commits.commit import CONFLICT_RETRIES, commit_operation, retry_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
+from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import MEM_WAL
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.format.upkeep import only_logged
 from spark_lance.table.operations.merge import merge_message
-from spark_lance.table.reading.scan import rows_without_columns
+from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.changes import add_fields, schema_protos
 from spark_lance.table.writing.align import Aligner

@@ -30,9 +30,10 @@ from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, OptionError
 from spark_lance.file.base.schema import Field
-from spark_lance.io.store import StoredObject, join
+from spark_lance.io.locations import join
 from spark_lance.io.stored_json import parse_object
 from spark_lance.io.stored_names import check_message, check_path
+from spark_lance.io.stored_object import StoredObject
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.bitmaps import parse_bitmap

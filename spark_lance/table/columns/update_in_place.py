@@ -22,18 +22,13 @@ from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.columns.evolve import BATCH_BYTES, BATCH_ROWS, ColumnFiles, with_files
 from spark_lance.table.columns.new_columns import Join
-from spark_lance.table.commits.commit import (
-    CONFLICT_RETRIES,
-    SYSTEM_ENV,
-    CommitEnv,
-    commit_operation,
-    retry_operation,
-)
+from spark_lance.table.commits.commit import CONFLICT_RETRIES, commit_operation, retry_operation
+from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.operations.data_replacement import place_file
-from spark_lance.table.reading.scan import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import SYSTEM_COLUMNS
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, SYSTEM_COLUMNS
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import write_live_rows
 

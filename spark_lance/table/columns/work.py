@@ -29,11 +29,11 @@ from spark_lance.file.base.version import FileVersion
 from spark_lance.proto import table_pb2
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.row_set import Addresses, offsets_of, runs_by_fragment
 from spark_lance.table.format.table_ref import OfTable, TableRef
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.column_files import fill_deleted, write_column_file

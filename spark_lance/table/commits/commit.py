@@ -62,20 +62,12 @@ from spark_lance.table.format.manifest import Manifest, pack_manifest, read_mani
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction, delete_transaction, write_transaction
 from spark_lance.table.format.upkeep import only_logged
-from spark_lance.table.operations import ReuseEntry, Stamp, empty_manifest
+from spark_lance.table.operations.next_version import ReuseEntry, Stamp, empty_manifest
 from spark_lance.table.operations.overwrite import overwrite, overwrite_message
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.cleanup import after_commit
 from spark_lance.table.versions.publish import LockReleaseError, finish_version, publish
 from spark_lance.table.versions.versions import load_latest, load_version, remember, write_hint
-
-__all__ = [
-    "SYSTEM_ENV",
-    "CommitEnv",
-    "commit_operation",
-    "create_first_version",
-    "create_table",
-]
 
 CONFLICT_RETRIES = RetryPolicy(attempts=10)
 

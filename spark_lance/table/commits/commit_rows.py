@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from google.protobuf.message import Message
 
 from spark_lance.errors import CommitOutcomeUnknownError, LanceError
-from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
+from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.upkeep import only_logged

@@ -33,12 +33,6 @@ from spark_lance.table.format.index_kinds import kind_of
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
 from spark_lance.table.format.transaction import Transaction
 
-__all__ = [
-    "CONFLICTS",
-    "Verdict",
-    "verdict",
-]
-
 pb = transaction_pb2.Transaction
 
 

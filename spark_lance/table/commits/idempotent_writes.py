@@ -49,17 +49,6 @@ from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.versions.ages import parse_duration
 from spark_lance.table.versions.versions import is_set_aside, list_versions, read_whole
 
-__all__ = [
-    "APPLIED_WRITES",
-    "MAX_AGE",
-    "MAX_JOBS",
-    "AppliedWrites",
-    "IdempotentWrite",
-    "carry_record",
-    "has_damaged_record",
-    "pair_of",
-]
-
 logger = logging.getLogger(__name__)
 
 MAX_JOBS, MAX_AGE = f"{APPLIED_WRITES}.max_jobs", f"{APPLIED_WRITES}.max_age"

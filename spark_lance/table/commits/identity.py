@@ -31,8 +31,6 @@ from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.defaults import Identity, identity_of
 from spark_lance.table.versions.versions import load_latest
 
-__all__ = ["with_identity_values"]
-
 # All tasks of a job may reserve values at the same time.
 _RETRIES = RetryPolicy(attempts=200, base_seconds=0.02, cap_seconds=1.0)
 _MOST_AT_ONCE = 1 << 20

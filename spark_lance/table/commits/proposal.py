@@ -44,26 +44,24 @@ from spark_lance.errors import (
     VersionNotFoundError,
 )
 from spark_lance.file.reader import open_file, read_field
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.conflicts import Verdict, verdict
 from spark_lance.table.commits.constraints import check_constraints
-from spark_lance.table.commits.idempotent_writes import (
-    APPLIED_WRITES,
-    AppliedWrites,
-    IdempotentWrite,
-    carry_record,
-)
+from spark_lance.table.commits.idempotent_writes import AppliedWrites, IdempotentWrite, carry_record
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest, read_manifest
 from spark_lance.table.format.old_writers import check_successor, doubtful_indices
 from spark_lance.table.format.paths import is_detached, manifest_path
+from spark_lance.table.format.reserved_names import APPLIED_WRITES
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.indices.fragment_reuse import find_reuse_entry, with_present_coverage
-from spark_lance.table.operations import OPERATIONS, Builder, ReuseEntry, Stamp
+from spark_lance.table.operations import OPERATIONS, Builder
 from spark_lance.table.operations.index_upkeep import remove_fragments_from_bitmaps
+from spark_lance.table.operations.next_version import ReuseEntry, Stamp
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import is_set_aside, list_versions, load_newest, read_whole
 

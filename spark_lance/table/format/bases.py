@@ -25,7 +25,8 @@ from dataclasses import dataclass, field, replace
 
 from spark_lance.errors import BaseNotAllowedError, FormatError, OptionError
 from spark_lance.io.base_options import Location
-from spark_lance.io.store import Store, join, open_store
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store, open_store
 from spark_lance.io.stored_names import check_key, check_message, check_path, check_uri
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.paths import DATA_DIR, INDICES_DIR, deletion_path

@@ -30,19 +30,6 @@ from spark_lance.io.stored_json import parse_json
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.partitions import PartitionField, PartitionSpec, split_transform, storage_type
 
-__all__ = [
-    "FieldBounds",
-    "Value",
-    "bounds_of_fragment",
-    "bounds_of_rows",
-    "bounds_text",
-    "column_places",
-    "merged_bounds_text",
-    "ordinal",
-    "read_bounds",
-    "single_partition",
-]
-
 _MARK = "-p-"
 _NAME_CHARS = 50
 _MOST_CHARS = 180

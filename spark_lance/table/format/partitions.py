@@ -40,17 +40,6 @@ from spark_lance.errors import OptionError, SchemaError
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.stored_json import parse_json
 
-__all__ = [
-    "NO_PARTITIONS",
-    "PARTITION_FIELDS",
-    "PartitionField",
-    "PartitionSpec",
-    "parse_transform",
-    "partition_texts",
-    "split_transform",
-    "storage_type",
-]
-
 PARTITION_FIELDS = "partition-fields"
 
 _TRANSFORM = re.compile(r"(identity|year|month|day|hour|bucket|truncate)(?:\[(\d+)\])?")

@@ -20,27 +20,8 @@ import re
 import uuid
 from collections.abc import Iterable
 
-from spark_lance.io.store import join
+from spark_lance.io.locations import join
 from spark_lance.proto import table_pb2
-
-__all__ = [
-    "COLUMN_JOBS_DIR",
-    "DATA_DIR",
-    "DELETIONS_DIR",
-    "HINT_NAME",
-    "INDICES_DIR",
-    "TRANSACTIONS_DIR",
-    "VERSIONS_DIR",
-    "Naming",
-    "deletion_path",
-    "detached_path",
-    "is_detached",
-    "manifest_path",
-    "new_data_file_name",
-    "newest_manifest_name",
-    "parse_manifest_name",
-    "transaction_name",
-]
 
 DATA_DIR = "data"
 VERSIONS_DIR = "_versions"

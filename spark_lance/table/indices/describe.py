@@ -21,10 +21,10 @@ from spark_lance.io.display import size_text
 from spark_lance.proto import index_pb2, table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.bitmaps import covered_fragments
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.index_kinds import kind_of, label_of
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.indices.fragment_reuse import read_history, with_present_coverage
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from spark_lance.errors import FormatError, UnsupportedFormatError
-from spark_lance.io.store import join
+from spark_lance.io.locations import join
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases

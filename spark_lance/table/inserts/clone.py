@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_lance.errors import TableExistsError, UnsupportedFormatError
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import create_first_version

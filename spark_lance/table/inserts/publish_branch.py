@@ -46,7 +46,8 @@ from spark_lance.errors import (
     RetryableConflictError,
     VersionNotFoundError,
 )
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.io.stored_names import check_message
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation

@@ -24,8 +24,8 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.row_keys import KeyIndex
 from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
-from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -23,11 +23,9 @@ from spark_lance.table.format.partition_bounds import FieldBounds, ordinal, sing
 from spark_lance.table.format.partitions import PartitionSpec, partition_texts
 from spark_lance.table.format.row_keys import KeyIndex
 from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
-from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.key_lookup import KeyFilter, key_filter
-
-__all__ = ["PartitionKeys", "PartitionMatch"]
 
 _WINDOW_BYTES = 64 << 20
 # Marks filters of partitions, which are compared with each other only.

@@ -31,14 +31,12 @@ from spark_lance.table.inserts.merge_schema import renumbered
 from spark_lance.table.inserts.replace_pairs import PairMatch
 from spark_lance.table.inserts.replace_partitions import PartitionMatch
 from spark_lance.table.operations.update import update_message
-from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.scan_task import Filter
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.key_lookup import KeyFilter, key_filter, key_tasks
 from spark_lance.table.rows.update import find_rows
 from spark_lance.table.writing.align import row_text
-
-__all__ = ["KeyMatch", "RowCheck", "replace_matches", "replace_rows"]
 
 _WINDOW_BYTES = 64 << 20
 

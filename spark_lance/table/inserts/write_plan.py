@@ -40,8 +40,6 @@ from spark_lance.table.writing.align import Aligner, check_added_names
 from spark_lance.table.writing.targets import check_location
 from spark_lance.table.writing.write import delete_fragment_files
 
-__all__ = ["MODES", "WritePlan", "commit_or_discard", "commit_write", "find_latest", "plan_write"]
-
 MODES = ("create", "append", "overwrite")
 
 

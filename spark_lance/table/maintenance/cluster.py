@@ -33,11 +33,20 @@ from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import NO_PARTITIONS, PartitionSpec
 from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.format.table_ref import OfTable, TableRef
-from spark_lance.table.reading.lineage import LINEAGE_COLUMNS, SPILL, give_lineage, mark_spilled, with_lineage
+from spark_lance.table.reading.lineage import (
+    CREATED_AT,
+    LINEAGE_COLUMNS,
+    ROW_ID,
+    SPILL,
+    UPDATED_AT,
+    give_lineage,
+    mark_spilled,
+    with_lineage,
+)
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import in_batches
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ADDRESS, ROW_ID, UPDATED_AT
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.reading.take import take_addresses
 from spark_lance.table.versions.versions import load_version
 from spark_lance.table.writing.align import Aligner

@@ -27,8 +27,9 @@ from spark_lance.errors import (
 from spark_lance.file.base.version import FileVersion
 from spark_lance.io.progress import part_of, report
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import SYSTEM_ENV, CommitEnv, commit_operation
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.commit_rows import delete_on_failure
+from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.format.features import check_writable
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.reserved_names import FRAGMENT_REUSE, MEM_WAL
@@ -46,17 +47,6 @@ from spark_lance.table.reading.lineage import SPILL
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.versions import load_latest
 from spark_lance.table.writing.write import delete_fragment_files
-
-__all__ = [
-    "CompactionMetrics",
-    "CompactionPlan",
-    "CompactionTask",
-    "RewriteResult",
-    "commit_compaction",
-    "compact_table",
-    "execute_all",
-    "plan_compaction",
-]
 
 logger = logging.getLogger(__name__)
 

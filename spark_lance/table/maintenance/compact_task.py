@@ -38,14 +38,14 @@ from spark_lance.io.progress import report
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
-from spark_lance.table.format.data_files import column_numbers
+from spark_lance.table.format.data_files import column_numbers, physical_rows
 from spark_lance.table.format.deletion import keep_mask, read_deletions
 from spark_lance.table.format.partition_bounds import merged_bounds_text
 from spark_lance.table.format.table_ref import OfTable, TableRef
 from spark_lance.table.indices.fragment_reuse import pack_addresses
 from spark_lance.table.maintenance.compact_plan import CompactionOptions
 from spark_lance.table.reading.blobs import blob_values
-from spark_lance.table.reading.fragment import fixed_width, physical_rows
+from spark_lance.table.reading.fragment import fixed_width
 from spark_lance.table.reading.lineage import (
     LINEAGE_COLUMNS,
     Lineage,

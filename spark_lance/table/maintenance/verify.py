@@ -32,7 +32,7 @@ from pyroaring import BitMap, BitMap64
 
 from spark_lance.errors import FormatError, LanceError, UnsupportedFormatError
 from spark_lance.file.base.schema import Field
-from spark_lance.io.store import join
+from spark_lance.io.locations import join
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.format.bitmaps import covered_fragments
@@ -46,7 +46,7 @@ from spark_lance.table.indices.describe import describe_indices
 from spark_lance.table.reading.blobs import blob_values
 from spark_lance.table.reading.lineage import fragment_lineage
 from spark_lance.table.reading.row_lookup import by_blob_bytes
-from spark_lance.table.reading.scan import ScanTask
+from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.cleanup import CleanupPolicy, cleanup

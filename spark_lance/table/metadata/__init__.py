@@ -11,8 +11,6 @@ from spark_lance.table.metadata.iceberg import ICEBERG_TABLES
 from spark_lance.table.metadata.names import BRANCHES, INDICES, TAGS
 from spark_lance.table.metadata.versions import HISTORY, TRANSACTIONS, VERSIONS
 
-__all__ = ["METADATA_TABLES", "metadata_table"]
-
 METADATA_TABLES: Mapping[str, MetadataTable] = {
     "versions": VERSIONS,
     "history": HISTORY,

@@ -11,15 +11,16 @@ import pyarrow as pa
 
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Field
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.paths import TRANSACTIONS_DIR
 from spark_lance.table.format.reserved_names import visible_settings
 from spark_lance.table.format.row_set import address_of
 from spark_lance.table.format.rowids import row_id_bounds
 from spark_lance.table.metadata.columns import TEXT_MAP, TEXTS, Column, MetadataTable
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
 
 _MAX_I64 = 2**63 - 1

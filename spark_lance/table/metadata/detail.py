@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.features import feature_names
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.format.reserved_names import visible_settings
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.schema.keys import primary_key
 from spark_lance.table.versions.versions import list_versions

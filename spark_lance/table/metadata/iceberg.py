@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from spark_lance.errors import TableNotFoundError
 from spark_lance.proto import table_pb2
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import PartitionSpec
@@ -31,7 +32,6 @@ from spark_lance.table.metadata.contents import FILES
 from spark_lance.table.metadata.operations import live_rows
 from spark_lance.table.metadata.partitions import PARTITIONS, fragment_partition
 from spark_lance.table.metadata.versions import VersionRow, version_metrics, version_rows, version_time
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.snapshot import Snapshot
 from spark_lance.table.versions.branches import Branches, branch_root
 from spark_lance.table.versions.ref_files import list_tags

@@ -23,8 +23,6 @@ from spark_lance.table.metadata.columns import TEXT_MAP, TIME, Column, MetadataT
 from spark_lance.table.metadata.versions import VersionRow, version_rows, version_time
 from spark_lance.table.reading.snapshot import Snapshot
 
-__all__ = ["PARTITIONS", "fragment_partition", "partition_counts"]
-
 
 def partition_counts(at: Snapshot, spec: PartitionSpec) -> pa.Table:
     """Return each partition of a version, with its rows (`record_count`) and fragments (`file_count`).

@@ -15,7 +15,7 @@ from spark_lance.table.operations.create_index import create_index
 from spark_lance.table.operations.data_replacement import data_replacement
 from spark_lance.table.operations.delete import delete
 from spark_lance.table.operations.merge import merge
-from spark_lance.table.operations.next_version import ReuseEntry, Stamp, empty_manifest
+from spark_lance.table.operations.next_version import Stamp
 from spark_lance.table.operations.overwrite import overwrite
 from spark_lance.table.operations.project import project
 from spark_lance.table.operations.reserve_fragments import reserve_fragments
@@ -24,8 +24,6 @@ from spark_lance.table.operations.rewrite import rewrite
 from spark_lance.table.operations.update import update
 from spark_lance.table.operations.update_bases import update_bases
 from spark_lance.table.operations.update_config import update_config
-
-__all__ = ["OPERATIONS", "Builder", "ReuseEntry", "Stamp", "empty_manifest"]
 
 Builder = Callable[[Manifest, Any, Stamp], Manifest]
 

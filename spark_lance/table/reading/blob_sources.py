@@ -24,7 +24,8 @@ from spark_lance.file.base.metadata import MAGIC
 from spark_lance.file.base.schema import Field
 from spark_lance.file.blob_references import BLOB_SOURCE, EXTERNAL, sidecar_path
 from spark_lance.io.base_options import Location
-from spark_lance.io.store import STORES, Store, join, open_store
+from spark_lance.io.locations import join
+from spark_lance.io.store import STORES, Store, open_store
 from spark_lance.io.stored_names import check_key, check_uri, path_fault
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases, open_place

@@ -31,8 +31,8 @@ from spark_lance.table.format.transaction import Transaction, read_transaction
 from spark_lance.table.operations.row_effects import effect_of
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
+from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import CREATED_AT, ROW_ID, UPDATED_AT
 from spark_lance.table.versions.versions import find_version, is_set_aside, load_version, read_whole
 
 Fragment = table_pb2.DataFragment

@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.format.table_ref import OfTable, TableRef
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.lineage import LineageReader
-from spark_lance.table.reading.system_columns import ROW_ID, UPDATED_AT
+from spark_lance.table.reading.lineage import ROW_ID, UPDATED_AT, LineageReader
 
 Rows = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]

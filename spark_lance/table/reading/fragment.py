@@ -34,8 +34,6 @@ from spark_lance.table.format.data_files import open_data_file, physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.table_ref import TableRef
 
-__all__ = ["FragmentReader", "fixed_width", "physical_rows"]
-
 # Rows looked up together are read in one go when they are no further apart than this.
 _TAKE_GAP = 1024
 # Fewer values of a column are decoded sooner than a thread takes them up.

@@ -18,15 +18,12 @@ from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.row_set import row_addresses
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.reading.fragment import FragmentReader
-from spark_lance.table.reading.lineage import LineageReader
+from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT, LineageReader
 from spark_lance.table.reading.system_columns import (
-    CREATED_AT,
     FRAGMENT_ID,
     ROW_ADDRESS,
-    ROW_ID,
     ROW_OFFSET,
     SYSTEM_COLUMNS,
-    UPDATED_AT,
     system_field,
 )
 

@@ -25,8 +25,6 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.partition_bounds import FieldBounds, Value, bounds_of_fragment, ordinal
 from spark_lance.table.format.row_set import RowSet
 
-__all__ = ["PartitionPruner"]
-
 
 @dataclass(frozen=True)
 class PartitionPruner:

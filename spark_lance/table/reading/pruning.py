@@ -24,7 +24,8 @@ from spark_lance.expressions.predicate import Condition
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.row_set import RowSet, split_address
 from spark_lance.table.format.rowids import locate_row_ids
-from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, ROW_ID, SYSTEM_COLUMNS
+from spark_lance.table.reading.lineage import ROW_ID
+from spark_lance.table.reading.system_columns import FRAGMENT_ID, ROW_ADDRESS, SYSTEM_COLUMNS
 
 Fragments: TypeAlias = Sequence[table_pb2.DataFragment]
 Pruner: TypeAlias = Callable[[Condition, Fragments], RowSet | None]

@@ -15,7 +15,7 @@ from spark_lance.table.format.row_set import Offsets
 from spark_lance.table.reading import system_columns
 from spark_lance.table.reading.blobs import blob_sizes, blob_values
 from spark_lance.table.reading.fragment import FragmentReader
-from spark_lance.table.reading.scan import rows_without_columns
+from spark_lance.table.reading.fragment_rows import rows_without_columns
 from spark_lance.table.reading.snapshot import Snapshot
 
 _PIECE_BYTES = 16 << 20

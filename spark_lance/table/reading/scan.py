@@ -18,23 +18,15 @@ from spark_lance.expressions.predicate import Condition, compile_predicate
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import RowSet
 from spark_lance.table.format.table_ref import OfTable, TableRef
-from spark_lance.table.reading.fragment import physical_rows
-from spark_lance.table.reading.fragment_rows import rows_without_columns
+from spark_lance.table.reading.lineage import ROW_ID
 from spark_lance.table.reading.partition_pruning import PartitionPruner
 from spark_lance.table.reading.pruning import Pruner, prune
 from spark_lance.table.reading.scan_task import Filter, ScanTask, read_ahead
-from spark_lance.table.reading.system_columns import (
-    ROW_ADDRESS,
-    ROW_ID,
-    ROW_OFFSET,
-    nameable,
-    system_names,
-)
-
-__all__ = ["ROW_ADDRESS", "ROW_ID", "Filter", "Scan", "ScanTask", "filter_columns", "rows_without_columns"]
+from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_OFFSET, nameable, system_names
 
 _TABLE_WINDOW_BYTES = 64 << 20
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 from spark_lance.file.base.schema import Schema
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import OfTable, TableRef
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.reading.pruning import Pruner
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.versions.resolve import main_root

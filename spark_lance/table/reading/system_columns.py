@@ -20,19 +20,6 @@ import pyarrow as pa
 from spark_lance.file.base.schema import Schema
 from spark_lance.table.reading.lineage import CREATED_AT, ROW_ID, UPDATED_AT
 
-__all__ = [
-    "CREATED_AT",
-    "FRAGMENT_ID",
-    "ROW_ADDRESS",
-    "ROW_ID",
-    "ROW_OFFSET",
-    "SYSTEM_COLUMNS",
-    "UPDATED_AT",
-    "nameable",
-    "system_field",
-    "system_names",
-]
-
 ROW_ADDRESS = "_rowaddr"
 ROW_OFFSET = "_rowoffset"
 FRAGMENT_ID = "_fragid"

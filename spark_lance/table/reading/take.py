@@ -23,10 +23,10 @@ from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.row_set import Addresses, offsets_of, row_addresses, runs_by_fragment
 from spark_lance.table.format.rowids import locate_among, locate_row_ids
 from spark_lance.table.reading.fragment_rows import FragmentRows
-from spark_lance.table.reading.lineage import LineageReader
+from spark_lance.table.reading.lineage import ROW_ID, LineageReader
 from spark_lance.table.reading.scan import Scan
 from spark_lance.table.reading.scan_task import ScanTask
-from spark_lance.table.reading.system_columns import ROW_ADDRESS, ROW_ID
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 

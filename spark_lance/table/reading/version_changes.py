@@ -46,9 +46,9 @@ from spark_lance.table.operations.row_effects import effect_of
 from spark_lance.table.reading.compare import FragmentView, IdentifiedRows, Rows, compare_rows
 from spark_lance.table.reading.compare_keys import compare_by_key, shared_key
 from spark_lance.table.reading.fragment_rows import rows_without_columns
+from spark_lance.table.reading.lineage import UPDATED_AT
 from spark_lance.table.reading.scan_task import ScanTask
 from spark_lance.table.reading.snapshot import Snapshot
-from spark_lance.table.reading.system_columns import UPDATED_AT
 
 INSERT = "insert"
 DELETE = "delete"

@@ -41,7 +41,8 @@ from spark_lance.expressions.predicate import Condition, compile_tree
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.reading.pruning import uses_of
-from spark_lance.table.reading.scan import Scan, ScanTask
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.scan_task import ScanTask
 
 KeyFilter = transaction_pb2.Transaction.KeyExistenceFilter
 UInt64Array = npt.NDArray[np.uint64]

@@ -34,15 +34,17 @@ from spark_lance.expressions.values import plain
 from spark_lance.file.base.schema import Field, Schema
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import CONFLICT_RETRIES, SYSTEM_ENV, CommitEnv, retry_operation
+from spark_lance.table.commits.commit import CONFLICT_RETRIES, retry_operation
+from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_keys import KeyIndex, check_key_type
 from spark_lance.table.format.row_set import Addresses, Offsets, RowSet, offsets_of, runs_by_fragment
 from spark_lance.table.reading.row_lookup import nameable, read_rows
-from spark_lance.table.reading.scan import ROW_ADDRESS, Scan, ScanTask
-from spark_lance.table.reading.scan_task import read_ahead
+from spark_lance.table.reading.scan import Scan
+from spark_lance.table.reading.scan_task import ScanTask, read_ahead
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.key_lookup import KeyFilter, KeyLookup, key_filter, key_lookup
 from spark_lance.table.rows.row_rewrites import (
     CarriedRowIds,

@@ -18,9 +18,9 @@ from google.protobuf.message import Message
 from spark_lance.errors import UnsupportedFormatError
 from spark_lance.file.base.schema import Field
 from spark_lance.proto import index_pb2, table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import CommitEnv
 from spark_lance.table.commits.commit_rows import commit_row_changes, delete_on_failure
 from spark_lance.table.commits.identity import with_identity_values
+from spark_lance.table.commits.proposal import CommitEnv
 from spark_lance.table.commits.row_changes import Outcome, RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.partitions import PartitionSpec

@@ -21,16 +21,17 @@ from spark_lance.expressions.values import cast
 from spark_lance.file.base.schema import Field
 from spark_lance.io.retry import RetryPolicy
 from spark_lance.jsonb.columns import documents_of
-from spark_lance.table.commits.commit import CONFLICT_RETRIES, SYSTEM_ENV, CommitEnv, retry_operation
+from spark_lance.table.commits.commit import CONFLICT_RETRIES, retry_operation
 from spark_lance.table.commits.commit_rows import commit_row_changes
+from spark_lance.table.commits.proposal import SYSTEM_ENV, CommitEnv
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.row_set import Offsets, RowSet, offsets_of
 from spark_lance.table.operations.delete import delete_message
 from spark_lance.table.reading.row_lookup import columns_of, read_rows
-from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.scan_task import Filter, read_ahead
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 from spark_lance.table.rows.row_rewrites import CarriedRowIds, check_movable, commit_moves, write_moved
 
 _WINDOW_BYTES = 64 << 20

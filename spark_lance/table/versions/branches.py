@@ -30,7 +30,8 @@ from spark_lance.errors import (
     suggestion,
 )
 from spark_lance.io.display import TableRepr, day_text
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.table.format.paths import (
     DATA_DIR,
     DELETIONS_DIR,

@@ -49,8 +49,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from spark_lance.errors import OptionError
+from spark_lance.io.locations import join
 from spark_lance.io.progress import report
-from spark_lance.io.store import StoredObject, join
+from spark_lance.io.stored_object import StoredObject
 from spark_lance.proto import table_pb2, transaction_pb2
 from spark_lance.table.format.features import check_readable, check_writable
 from spark_lance.table.format.manifest import Manifest

@@ -28,7 +28,8 @@ from pathlib import Path
 from spark_lance.errors import LanceError
 from spark_lance.io.failures import local_failure
 from spark_lance.io.handle_cache import evict_all
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.io.stored_json import parse_object
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.format.paths import DATA_DIR, VERSIONS_DIR, parse_manifest_name

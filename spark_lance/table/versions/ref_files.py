@@ -21,7 +21,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from spark_lance.errors import FormatError, OptionError, TagNotFoundError, suggestion
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.io.stored_json import parse_object
 from spark_lance.io.stored_names import check_path
 

@@ -24,7 +24,8 @@ from datetime import datetime, timezone, tzinfo
 from typing import Union
 
 from spark_lance.errors import OptionError, TornManifestError, VersionNotFoundError
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.proto import transaction_pb2
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import OfTable, TableRef

@@ -13,7 +13,6 @@ from spark_lance.io.store import Store
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.versions.branches import Branches
 from spark_lance.table.versions.ref_files import (
-    TAGS_DIR,
     format_time,
     list_tags,
     no_tag,
@@ -23,8 +22,6 @@ from spark_lance.table.versions.ref_files import (
 )
 from spark_lance.table.versions.resolve import Reference, VersionRef, resolve
 from spark_lance.table.versions.versions import find_version
-
-__all__ = ["TAGS_DIR", "Tags"]
 
 
 @dataclass(frozen=True, repr=False)

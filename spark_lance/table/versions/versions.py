@@ -40,7 +40,8 @@ from typing import TypeVar
 
 from spark_lance.errors import FormatError, TableNotFoundError, TornManifestError, VersionNotFoundError
 from spark_lance.io.cache import CACHE, CacheSection
-from spark_lance.io.store import Store, StoredObject
+from spark_lance.io.store import Store
+from spark_lance.io.stored_object import StoredObject
 from spark_lance.table.format.features import check_readable
 from spark_lance.table.format.manifest import Manifest, read_manifest
 from spark_lance.table.format.old_writers import repair_manifest

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from spark_lance.arrow.arrays import make_filterable, normalise_offsets
 from spark_lance.errors import NullValueError, SchemaError, suggestion
-from spark_lance.file.base.extensions import known_schema
-from spark_lance.file.base.schema import EXTENSION_NAME, Field, Schema
+from spark_lance.file.base.extensions import EXTENSION_NAME, known_schema
+from spark_lance.file.base.schema import Field, Schema
 from spark_lance.file.blob_references import (
     REFERENCE,
     describes_blobs,

@@ -24,10 +24,10 @@ from spark_lance.file.writer import FileWriter
 from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
+from spark_lance.table.format.data_files import physical_rows
 from spark_lance.table.format.deletion import read_deletions
 from spark_lance.table.format.paths import DATA_DIR, new_data_file_name
 from spark_lance.table.format.table_ref import TableRef
-from spark_lance.table.reading.fragment import physical_rows
 from spark_lance.table.writing.write import delete_fragment_files
 
 logger = logging.getLogger(__name__)

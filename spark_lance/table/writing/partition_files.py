@@ -19,8 +19,6 @@ import pyarrow as pa
 from spark_lance.table.format.partition_bounds import bounds_of_rows, bounds_text
 from spark_lance.table.format.partitions import PartitionSpec
 
-__all__ = ["PartitionCutter"]
-
 FEW_ROWS = 10_000
 FEW_BYTES = 8 << 20
 

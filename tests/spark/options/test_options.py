@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 
 from spark_lance.errors import OptionError
-from spark_lance.spark.options.option_fields import java_option_names
-from spark_lance.spark.options.options import (
-    OPTIONS,
-    option_table,
-    options_that_choose,
-    read_options,
-    write_options,
-)
+from spark_lance.spark.options.option_fields import OPTIONS, java_option_names, options_that_choose
+from spark_lance.spark.options.options import option_table, read_options, write_options
 
 PATH = {"path": "/t"}
 

@@ -18,10 +18,10 @@ import spark_lance
 from spark_lance.errors import SchemaError
 from spark_lance.io.cache import CACHE
 from spark_lance.spark.options.options import read_options
-from spark_lance.spark.scan.partitions import LancePartition, share_rows
+from spark_lance.spark.scan.partitions import share_rows
 from spark_lance.spark.scan.rows import LanceReader
 from spark_lance.spark.source import LanceDataSource
-from spark_lance.spark.worker.read import TaskRows
+from spark_lance.spark.worker.read import LancePartition, TaskRows
 from spark_lance.table.format.manifest import read_manifest
 from spark_lance.table.versions import versions
 from tests.wrapped_store import replace_request

@@ -13,8 +13,9 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from spark_lance.errors import SchemaError
-from spark_lance.spark.schema.convert import BatchConverter, rows_without_columns
+from spark_lance.spark.schema.convert import BatchConverter
 from spark_lance.spark.schema.types import arrow_schema
+from spark_lance.table.reading.fragment_rows import batch_without_columns
 from tests.spark.carriers import pyspark_schema, spark_schema
 from tests.strategies import tables
 
@@ -156,5 +157,5 @@ def test_structs_may_be_read_in_part_and_in_another_order(data: st.DataObject) -
 
 
 def test_batches_without_columns_keep_their_rows() -> None:
-    assert rows_without_columns(7).num_rows == 7
-    assert rows_without_columns(7).num_columns == 0
+    assert batch_without_columns(7).num_rows == 7
+    assert batch_without_columns(7).num_columns == 0

@@ -8,17 +8,11 @@ import pytest
 
 from spark_lance.errors import SchemaError
 from spark_lance.file.base.schema import Schema
+from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.options.option_values import Projection
 from spark_lance.spark.schema.new_fields import new_field
 from spark_lance.spark.schema.read_schema import spark_schema_of
-from spark_lance.spark.schema.types import (
-    VECTOR_SIZE,
-    arrow_schema,
-    arrow_type,
-    covers,
-    spark_type,
-    type_table,
-)
+from spark_lance.spark.schema.types import arrow_schema, arrow_type, covers, spark_type, type_table
 from tests.spark.carriers import pyspark_schema, spark_schema
 
 TIME = getattr(t, "TimeType", None)

@@ -24,8 +24,9 @@ from spark_lance.errors import (
     StoreError,
 )
 from spark_lance.io.local import LocalStore
-from spark_lance.spark.sink.write import LanceCommitMessage, LanceWriter
+from spark_lance.spark.sink.write import LanceWriter
 from spark_lance.spark.source import LanceDataSource
+from spark_lance.spark.worker.write import LanceCommitMessage
 from spark_lance.table.inserts import write_plan as commit_module
 
 SCHEMA = StructType().add("id", LongType())

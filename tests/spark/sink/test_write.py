@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 import spark_lance
 from spark_lance.errors import OptionError, SchemaError
 from spark_lance.proto import transaction_pb2
-from spark_lance.spark.schema.types import VECTOR_SIZE
+from spark_lance.spark.options.column_options import VECTOR_SIZE
 from spark_lance.spark.source import LanceDataSource
 
 # Other test modules import pylance, which warns when Spark starts its JVM. It is not used in that process.

@@ -21,9 +21,10 @@ from spark_lance.table.format.features import FIELD_ID_MARK
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
-from spark_lance.table.operations import OPERATIONS, Stamp
+from spark_lance.table.operations import OPERATIONS
 from spark_lance.table.operations.data_replacement import data_replacement_message
 from spark_lance.table.operations.merge import merge_message
+from spark_lance.table.operations.next_version import Stamp
 from spark_lance.table.versions.versions import load_latest, load_version
 
 Op = lance.LanceOperation

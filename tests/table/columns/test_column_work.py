@@ -25,7 +25,7 @@ from spark_lance.table.columns import work
 from spark_lance.table.columns.evolve import commit_files
 from spark_lance.table.columns.finished import Finished, JobRecords
 from spark_lance.table.columns.work import ColumnWork, Run, UnchangedColumns, overlaid, with_nulls
-from spark_lance.table.commits.commit import SYSTEM_ENV
+from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.format.bases import Bases
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.operations.data_replacement import place_file

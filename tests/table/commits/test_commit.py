@@ -30,20 +30,21 @@ from spark_lance.errors import (
 from spark_lance.file.base.schema import Schema
 from spark_lance.file.base.version import FileVersion
 from spark_lance.io.local import LocalStore
+from spark_lance.io.locations import join
 from spark_lance.io.memory import MemoryStore
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.io.store import join
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import CommitEnv, commit_operation, create_first_version, create_table
+from spark_lance.table.commits.commit import commit_operation, create_first_version, create_table
 from spark_lance.table.commits.commit_options import COMMIT_MESSAGE, commit_options
 from spark_lance.table.commits.idempotent_writes import IdempotentWrite
+from spark_lance.table.commits.proposal import CommitEnv
 from spark_lance.table.format.manifest import Manifest, pack_manifest
 from spark_lance.table.format.paths import Naming, manifest_path
 from spark_lance.table.format.rowids import decode_row_versions, fragment_row_ids
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
-from spark_lance.table.operations import Stamp
 from spark_lance.table.operations.append import append_message
+from spark_lance.table.operations.next_version import Stamp
 from spark_lance.table.operations.overwrite import overwrite_message
 from spark_lance.table.versions.versions import list_versions, load_latest, load_version
 from tests.wrapped_store import WrappedStore

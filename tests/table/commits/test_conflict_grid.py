@@ -28,7 +28,8 @@ from spark_lance.table.format.manifest import Manifest, pack_manifest
 from spark_lance.table.format.paths import Naming, manifest_path
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import Transaction
-from spark_lance.table.operations import OPERATIONS, Stamp
+from spark_lance.table.operations import OPERATIONS
+from spark_lance.table.operations.next_version import Stamp
 from spark_lance.table.versions.versions import load_latest, load_version
 from tests.table.commits.grid_cases import CASES
 

@@ -28,16 +28,17 @@ from spark_lance.errors import (
 from spark_lance.io.store import open_store
 from spark_lance.table.commits import commit as commit_module
 from spark_lance.table.commits import idempotent_writes as once_module
-from spark_lance.table.commits.commit import CommitEnv, commit_operation
+from spark_lance.table.commits.commit import commit_operation
 from spark_lance.table.commits.idempotent_writes import (
-    APPLIED_WRITES,
     MAX_AGE,
     MAX_JOBS,
     AppliedWrites,
     IdempotentWrite,
     pair_of,
 )
+from spark_lance.table.commits.proposal import CommitEnv
 from spark_lance.table.format.manifest import read_manifest
+from spark_lance.table.format.reserved_names import APPLIED_WRITES
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
 from spark_lance.table.inserts.write_plan import commit_write, find_latest, plan_write

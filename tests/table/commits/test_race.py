@@ -20,7 +20,8 @@ from spark_lance.proto import table_pb2
 from spark_lance.table.format.rowids import decode_row_versions, fragment_row_ids
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.format.transaction import read_transaction
-from spark_lance.table.operations import OPERATIONS, Stamp
+from spark_lance.table.operations import OPERATIONS
+from spark_lance.table.operations.next_version import Stamp
 from spark_lance.table.versions.versions import list_versions, load_version
 from tests.conftest import ROOT
 from tests.table.commits.race_worker import SCHEMA, SPAN

@@ -10,8 +10,9 @@ import pytest
 import spark_lance
 from spark_lance.errors import IncompatibleConflictError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.io.retry import RetryPolicy
-from spark_lance.table.commits.commit import CONFLICT_RETRIES, CommitEnv, retry_operation, retry_policy
+from spark_lance.table.commits.commit import CONFLICT_RETRIES, retry_operation, retry_policy
 from spark_lance.table.commits.commit_options import commit_options
+from spark_lance.table.commits.proposal import CommitEnv
 from spark_lance.table.reading.snapshot import Snapshot
 
 

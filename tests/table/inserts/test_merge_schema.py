@@ -25,7 +25,7 @@ from spark_lance.table.commits.idempotent_writes import IdempotentWrite
 from spark_lance.table.format.table_ref import TableRef
 from spark_lance.table.inserts.merge_schema import missing_columns
 from spark_lance.table.inserts.write_plan import WritePlan, commit_write, find_latest, plan_write
-from spark_lance.table.operations import empty_manifest
+from spark_lance.table.operations.next_version import empty_manifest
 from spark_lance.table.schema.changes import add_fields
 from spark_lance.table.writing.align import Aligner
 from spark_lance.table.writing.write import write_fragments

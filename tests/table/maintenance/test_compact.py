@@ -22,7 +22,7 @@ from spark_lance.datasets.dataset import LanceDataset, dataset, write_dataset
 from spark_lance.datasets.maintain import Compaction
 from spark_lance.errors import FormatError, OptionError, RetryableConflictError, UnsupportedFormatError
 from spark_lance.table.indices import fragment_reuse
-from spark_lance.table.maintenance.compact import CompactionMetrics, CompactionTask
+from spark_lance.table.maintenance.compact_task import CompactionMetrics, CompactionTask
 from tests.strategies import canonical, tables
 
 VERSIONS = ["2.0", "2.1", "2.2"]

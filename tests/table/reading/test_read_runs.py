@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import spark_lance
-from spark_lance.table.reading.scan import ROW_ADDRESS
 from spark_lance.table.reading.snapshot import Snapshot
+from spark_lance.table.reading.system_columns import ROW_ADDRESS
 
 ROWS = 3000
 

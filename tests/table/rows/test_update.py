@@ -27,7 +27,8 @@ from spark_lance.errors import (
 )
 from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2, transaction_pb2
-from spark_lance.table.commits.commit import SYSTEM_ENV, commit_operation
+from spark_lance.table.commits.commit import commit_operation
+from spark_lance.table.commits.proposal import SYSTEM_ENV
 from spark_lance.table.commits.row_changes import RowChanges
 from spark_lance.table.format.manifest import Manifest
 from spark_lance.table.format.rowids import decode_row_versions

@@ -31,7 +31,8 @@ from spark_lance.index.vector.build import (
 from spark_lance.index.vector.create import entry_of, recipe_with, sample_vectors, segment_rows
 from spark_lance.index.vector.quantizers.product import ProductQuantizer
 from spark_lance.index.vector.storage import Partition
-from spark_lance.io.store import join, open_store
+from spark_lance.io.locations import join
+from spark_lance.io.store import open_store
 from spark_lance.proto import table_pb2
 
 __all__ = ["IndicesBuilder"]

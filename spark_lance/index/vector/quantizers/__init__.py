@@ -10,8 +10,6 @@ from spark_lance.index.vector.quantizers.product import ProductQuantizer
 from spark_lance.index.vector.quantizers.rabit import RabitQuantizer
 from spark_lance.index.vector.quantizers.scalar import ScalarQuantizer
 
-__all__ = ["QUANTIZERS"]
-
 QUANTIZERS: Mapping[str, type[Quantizer]] = {
     "FLAT": Flat,
     "PQ": ProductQuantizer,

@@ -25,18 +25,6 @@ from spark_lance.index.vector.base.ivf import Ivf
 from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.quantized_points import Matrix, QuantizedPoints, squares
 
-__all__ = [
-    "Codes",
-    "Matrix",
-    "PreparedQuery",
-    "Quantizer",
-    "Queries",
-    "Scorer",
-    "Training",
-    "estimate_each",
-    "squares",
-]
-
 # BLAS takes all cores for products of somewhat more numbers than this, and waits for them with its own core
 # busy: a query that looks at ten partitions waits ten times for cores that others use. With more it pays.
 _ONE_THREAD = 1 << 18

@@ -22,16 +22,15 @@ from spark_lance.index.vector.base.ivf import Ivf
 from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
     Codes,
-    Matrix,
     PreparedQuery,
     Quantizer,
     Queries,
     Scorer,
     Training,
     no_shift,
-    squares,
     vector_column,
 )
+from spark_lance.index.vector.quantizers.quantized_points import Matrix, squares
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ from spark_lance.index.vector.base.kmeans import assign, train_kmeans
 from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
     Codes,
-    Matrix,
     PreparedQuery,
     Quantizer,
     Queries,
@@ -48,10 +47,9 @@ from spark_lance.index.vector.quantizers.base import (
     Training,
     each_of,
     no_shift,
-    squares,
     vector_column,
 )
-from spark_lance.index.vector.quantizers.quantized_points import QuantizedPoints, Rows
+from spark_lance.index.vector.quantizers.quantized_points import Matrix, QuantizedPoints, Rows, squares
 from spark_lance.proto import index_pb2
 
 Bytes = npt.NDArray[np.uint8]

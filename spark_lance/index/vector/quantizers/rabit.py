@@ -76,17 +76,15 @@ from spark_lance.index.vector.base.ivf import Ivf, pack_tensor, unpack_tensor
 from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
     Codes,
-    Matrix,
     PreparedQuery,
     Quantizer,
     Queries,
     Scorer,
     Training,
     each_of,
-    squares,
     vector_column,
 )
-from spark_lance.index.vector.quantizers.quantized_points import NarrowCodes
+from spark_lance.index.vector.quantizers.quantized_points import Matrix, NarrowCodes, squares
 from spark_lance.proto import index_pb2
 
 _ROUNDS = 4

@@ -23,16 +23,14 @@ from spark_lance.index.vector.base.ivf import Ivf
 from spark_lance.index.vector.base.metrics import Metric, Vectors
 from spark_lance.index.vector.quantizers.base import (
     Codes,
-    Matrix,
     PreparedQuery,
     Quantizer,
     Queries,
     Scorer,
     Training,
-    squares,
     vector_column,
 )
-from spark_lance.index.vector.quantizers.quantized_points import NarrowCodes
+from spark_lance.index.vector.quantizers.quantized_points import Matrix, NarrowCodes, squares
 
 _COLUMN = "__sq_code"
 _STEPS = 255
