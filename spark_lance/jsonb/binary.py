@@ -628,17 +628,21 @@ def _object(pairs: list[tuple[str, Any]]) -> _StoredValue:
     if not pairs:
         return _container(struct.pack(">I", OBJECT), b"", [])
     names, values = zip(*pairs, strict=True)
-    order, head, texts = _keys(names)
+    order, head, texts = _keys(names) if len(names) <= _MOST_CACHED_KEYS else _order_keys(names)
     return _container(head, texts, [values[place] for place in order])
 
 
-@lru_cache(maxsize=1024)
-def _keys(names: tuple[str, ...]) -> tuple[tuple[int, ...], bytes, bytes]:
+def _order_keys(names: tuple[str, ...]) -> tuple[tuple[int, ...], bytes, bytes]:
     """Return the order of the keys of an object, the header with their entries, and their bytes."""
     texts = tuple(_utf8(name) for name in names)
     if len(set(texts)) < len(texts):
         raise _UnfitError("an object has a key twice")
     return key_entries(texts)
+
+
+# Documents repeat their keys. Objects with many keys are left out, as the cache has no limit of bytes.
+_MOST_CACHED_KEYS = 64
+_keys = lru_cache(maxsize=1024)(_order_keys)
 
 
 def _container(head: bytes, texts: bytes, values: list[Any]) -> _StoredValue:

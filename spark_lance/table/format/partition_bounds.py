@@ -18,7 +18,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ import pyarrow.compute as pc
 
 from spark_lance.file.base.schema import Schema, owned_columns
 from spark_lance.file.base.version import FileVersion
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.stored_json import parse_json
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.partitions import PartitionField, PartitionSpec, split_transform, storage_type
@@ -35,6 +35,8 @@ _NAME_CHARS = 50
 _MOST_CHARS = 180
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MICRO = datetime.timedelta(microseconds=1)
+# About the memory of the bounds of a field.
+_FIELD_BYTES = 400
 
 Value: TypeAlias = "bool | int | str | Decimal"
 
@@ -135,13 +137,18 @@ def _plain(value: Value | None) -> Any:
     return {"decimal": str(value)} if isinstance(value, Decimal) else value
 
 
-@lru_cache(maxsize=100_000)
 def read_bounds(path: str) -> tuple[FieldBounds, ...]:
     """Return the bounds in the name of a data file; none if there are none, or they are not understood."""
     name = path.rpartition("/")[2].removesuffix(".lance")
     if name[_NAME_CHARS : _NAME_CHARS + len(_MARK)] != _MARK:
         return ()
     text = name[_NAME_CHARS + len(_MARK) :]
+    return _BOUNDS.get(
+        text, lambda: _parse_bounds(text), lambda bounds: _FIELD_BYTES * len(bounds) + len(text)
+    )
+
+
+def _parse_bounds(text: str) -> tuple[FieldBounds, ...]:
     try:
         items = parse_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         bounds = tuple(
@@ -166,6 +173,12 @@ def _value(value: Any) -> Value | None:
     if value is not None and not isinstance(value, (bool, int, str)):
         raise TypeError(f"{value!r} is no bound")
     return value
+
+
+# Parsed bounds by the text in the name of the file: every scan of a table reads those of all its files.
+_BOUNDS: CacheSection[tuple[FieldBounds, ...]] = CacheSection(
+    "partition bounds", CACHE, share=1 / 8, counted=False
+)
 
 
 def bounds_of_fragment(fragment: table_pb2.DataFragment) -> Mapping[int, list[FieldBounds]]:

@@ -16,7 +16,7 @@ the one before, so both have to exist. Recently read manifests are cached: a wal
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from datetime import datetime, timezone, tzinfo
 from typing import Union
 
 from spark_lance.errors import OptionError, TornManifestError, VersionNotFoundError
+from spark_lance.io.cache import CACHE, CacheSection
 from spark_lance.io.locations import join
 from spark_lance.io.store import Store
 from spark_lance.proto import transaction_pb2
@@ -152,8 +153,11 @@ def parse_moment(moment: datetime | str, zone: tzinfo | None = timezone.utc) -> 
     return moment.replace(tzinfo=zone) if moment.tzinfo is None else moment
 
 
-_KEPT = 64
+_MOST_LOADED = 64
 _AT_ONCE = 16
+# About the memory of a manifest for each byte of its message.
+_MEMORY_PER_BYTE = 6
+_VERSIONS: CacheSection[Manifest] = CacheSection("versions of walks", CACHE, share=1 / 2, counted=False)
 
 
 class Walk(OfTable):
@@ -165,7 +169,8 @@ class Walk(OfTable):
 
     def __init__(self, table: TableRef) -> None:
         self.table = table
-        self._kept: OrderedDict[int, Manifest] = OrderedDict()
+        # The name of the walk in the cache: a table that replaces this one begins with other versions.
+        self._name = uuid.uuid4().hex
 
     def manifest(self, version: int) -> Manifest:
         """Return a version.
@@ -174,7 +179,7 @@ class Walk(OfTable):
             VersionNotFoundError: it has been cleaned up, or was never there; the message tells what is left.
             TableNotFoundError, FormatError, UnsupportedFormatError: see `load_version`.
         """
-        manifest = self._kept.pop(version, None)
+        manifest = _VERSIONS.find((self._name, version))
         if manifest is None:
             try:
                 manifest = load_version(self.table, version)
@@ -185,10 +190,11 @@ class Walk(OfTable):
                 if isinstance(error, VersionNotFoundError):
                     self.require(version, version)
                 raise
-        self._kept[version] = manifest
-        if len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
+            self._cache(version, manifest)
         return manifest
+
+    def _cache(self, version: int, manifest: Manifest) -> None:
+        _VERSIONS.put((self._name, version), manifest, _MEMORY_PER_BYTE * manifest.message.ByteSize())
 
     def before(self, version: int) -> Manifest | None:
         """Return the version before a version; None for the empty table before the first one.
@@ -218,12 +224,12 @@ class Walk(OfTable):
 
     def prefetch(self, versions: Iterable[int]) -> None:
         """Read some versions in parallel, into the cache of `manifest`; errors as `manifest`."""
-        missing = [version for version in versions if version not in self._kept][-_KEPT:]
+        missing = [version for version in versions if _VERSIONS.find((self._name, version)) is None]
         if len(missing) > 1:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                for manifest in pool.map(self._load_quietly, missing):
+                for manifest in pool.map(self._load_quietly, missing[-_MOST_LOADED:]):
                     if manifest is not None:
-                        self._kept[manifest.version] = manifest
+                        self._cache(manifest.version, manifest)
 
     def _load_quietly(self, version: int) -> Manifest | None:
         try:
