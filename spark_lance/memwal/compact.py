@@ -307,7 +307,7 @@ def collect_wal(
     result = result.and_also(_left_by_tasks(latest, limit))
     if not dry_run:
         snapshot.store.delete_many(result.paths, latest.root)
-        _remove_empty(snapshot.store, result.paths, latest.root)
+        _remove_empty(latest, result.paths)
     return result
 
 
@@ -378,10 +378,10 @@ def _old_manifests(store: Store, paths: ShardPaths, limit: datetime) -> list[Sto
     return [files[version] for version in sorted(files)[:-_KEPT_MANIFESTS] if _is_old(files[version], limit)]
 
 
-def _remove_empty(store: Store, paths: Iterable[str], root: str) -> None:
+def _remove_empty(snapshot: Snapshot, paths: Iterable[str]) -> None:
     """Remove directories of this machine in which nothing is left."""
     folders = {path.rpartition("/")[0] for path in paths}
     folders |= {folder.rpartition("/")[0] for folder in folders}
     for folder in sorted(folders, key=len, reverse=True):
-        if folder.startswith(f"{root}/"):
-            store.remove_empty(folder, root)
+        if folder.startswith(f"{snapshot.root}/"):
+            snapshot.store.remove_empty(folder, snapshot.root)

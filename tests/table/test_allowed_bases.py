@@ -87,16 +87,16 @@ def test_near_places(table: str, base: str, is_near: bool, monkeypatch: pytest.M
     )
     monkeypatch.setattr("spark_lance.table.format.bases.open_store", record)
     if is_near:
-        open_place(store, path, base, "base path 1")
+        open_place(TableRef(store, path), base, "base path 1")
         assert opened == [(base, {"secret": "x"})]
         return
     with pytest.raises(BaseNotAllowedError, match=r"^base path 1 of .* allowed_bases="):
-        open_place(store, path, base, "base path 1")
+        open_place(TableRef(store, path), base, "base path 1")
     assert opened == []
     # A listed place is opened, but never with options that were given for the table.
     if base != "relative":
         listed = Location.of(base).path if "://" not in base or base.startswith("file") else base
-        open_place(store.with_bases([listed]), path, base, "base path 1")
+        open_place(TableRef(store.with_bases([listed]), path), base, "base path 1")
         other = opened.pop()[1]
         assert other is None or (scheme == "file" and Location.of(base).scheme == "file")
 
@@ -119,7 +119,7 @@ def test_options_of_other_places(monkeypatch: pytest.MonkeyPatch) -> None:
         ("s3://bucket/u", 3, "three"),
         ("s3://bucket/u", 4, "AKIA"),
     ):
-        place, _ = open_place(store, "bucket/t", base, "base path", number)
+        place, _ = open_place(TableRef(store, "bucket/t"), base, "base path", number)
         assert place.options["key"] == key
         assert place.options.get("secret") == ("s3cret" if key == "AKIA" else None)
     assert "s3cret" not in repr(store)

@@ -147,9 +147,7 @@ class Bases(OfTable):
             BaseNotAllowedError: the user did not allow its place.
             StoreError: as `data_file`.
         """
-        return open_place(
-            self.store, self.home or self.root, check_uri(uri, "external blob"), "an external blob"
-        )
+        return open_place(self._main_line, check_uri(uri, "external blob"), "an external blob")
 
     def external_base(self, base_id: int, relative: str) -> str:
         """Return the URI of the directory that the relative location of an object starts from.
@@ -160,15 +158,18 @@ class Bases(OfTable):
         store, path, _ = self._place(base_id, relative)
         return store.uri(path)
 
+    @property
+    def _main_line(self) -> TableRef:
+        return TableRef(self.store, self.home or self.root)
+
     def _place(self, number: int, what: str) -> tuple[Store, str, bool]:
         base = next((other for other in self.others if other.id == number), None)
         if base is None:
             ids = ", ".join(str(other.id) for other in self.others) or "none"
             raise FormatError(f"base path {number} is not in the manifest (it has: {ids})", what)
         if number not in self._opened:
-            home = self.home or self.root
             what = f"base path {number}" + (f" ({base.name})" if base.name else "")
-            self._opened[number] = open_place(self.store, home, base.uri, what, number)
+            self._opened[number] = open_place(self._main_line, base.uri, what, number)
         return *self._opened[number], base.is_dataset_root
 
 
@@ -188,11 +189,11 @@ def numbered(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
     return tuple(numbered_bases)
 
 
-def open_place(store: Store, root: str, uri: str, what: str, base_id: int | None = None) -> tuple[Store, str]:
+def open_place(table: TableRef, uri: str, what: str, base_id: int | None = None) -> tuple[Store, str]:
     """Open a place that a table refers to, if the user allows it.
 
     Args:
-        store, root: the table; of a branch, its main line.
+        table: the table; of a branch, its main line.
         uri: the place.
         what: the place in words, for the error.
         base_id: of a base path.
@@ -201,11 +202,12 @@ def open_place(store: Store, root: str, uri: str, what: str, base_id: int | None
         BaseNotAllowedError: the place is not near the table, and the user has not listed it.
         StoreError: the place needs a driver that is not installed.
     """
-    location, home = Location.of(uri), store.location(root)
+    store = table.store
+    location, home = Location.of(uri), store.location(table.root)
     shares = location.is_in_store_of(home, str(store.options.get("account_name", "")))
     if not (shares and _is_near(location, home)) and not store.bases.allows(location):
         raise BaseNotAllowedError(
-            f"{what} of {store.uri(root)} is at {_without_secrets(uri)}, which is not near the "
+            f"{what} of {table.uri} is at {_without_secrets(uri)}, which is not near the "
             "table: if you trust "
             f"that place, list it in the option allowed_bases, such as allowed_bases={_without_secrets(uri)}"
         )

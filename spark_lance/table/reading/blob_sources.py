@@ -29,6 +29,7 @@ from spark_lance.io.store import STORES, Store, open_store
 from spark_lance.io.stored_names import check_key, check_uri, path_fault
 from spark_lance.proto import table_pb2
 from spark_lance.table.format.bases import Bases, open_place
+from spark_lance.table.format.table_ref import TableRef
 
 # The URIs of the data files that a blob field's descriptors come from, for the rows at some positions.
 FileOf = Callable[[Field, Ints], pa.Array]
@@ -158,12 +159,13 @@ class BlobSources:
     storage options of the target table are used in its own store.
 
     Args:
-        store, root: the target table of a copy; without a root there is none.
+        store: has the user's storage options and the locations that the user allows.
+        table: the target table of a copy; without it there is none.
     """
 
-    def __init__(self, store: Store, root: str | None = None) -> None:
+    def __init__(self, store: Store, table: TableRef | None = None) -> None:
         self._store = store
-        self._root = root
+        self._table = table
         self._objects: OrderedDict[tuple[str, int], _Object] = OrderedDict()
 
     def sizes(self, references: pa.StructArray) -> Ints:
@@ -262,7 +264,7 @@ class BlobSources:
         return self._cached((source, 0), lambda: self._open_data_file(source))
 
     def _open_data_file(self, source: str) -> _Object:
-        data_file = self._opened(self._for_data_files(source), self._root or "/", source, "the data file")
+        data_file = _open_object(self._home_of(source), source, "the data file")
         # The URI in a value is not trusted: only bytes of Lance files are copied.
         is_lance = data_file.path.endswith(".lance") and data_file.size > len(MAGIC)
         if (
@@ -272,25 +274,26 @@ class BlobSources:
             raise BlobSourceError(f"a value names {source} as the data file of a blob, which it is not")
         return data_file
 
-    def _for_data_files(self, source: str) -> Store:
-        """Return the table's store for a user who may read tables in any store, but not on any web server."""
+    def _home_of(self, source: str) -> TableRef:
+        """Return the table for a user who may read tables in any store, but not on any web server."""
         scheme = Location.of(source).scheme
-        return self._store.with_bases([f"{scheme}://"]) if scheme in STORES else self._store
+        store = self._store.with_bases([f"{scheme}://"]) if scheme in STORES else self._store
+        return TableRef(store, "/" if self._table is None else self._table.root)
 
     def _sidecar(self, source: str, number: int) -> _Object:
         self._data_file(source)
-        store, root, path = self._for_data_files(source), self._root or "/", sidecar_path(source, number)
-        return self._cached((source, number), lambda: self._opened(store, root, path, "the file of blobs"))
+        home, path = self._home_of(source), sidecar_path(source, number)
+        return self._cached((source, number), lambda: _open_object(home, path, "the file of blobs"))
 
     def _external(self, parts: _Parts, row: int) -> _Object:
-        uri = _absolute(parts, row, is_trusted=self._root is not None)
+        uri = _absolute(parts, row, is_trusted=self._table is not None)
         return self._cached((uri, -1), lambda: self._open_external(uri, parts.source[row]))
 
     def _open_external(self, uri: str, source: str | None) -> _Object:
         what = "the external blob"
-        if self._root is not None:
+        if self._table is not None:
             try:
-                return self._opened(self._store, self._root, uri, what)
+                return _open_object(self._table, uri, what)
             except BaseNotAllowedError:
                 if not source or not source.endswith(".lance"):
                     raise
@@ -302,7 +305,7 @@ class BlobSources:
         self._data_file(source)
         store, path = open_store(source)
         root = path.rpartition("/")[0].rpartition("/")[0] or "/"
-        return self._opened(replace(store, bases=self._store.bases), root, uri, what)
+        return _open_object(TableRef(replace(store, bases=self._store.bases), root), uri, what)
 
     def _cached(self, key: tuple[str, int], make: Callable[[], _Object]) -> _Object:
         if key not in self._objects:
@@ -312,22 +315,24 @@ class BlobSources:
         self._objects.move_to_end(key)
         return self._objects[key]
 
-    def _opened(self, home: Store, root: str, uri: str, what: str) -> _Object:
-        try:
-            store, path = open_place(home, root, check_uri(uri, what), what)
-            return _Object(store, path, store.size(path))
-        except FileNotFoundError as error:
-            raise BlobSourceError(
-                f"{what} {uri}, with bytes of blobs, does not exist: was the version that "
-                f"was read cleaned up meanwhile? Read the table again, or {_ADVICE}"
-            ) from error
-        except BaseNotAllowedError:
-            raise
-        except StoreError as error:
-            raise BlobSourceError(
-                f"{what} {uri}, with bytes of blobs, cannot be read with the storage options at "
-                f"hand ({error}): give options or an environment that reaches it, or {_ADVICE}"
-            ) from error
+
+def _open_object(home: TableRef, uri: str, what: str) -> _Object:
+    """Open an object that a table refers to; errors as `BlobSources.read`."""
+    try:
+        store, path = open_place(home, check_uri(uri, what), what)
+        return _Object(store, path, store.size(path))
+    except FileNotFoundError as error:
+        raise BlobSourceError(
+            f"{what} {uri}, with bytes of blobs, does not exist: was the version that "
+            f"was read cleaned up meanwhile? Read the table again, or {_ADVICE}"
+        ) from error
+    except BaseNotAllowedError:
+        raise
+    except StoreError as error:
+        raise BlobSourceError(
+            f"{what} {uri}, with bytes of blobs, cannot be read with the storage options at "
+            f"hand ({error}): give options or an environment that reaches it, or {_ADVICE}"
+        ) from error
 
 
 @dataclass(frozen=True)

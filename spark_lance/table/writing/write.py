@@ -72,7 +72,7 @@ def write_fragments(
     """
     if max_rows_per_file < 1 or max_bytes_per_file < 1:
         raise OptionError("max_rows_per_file and max_bytes_per_file must be at least 1")
-    sources = BlobSources(table.store, table.root)
+    sources = BlobSources(table.store, table)
     files = _Files(
         table, targets or (own_target(table),), schema, version, operation, in_memory, sources, ending
     )
