@@ -76,7 +76,7 @@ def matches(path: Path) -> Iterator[Match]:
         for rule, pattern in PATTERNS.items():
             for match in pattern.finditer(text):
                 yield line + text.count("\n", 0, match.start()), rule, " ".join(match[0].split())[:60]
-        for sentence in re.split(r"(?<=[.:?!])\s+|\n\n", text):
+        for sentence in re.split(r"(?<=[.:?!])\s+|\n\n|\s(?=@(?:param|return|throws)\b)", text):
             words = sentence.split()
             if len(words) > MOST_WORDS:
                 yield line, "long sentence", f"{len(words)} words: {' '.join(words[:8])} ..."

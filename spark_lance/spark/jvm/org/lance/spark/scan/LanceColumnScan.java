@@ -39,13 +39,19 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
     this.partitions = partitions;
   }
 
-  // The scan of an answer; null if it has no columns, or they cannot be read.
+  /**
+   * Returns the scan of an answer of {@code plan_scan}; null if the answer has no columns or its file cannot be read.
+   */
   static Scan of(String displayName, Map<String, Object> question, Map<String, Object> answer, StructType schema) {
     InputPartition[] partitions = readPartitions(answer, schema);
     return partitions == null ? null : new LanceColumnScan(displayName, question, answer, schema, partitions);
   }
 
-  // The parts of rows that Python has left in a file, which is deleted; null if it has not, or they cannot be read.
+  /**
+   * Reads the file of columns that Python wrote for an answer, and deletes it.
+   *
+   * @return the partitions; null if the answer has no columns or the file cannot be read
+   */
   private static InputPartition[] readPartitions(Map<String, Object> answer, StructType schema) {
     if (!answer.get(Protocol.KIND).equals("columns")) {
       return null;
@@ -65,8 +71,8 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
         partitions[i] = LanceTransport.inMemoryPartition(Arrays.copyOfRange(bytes, start, end));
       }
       return partitions;
-    } catch (IOException apart) {
-      // Python has another file system.
+    } catch (IOException missing) {
+      // The file is missing if Python runs with another file system.
       return null;
     } finally {
       file.toFile().delete();
@@ -114,7 +120,7 @@ public final class LanceColumnScan implements Scan, Batch, SupportsReportStatist
     return LanceTransport.inMemoryFactory(schema);
   }
 
-  // Both sides of a self-join may be read once.
+  // Equal scans let Spark read both sides of a self-join once.
   public boolean equals(Object other) {
     return other instanceof LanceColumnScan && question.equals(((LanceColumnScan) other).question);
   }

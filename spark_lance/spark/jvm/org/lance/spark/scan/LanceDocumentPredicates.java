@@ -37,12 +37,16 @@ import scala.collection.immutable.Seq;
  * Spark applies its own condition to the rest. See spark/scan/predicates.py.
  */
 public final class LanceDocumentPredicates {
-  // Values of IN beyond which a condition is left to Spark alone.
+  // With more values in IN, only Spark evaluates the condition.
   private static final int MOST_VALUES = 1000;
 
   private LanceDocumentPredicates() {}
 
-  // A condition with a part about documents; null if it has none.
+  /**
+   * Returns a condition in JSON that keeps every row the given condition keeps, to skip documents that cannot match.
+   *
+   * @return the condition; null if no part of it is about documents
+   */
   public static Map<String, Object> candidate(Expression condition) {
     Map<String, Object> predicate = toJson(condition);
     if (predicate == null || !hasDocuments(predicate)) {
@@ -100,7 +104,7 @@ public final class LanceDocumentPredicates {
     return Json.object(LancePushdown.toJson(new Predicate[] {(Predicate) plain.get()}).get(0));
   }
 
-  // A test of what stands in a document; null if it is none.
+  /** Returns the JSON form of a test of a value inside a document; null if the condition is no such test. */
   private static Map<String, Object> documentTest(Expression condition) {
     List<Object> values = new ArrayList<>();
     Expression tested = null;
@@ -174,7 +178,11 @@ public final class LanceDocumentPredicates {
     return result;
   }
 
-  // What a function finds in a column, in a type perhaps; null if it is something else.
+  /**
+   * Returns the JSON form of a function that reads a path of a document column, with the types of casts around it.
+   *
+   * @return the access; null for any other expression
+   */
   private static Map<String, Object> access(Expression expression) {
     List<Object> types = new ArrayList<>();
     while (expression instanceof Cast) {

@@ -31,12 +31,17 @@ import scala.collection.immutable.Seq;
  * Spark.
  */
 public final class LanceLocalProjection {
-  // More rows are for a task, whose code is compiled.
+  // For more rows, a task with compiled code is faster.
   private static final int MOST_ROWS = 1000;
 
   private LanceLocalProjection() {}
 
-  // The plan of columns that are computed of rows; null where Spark plans them. The child of the projection is a scan.
+  /**
+   * Returns the physical plan of a projection whose rows the driver has, with the computed rows in it.
+   *
+   * @param plan a {@code Project} over a {@code DataSourceV2ScanRelation}
+   * @return null if Spark has to plan the projection
+   */
   public static SparkPlan planPhysical(LogicalPlan plan) {
     Project project = (Project) plan;
     DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) project.child();
@@ -68,7 +73,7 @@ public final class LanceLocalProjection {
     }
   }
 
-  // Whether columns are those that are there, in their order, if by other names.
+  /** Returns whether the columns are the output of the scan in its order; aliases do not matter. */
   private static boolean isSame(Seq<NamedExpression> columns, Seq<AttributeReference> output) {
     boolean same = columns.length() == output.length();
     for (int i = 0; same && i < columns.length(); i++) {
@@ -81,7 +86,7 @@ public final class LanceLocalProjection {
     return same;
   }
 
-  // Spark's own plan of the scan, with other columns and rows.
+  /** Returns Spark's own plan of the scan with other columns and rows; null if Spark plans no local scan. */
   private static SparkPlan withRows(LogicalPlan relation, Seq<?> attributes, Object rows) {
     SparkPlan scan = (SparkPlan) SparkSession$.MODULE$.active().sessionState().planner().plan(relation).next();
     if (!(scan instanceof LocalTableScanExec)) {
@@ -96,7 +101,7 @@ public final class LanceLocalProjection {
     return (SparkPlan) scan.makeCopy(parts);
   }
 
-  /** Tells whether an expression gives the same whenever it is computed, and nobody notices that it is. */
+  /** Accepts deterministic expressions that Spark can compute while it plans a query. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Plain extends scala.runtime.AbstractFunction1 {
     public Object apply(Object expression) {
@@ -105,7 +110,7 @@ public final class LanceLocalProjection {
     }
   }
 
-  /** Whether an expression is not computed while the query is planned. */
+  /** Accepts expressions that must not be computed while a query is planned. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   static final class Special extends scala.runtime.AbstractFunction1 {
     public Object apply(Object part) {

@@ -11,7 +11,7 @@ public final class LanceMetric implements CustomMetric, CustomTaskMetric {
   private final String description;
   private final long value;
 
-  // Spark needs this constructor to add up the values of all tasks.
+  // Spark calls this constructor to aggregate the values of all tasks.
   public LanceMetric() {
     this("", "", 0);
   }
@@ -22,7 +22,7 @@ public final class LanceMetric implements CustomMetric, CustomTaskMetric {
     this.value = value;
   }
 
-  // The metrics of a plan, each a list of name, description and value.
+  /** Returns the metrics of a plan from rows of name, description and value. */
   static LanceMetric[] of(List<Object> rows) {
     LanceMetric[] metrics = new LanceMetric[rows.size()];
     for (int i = 0; i < metrics.length; i++) {

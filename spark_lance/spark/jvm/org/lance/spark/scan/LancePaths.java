@@ -27,10 +27,15 @@ import org.lance.spark.shim.Shim;
 public final class LancePaths {
   private LancePaths() {}
 
-  // What a read sees: its columns as JSON (`schema`) and its version (`ref`); null if Spark's workers are to find out.
+  /**
+   * Describes the table of a read.
+   *
+   * @return the columns as JSON ({@code schema}), the version ({@code ref}) and what Spark may push down; null if
+   *     Spark's workers describe the table
+   */
   public static Map<String, Object> describe(CaseInsensitiveStringMap options) {
     CaseInsensitiveStringMap zonedOptions = Bridge.zoned(options);
-    if (!LanceScan.plans(false)) {
+    if (!LanceScan.plansInDriver(false)) {
       return null;
     }
     Map<String, Object> question = Bridge.question(Protocol.DESCRIBE_READ);
@@ -38,31 +43,41 @@ public final class LancePaths {
     return Json.object(Bridge.ask(question, null));
   }
 
-  // For Spark's own way, too: see Bridge.
+  /**
+   * Returns the options with the session's time zone. Reads that Spark's workers plan need it, too; see {@link
+   * Bridge}.
+   */
   public static CaseInsensitiveStringMap zoned(CaseInsensitiveStringMap options) {
     return Bridge.zoned(options);
   }
 
+  /** Returns the columns of a description that {@link #describe} returned. */
   public static StructType schema(Map<String, String> described) {
     return (StructType) DataType.fromJson((String) described.get(Protocol.SCHEMA));
   }
 
-  // The table of a read; null if Spark's workers are to plan it. `described` is null where the user gave the schema:
-  // the version is fixed by the first plan then. A write with partitionBy has partitions.
+  /**
+   * Returns the table of a read or write by path.
+   *
+   * @param described the answer of {@link #describe}; null if the user gave the schema: the first plan fixes the
+   *     version then
+   * @param partitions the partitions of a write with partitionBy; else empty
+   * @return null if Spark's workers plan the read
+   */
   public static Table table(PythonDataSourceV2 source, StructType schema, Map<String, Object> described, Transform[] partitions) {
-    return LanceScan.plans(false) || partitions.length > 0 ? new PathTable(source, schema, described, partitions) : null;
+    return LanceScan.plansInDriver(false) || partitions.length > 0 ? new PathTable(source, schema, described, partitions) : null;
   }
 
-  /** Spark's own table but for its scans and writes. */
+  /** Spark's table of a Python data source, with the scans and writes of this package. */
   public static final class PathTable extends PythonTable {
     private final StructType schema;
-    // Whether the schema is the user's, who may have any table in mind.
+    // Whether the user gave the schema, which any table may have.
     private final boolean hasUserSchema;
     private String cacheKey = UUID.randomUUID().toString();
     private Object ref;
-    // What Spark may push down; null if only options and the version of a read tell.
+    // What Spark may push down; null if it depends on the options and the version of a read.
     private Object pushdown;
-    // Spark's source, to which the version belongs.
+    // The Python data source whose version ref is.
     private Object source;
     private final Transform[] partitions;
 
@@ -83,27 +98,30 @@ public final class LancePaths {
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
       CaseInsensitiveStringMap zonedOptions = Bridge.zoned(options);
       ScanBuilder sparkBuilder = super.newScanBuilder(withVersion(zonedOptions));
-      if (!LanceScan.plans(false)) {
+      if (!LanceScan.plansInDriver(false)) {
         return sparkBuilder;
       }
       try {
         Map<String, Object> read = read(zonedOptions);
         return LanceScan.ofPath(String.valueOf(zonedOptions.get("path")), read, schema, pushdown(), sparkBuilder);
-      } catch (IllegalArgumentException refused) {
-        // Spark's own way says what is wrong, as it does for every format of Python.
+      } catch (IllegalArgumentException problem) {
+        // Spark's reader reports the problem as for every Python data source.
         return sparkBuilder;
       }
     }
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-      LogicalWriteInfo write = partitions.length == 0 ? info : partitioned(info);
+      LogicalWriteInfo write = partitions.length == 0 ? info : withPartitionOption(info);
       WriteBuilder sparkBuilder = super.newWriteBuilder(write);
       String displayName = String.valueOf(info.options().get("path"));
       return Bridge.writing(false, displayName, Shim.sourceOf(this), write, partitions, null, sparkBuilder);
     }
 
-    // Python declares or checks the partitions.
-    private LogicalWriteInfo partitioned(LogicalWriteInfo info) {
+    /**
+     * Adds the option {@code partitionBy}. Python declares the partitions of a new table by it, and checks those of
+     * an existing one.
+     */
+    private LogicalWriteInfo withPartitionOption(LogicalWriteInfo info) {
       List<Object> texts = new ArrayList<>();
       for (Transform partition : partitions) {
         texts.add(partition.toString());
@@ -122,8 +140,10 @@ public final class LancePaths {
       return LanceScan.read(options, schema, cacheKey, version);
     }
 
-    // Options that make Spark's own way read the known version, too. Streams take none. Nor does a read of the changes
-    // between several versions, or of rows that are not in a version yet.
+    /**
+     * Adds the pinned version to the options, so that Spark's own reader reads it, too. Streams have no version, and
+     * neither has a read of the changes between versions or of rows that no version has yet.
+     */
     private synchronized CaseInsensitiveStringMap withVersion(CaseInsensitiveStringMap options) {
       boolean hasVersion = LanceUnits.hasOption(options, "versions");
       if (ref == null || hasVersion || Shim.sourceOf(this) != source || Callers.isMicroBatch()) {
@@ -134,11 +154,11 @@ public final class LancePaths {
       return new CaseInsensitiveStringMap(result);
     }
 
-    // The version that all reads of this table see.
+    /** Returns the version that all reads of this table see, and asks Python for it before the first read. */
     private synchronized Object pinVersion(CaseInsensitiveStringMap options) {
       Object current = Shim.sourceOf(this);
       if (current != source) {
-        // A view that shall see what was written gets another source.
+        // A refreshed view has another source, which must see newer versions.
         source = current;
         ref = null;
         pushdown = null;

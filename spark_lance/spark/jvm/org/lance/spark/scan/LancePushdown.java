@@ -23,8 +23,8 @@ import org.lance.spark.load.Protocol;
 
 /** Spark's push-down as JSON for the driver's Python: conditions, aggregates and columns. */
 public final class LancePushdown {
-  // The type of the literals that were last described, and its JSON: lists have thousands of one type.
-  private static volatile Object[] lastType = {null, null};
+  // The last type of a literal and its JSON: a list of IN has thousands of literals of one type.
+  private static volatile Object[] cachedType = {null, null};
 
   private static final List<String> TESTS =
       Arrays.asList(
@@ -32,20 +32,25 @@ public final class LancePushdown {
   // Tests whose literal may come first.
   private static final List<String> MIRRORED = Arrays.asList("=", "<=>", "<>", "<", "<=", ">", ">=");
   private static final List<String> NULL_TESTS = Arrays.asList("IS_NULL", "IS_NOT_NULL");
-  // Types of literals with the same values in Python, as JSON; decimals are further ones (see spark/scan/predicates.py).
+  // Types of literals with the same values in Python, as JSON. Decimals are added by prefix (see
+  // spark/scan/predicates.py).
   private static final List<String> LITERALS =
       Arrays.asList(
           "\"boolean\"", "\"byte\"", "\"short\"", "\"integer\"", "\"long\"", "\"float\"", "\"double\"",
           "\"string\"", "\"binary\"", "\"date\"", "\"timestamp\"", "\"timestamp_ntz\"");
-  // The years 1 to 9999, which Python's times have: in days, and in microseconds.
+  // The years 1 to 9999 of Python's datetime, in days.
   private static final long FIRST_DAY = -719162L;
   private static final long LAST_DAY = 2932896L;
-  private static final long MICROS = 86400000000L;
+  private static final long MICROS_PER_DAY = 86400000000L;
 
   private LancePushdown() {}
 
-  // Whether Python makes an expression of a predicate that keeps the same rows as in Spark. `pushdown` is the table's
-  // description; the rules are those of `expression_of` (spark/scan/predicates.py), which has to make one then.
+  /**
+   * Returns whether Python applies a predicate exactly as Spark does. The rules are those of {@code expression_of} in
+   * spark/scan/predicates.py, which has to translate each predicate that this method accepts.
+   *
+   * @param pushdown the table's description
+   */
   public static boolean isExact(Expression predicate, Map<String, Object> pushdown) {
     if (!(predicate instanceof Predicate)) {
       return false;
@@ -76,7 +81,7 @@ public final class LancePushdown {
     return all;
   }
 
-  // Whether a literal has the same value in Python.
+  /** Returns whether a literal has the same value in Python. */
   private static boolean isSame(Literal<?> literal) {
     String type = json(literal.dataType());
     if (literal.value() == null || !(literal.value() instanceof Number) || !LITERALS.contains(type)) {
@@ -87,10 +92,10 @@ public final class LancePushdown {
       return FIRST_DAY <= value && value <= LAST_DAY;
     }
     boolean isTime = type.startsWith("\"timestamp");
-    return !isTime || (FIRST_DAY <= Math.floorDiv(value, MICROS) && Math.floorDiv(value, MICROS) <= LAST_DAY);
+    return !isTime || (FIRST_DAY <= Math.floorDiv(value, MICROS_PER_DAY) && Math.floorDiv(value, MICROS_PER_DAY) <= LAST_DAY);
   }
 
-  // Predicates as JSON; see spark/scan/predicates.py.
+  /** Returns predicates as JSON, in the form of spark/scan/predicates.py. */
   public static List<Object> toJson(Predicate[] predicates) {
     List<Object> result = new ArrayList<>();
     for (Predicate predicate : predicates) {
@@ -123,7 +128,12 @@ public final class LancePushdown {
     return result;
   }
 
-  // All but the first of some expressions together, if they are literals of one type; null if not.
+  /**
+   * Returns the literals of IN as one list, which is shorter than one object for each.
+   *
+   * @param children the arguments of IN; the first is the column
+   * @return null if an argument is no literal or the types differ
+   */
   private static Map<String, Object> list(Expression[] children) {
     List<Object> values = new ArrayList<>(children.length);
     DataType type = null;
@@ -148,15 +158,19 @@ public final class LancePushdown {
   }
 
   private static String json(DataType type) {
-    Object[] pair = lastType;
+    Object[] pair = cachedType;
     if (pair[0] != type) {
       pair = new Object[] {type, type.json()};
-      lastType = pair;
+      cachedType = pair;
     }
     return (String) pair[1];
   }
 
-  // A value of Spark's as text.
+  /**
+   * Returns an internal value of Spark as text: bytes as hexadecimal digits, a float as a double.
+   *
+   * @return null for null
+   */
   static String text(Object value) {
     if (value instanceof byte[]) {
       byte[] bytes = (byte[]) value;
@@ -175,7 +189,7 @@ public final class LancePushdown {
     return value == null ? null : value.toString();
   }
 
-  // Aggregates as JSON; null if there is one that is never answered without tasks.
+  /** Returns aggregates as JSON; null if one of them always needs tasks. */
   public static List<Object> functions(AggregateFunc[] functions) {
     List<Object> result = new ArrayList<>();
     for (AggregateFunc function : functions) {
@@ -198,7 +212,7 @@ public final class LancePushdown {
     return result;
   }
 
-  // An average has no name here; then Spark asks again, for the sum and the count.
+  // Refuses an average; Spark then offers its sum and its count.
   private static String name(AggregateFunc function) {
     if (function instanceof CountStar || function instanceof Count) {
       return "count";
@@ -209,7 +223,7 @@ public final class LancePushdown {
     return function instanceof Min ? "min" : function instanceof Max ? "max" : null;
   }
 
-  // Columns as lists of names; null if there is one that is computed.
+  /** Returns columns as lists of names; null if one of the expressions is computed. */
   public static List<Object> paths(Expression[] expressions) {
     List<Object> paths = new ArrayList<>();
     for (Expression expression : expressions) {

@@ -89,6 +89,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     return stream(question, schema, checkpoint);
   }
 
+  /** Returns the rows of the scan, which are decoded once. */
   public synchronized InternalRow[] rows() {
     if (rows == null) {
       rows = decode(answer, schema);
@@ -96,8 +97,11 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     return rows;
   }
 
-  // A stream of the columns of a scan, in Spark's own way: to start a stream, Spark asks for a scan, too. It has no
-  // version but one that the user names, which is refused then.
+  /**
+   * Returns the stream of a scan, which Spark's own reader reads: Spark builds a scan to start a stream, too. The
+   * version that this package pinned is removed from the options. A version that the user set stays, and the stream
+   * refuses it.
+   */
   public static MicroBatchStream stream(Map<String, Object> question, StructType schema, String checkpoint) {
     Map<String, String> options = new HashMap<>(options(question).asCaseSensitiveMap());
     if (Boolean.TRUE.equals((Json.object(question.get(Protocol.READ))).get(Protocol.PINNED))) {
@@ -107,20 +111,26 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     return Shim.tableOf(Bridge.source(), schema).newScanBuilder(readOptions).build().toMicroBatchStream(checkpoint);
   }
 
+  /** Returns the options of a question's read. */
   public static CaseInsensitiveStringMap options(Map<String, Object> question) {
     return new CaseInsensitiveStringMap(Json.texts(((Map<?, ?>) question.get(Protocol.READ)).get(Protocol.OPTIONS)));
   }
 
+  /**
+   * Returns the size of a scan. Statistics of columns are included if the session uses them.
+   *
+   * @param question the request of {@code plan_scan}; null for no statistics of columns
+   */
   public static Statistics statistics(Map<String, Object> question, Map<String, Object> answer) {
     Number rows = (Number) answer.get(Protocol.ROWS);
     Number bytes = (Number) answer.get(Protocol.BYTES);
-    return new Size(
+    return new ScanStatistics(
         bytes == null ? OptionalLong.empty() : OptionalLong.of(bytes.longValue()),
         rows == null ? OptionalLong.empty() : OptionalLong.of(rows.longValue()),
         columnStatistics(question, rows));
   }
 
-  // Statistics of columns from indices, by reference; asked for only where Spark makes use of them.
+  /** Returns the statistics of columns that have an index. Python is asked only if the session uses statistics. */
   private static Map<NamedReference, ColumnStatistics> columnStatistics(Map<String, Object> question, Number rows) {
     boolean isUsed = ((SQLConf) SQLConf$.MODULE$.get()).cboEnabled() || ((SQLConf) SQLConf$.MODULE$.get()).planStatsEnabled();
     if (question == null || rows == null || !isUsed) {
@@ -148,13 +158,13 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     return statistics;
   }
 
-  /** The size of a scan. */
-  public static final class Size implements Statistics {
+  /** The statistics of a scan: bytes, rows and columns. */
+  public static final class ScanStatistics implements Statistics {
     private final OptionalLong bytes;
     private final OptionalLong rows;
     private final Map<NamedReference, ColumnStatistics> columns;
 
-    Size(OptionalLong bytes, OptionalLong rows, Map<NamedReference, ColumnStatistics> columns) {
+    ScanStatistics(OptionalLong bytes, OptionalLong rows, Map<NamedReference, ColumnStatistics> columns) {
       this.bytes = bytes;
       this.rows = rows;
       this.columns = columns;
@@ -217,7 +227,11 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     }
   }
 
-  // Takes rows that Python has left in a file, which is deleted; false if that cannot be read.
+  /**
+   * Reads the file of rows that Python wrote for an answer into the answer, and deletes it.
+   *
+   * @return false if the file cannot be read
+   */
   static boolean readFile(Map<String, Object> answer) {
     if (!answer.get(Protocol.KIND).equals("rows") || answer.get(Protocol.FILE) == null) {
       return true;
@@ -226,8 +240,8 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     try {
       answer.put("stream", Files.readAllBytes(file));
       return true;
-    } catch (IOException apart) {
-      // Python has another file system.
+    } catch (IOException missing) {
+      // The file is missing if Python runs with another file system.
       return false;
     } finally {
       file.toFile().delete();
@@ -245,7 +259,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
 
   private static InternalRow[] decode(byte[] stream, StructType schema) throws java.io.IOException {
     List<InternalRow> rows = new ArrayList<>();
-    // Spark's local scan makes its own rows of what it is given: a projection is left out where none is needed.
+    // Spark's local scan converts the rows itself, so flat rows need no projection.
     UnsafeProjection projection = isFlat(schema) ? null : (UnsafeProjection) UnsafeProjection$.MODULE$.create(schema);
     BufferAllocator allocator = ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0, Long.MAX_VALUE);
     ArrowStreamReader reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
@@ -273,7 +287,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     return (InternalRow[]) rows.toArray(new InternalRow[0]);
   }
 
-  // Whether all values are numbers, times, texts or bytes.
+  /** Returns whether all columns are numbers, booleans, times, strings or bytes. */
   private static boolean isFlat(StructType schema) {
     for (StructField field : schema.fields()) {
       DataType type = field.dataType();
@@ -292,7 +306,7 @@ public final class LanceRows implements LocalScan, SupportsReportStatistics {
     return true;
   }
 
-  // Adds the rows of a batch; their values do not lie in its memory.
+  /** Appends the rows of a batch with copies of their values, because the next batch reuses the memory. */
   private static void copy(ColumnVector[] columns, StructType schema, int count, List<InternalRow> rows) {
     Object[][] values = new Object[count][columns.length];
     for (int c = 0; c < columns.length; c++) {

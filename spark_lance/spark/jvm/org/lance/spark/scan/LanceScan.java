@@ -48,21 +48,28 @@ import scala.collection.immutable.Seq;
  * LanceTransport may wrap (LanceTaskScan).
  */
 public final class LanceScan {
-  // Whether the driver plans reads of the session; catalogs are asked unless it says no, paths only if it says yes.
-  private static final String PLANS = "spark.lance.planInDriver";
-  // A limit up to this is met by one task, whose stream then ends by itself.
-  private static final int MOST_ALONE = 100000;
-  // Whether Python has left a file that is not found here: then it has another file system, and leaves no more.
-  private static volatile boolean isApart = false;
+  // Whether the driver plans the reads of the session. The default is true for tables by name and false for paths.
+  private static final String PLAN_IN_DRIVER = "spark.lance.planInDriver";
+  // Up to this limit one task reads the rows, and stops at the limit.
+  private static final int MAX_LIMIT_OF_ONE_TASK = 100000;
+  // Whether a file of Python's was not found: its file system is another one, so Python writes no more files.
+  private static volatile boolean hasOtherFileSystem = false;
 
   private LanceScan() {}
 
-  // A builder of the scans of a table: `own` if the session leaves planning to Spark's own worker processes.
-  //
-  // byDefault: whether the driver plans where no setting tells; options, schema, token: see read; pinned: whether the
-  // version among the options is the table's and not the user's; hidden: further columns, each with the option that
-  // reads it in its metadata; pushdown: what Spark may push down, null if the table's options do not tell; own: Spark's
-  // own way, which streams go.
+  /**
+   * Returns the builder of a scan. It is {@code sparkBuilder} if Spark's worker processes plan the reads of the
+   * session.
+   *
+   * @param byDefault whether the driver plans reads if no setting says so
+   * @param options the options of the read
+   * @param pinned whether the version among the options is the table's and not the user's
+   * @param schema the columns of the table
+   * @param cacheKey identifies the table in Python's cache
+   * @param hidden further columns, each with the option that reads it in its metadata
+   * @param pushdown what Spark may push down; null if it depends on the options
+   * @param sparkBuilder Spark's builder, which streams use
+   */
   public static ScanBuilder builder(
       Boolean byDefault,
       String displayName,
@@ -73,7 +80,7 @@ public final class LanceScan {
       StructType hidden,
       Map<String, Object> pushdown,
       ScanBuilder sparkBuilder) {
-    if (!plans(byDefault.booleanValue())) {
+    if (!plansInDriver(byDefault.booleanValue())) {
       return sparkBuilder;
     }
     Map<String, Object> read = read(options, schema, cacheKey, null);
@@ -81,7 +88,7 @@ public final class LanceScan {
     return create(displayName, read, schema, hidden, pushdown, sparkBuilder);
   }
 
-  // The same for a table by path, without hidden columns.
+  /** Returns the builder of a scan of a table by path, which has no hidden columns. */
   public static ScanBuilder ofPath(String displayName, Map<String, Object> read, StructType schema, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
     return create(displayName, read, schema, new StructType(), pushdown, sparkBuilder);
   }
@@ -93,16 +100,21 @@ public final class LanceScan {
         : new OfPredicates(displayName, read, schema, hidden, pushdown, sparkBuilder);
   }
 
-  // Whether a session's reads are planned here.
-  public static boolean plans(boolean byDefault) {
-    return Boolean.parseBoolean(setting(PLANS, String.valueOf(byDefault)));
+  /** Returns whether the driver plans the reads of the session. */
+  public static boolean plansInDriver(boolean byDefault) {
+    return Boolean.parseBoolean(setting(PLAN_IN_DRIVER, String.valueOf(byDefault)));
   }
 
   private static String setting(String name, String otherwise) {
     return ((SQLConf) SQLConf$.MODULE$.get()).getConfString(name, otherwise);
   }
 
-  // A table in a question: options of the read, columns, a token, and the version if it is known.
+  /**
+   * Returns the table of a question to Python.
+   *
+   * @param cacheKey identifies the table in Python's cache
+   * @param ref the version; null if it is not pinned yet
+   */
   public static Map<String, Object> read(CaseInsensitiveStringMap options, StructType schema, String cacheKey, Object ref) {
     Map<String, Object> read = new LinkedHashMap<>();
     read.put(Protocol.OPTIONS, new HashMap<>(options.asCaseSensitiveMap()));
@@ -112,7 +124,7 @@ public final class LanceScan {
     return read;
   }
 
-  /** Takes what Spark pushes down, and asks Python for the scan. */
+  /** Collects what Spark pushes down, and asks Python for the scan. */
   public abstract static class Builder
       implements ScanBuilder,
           SupportsPushDownRequiredColumns,
@@ -122,23 +134,23 @@ public final class LanceScan {
           SupportsPushDownOffset {
     private final String displayName;
     private final Map<String, Object> read;
-    // Hidden columns, with the option that reads each.
+    // Hidden columns, each with the option that reads it in its metadata.
     private final StructType hidden;
-    // Spark's own way, which streams go.
+    // Spark's own builder, for streams.
     private final ScanBuilder sparkBuilder;
     private final StructType tableSchema;
     private StructType readSchema;
     private boolean isBatch = false;
     private Map<String, Object> pushdown;
     private Predicate[] pushed = new Predicate[0];
-    // Conditions that leave out rows which cannot meet filters of Spark's.
+    // Conditions that only skip rows; Spark filters the rest.
     private List<Object> candidates = new ArrayList<>();
     private int limit = -1;
     private boolean byOneTask = false;
     private int offset = 0;
-    // The order of a top-n query, which needs only the first rows in it; null for none.
+    // The order of a top-n query; null for none.
     private Map<String, Object> order = null;
-    // What was last asked of aggregates, and their rows, which are all that is left to read then.
+    // The last request for aggregates, and its answer: if it has rows, nothing else is read.
     private Map<String, Object> aggregateRequest = null;
     private Map<String, Object> aggregateAnswer = null;
 
@@ -152,8 +164,8 @@ public final class LanceScan {
       this.sparkBuilder = sparkBuilder;
     }
 
-    // Takes over the predicates that Python applies exactly as Spark would, and returns those. Candidates only leave out
-    // rows.
+    // Takes over the predicates that Python applies exactly as Spark does, and returns them. @param candidates
+    // conditions that only skip rows; Spark applies its own filter to the rest
     List<Object> push(List<Object> predicates, List<Object> candidates) {
       isBatch = true;
       List<Object> exact = new ArrayList<>();
@@ -167,7 +179,7 @@ public final class LanceScan {
       return exact;
     }
 
-    // What the description of the table says. A read by name with options of its own is described here.
+    // Returns the description of the table. It asks Python if the options of a read by name decide it.
     private Map<String, Object> pushdown() {
       if (pushdown == null) {
         Map<String, Object> question = Bridge.question(Protocol.DESCRIBE_PUSHDOWN);
@@ -201,7 +213,7 @@ public final class LanceScan {
       Map<String, Object> question = question(Protocol.PUSH_AGGREGATES);
       question.put(Protocol.AGGREGATES, functions);
       question.put(Protocol.GROUPS, groups);
-      // Spark asks first whether it may hand them over, and then does.
+      // Spark calls this twice: in supportCompletePushDown and in pushAggregation.
       if (!question.equals(aggregateRequest)) {
         aggregateRequest = question;
         aggregateAnswer = Json.object(Bridge.ask(question, null));
@@ -209,7 +221,7 @@ public final class LanceScan {
       return aggregateAnswer != null;
     }
 
-    // Where an index tells the first rows, only they are read. Spark puts in order what is read.
+    // Python reads only the first rows if an index has their order. Spark still sorts them.
     public boolean pushTopN(SortOrder[] orders, int limit) {
       isBatch = true;
       if (aggregateAnswer != null || orders.length != 1 || !(orders[0].expression() instanceof NamedReference)) {
@@ -230,9 +242,9 @@ public final class LanceScan {
         return false;
       }
       this.limit = limit;
-      // With a condition one task might have to look through the whole table.
+      // With a condition, one task might have to read the whole table.
       boolean readsAll = pushed.length == 0 && candidates.isEmpty() && (Boolean) pushdown().get(Protocol.WHOLE);
-      byOneTask = readsAll && limit <= MOST_ALONE;
+      byOneTask = readsAll && limit <= MAX_LIMIT_OF_ONE_TASK;
       return true;
     }
 
@@ -286,10 +298,10 @@ public final class LanceScan {
         return new LanceRows(displayName, null, aggregateAnswer, (StructType) DataType.fromJson((String) aggregateAnswer.get(Protocol.SCHEMA)));
       }
       Map<String, Object> question = question(Protocol.PLAN_SCAN);
-      question.put(Protocol.FILES, !isApart);
-      // Only where a session asks for it: Spark reads a partition by one task then, however large it is.
+      question.put(Protocol.FILES, !hasOtherFileSystem);
+      // Only if the session asks for it: one task reads a whole partition then, however large it is.
       question.put(Protocol.GROUPED, Boolean.parseBoolean(setting("spark.sql.sources.v2.bucketing.enabled", "false")));
-      question.put(Protocol.COLUMNAR, !isApart && LanceTransport.mayUse(readSchema));
+      question.put(Protocol.COLUMNAR, !hasOtherFileSystem && LanceTransport.mayUse(readSchema));
       Map<String, Object> answer;
       try {
         answer = Json.object(Bridge.ask(question, null));
@@ -299,8 +311,8 @@ public final class LanceScan {
         }
         boolean isColumns = answer.get(Protocol.KIND).equals("columns");
         if (isColumns || !LanceRows.readFile(answer)) {
-          // Python's files are not found here, or executors take no columns: the next scan asks for none.
-          isApart = isApart || !isColumns || LanceTransport.mayUse(readSchema);
+          // The file was not found, or executors take no columns: ask again without both.
+          hasOtherFileSystem = hasOtherFileSystem || !isColumns || LanceTransport.mayUse(readSchema);
           question.put(Protocol.FILES, Boolean.FALSE);
           question.put(Protocol.COLUMNAR, Boolean.FALSE);
           answer = Json.object(Bridge.ask(question, null));
@@ -309,7 +321,7 @@ public final class LanceScan {
         if (pushed.length > 0 || limit >= 0) {
           throw problem;
         }
-        // A stream has options that no other read takes; and what is really wrong Spark's own way says, too.
+        // A stream has options that no other read takes. Spark's reader reports other problems.
         return buildBySpark();
       }
       if (answer.get(Protocol.KIND).equals("rows")) {
@@ -326,7 +338,7 @@ public final class LanceScan {
     }
   }
 
-  /** Takes Spark's own expressions: some of them exclude documents, and so rows. */
+  /** Takes Catalyst expressions, so conditions on JSON documents can skip rows. */
   public static final class OfExpressions extends Builder implements SupportsPushDownCatalystFilters {
     OfExpressions(String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
       super(displayName, read, schema, hidden, pushdown, sparkBuilder);
@@ -361,7 +373,7 @@ public final class LanceScan {
     }
   }
 
-  /** Takes predicates of connectors, where a release of Spark gives no other. */
+  /** Takes connector predicates, for releases of Spark that offer no expressions. */
   public static final class OfPredicates extends Builder implements SupportsPushDownV2Filters {
     OfPredicates(String displayName, Map<String, Object> read, StructType schema, StructType hidden, Map<String, Object> pushdown, ScanBuilder sparkBuilder) {
       super(displayName, read, schema, hidden, pushdown, sparkBuilder);

@@ -38,10 +38,10 @@ import org.lance.spark.load.Protocol;
 import org.lance.spark.shim.Shim;
 import org.lance.spark.transport.LanceTransport;
 
-/** The scan of a table by tasks, for Spark's own reader of Python data sources. LanceScan makes it. */
+/** The scan of a table by tasks, which Spark's own reader of Python data sources runs. */
 public final class LanceTaskScan
     implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering, SupportsReportPartitioning {
-  // Keys of a join beyond which they do not narrow a scan.
+  // With more keys, a join does not narrow the scan.
   private static final int MOST_KEYS = 10000;
   private final String displayName;
   private final Map<String, Object> question;
@@ -49,14 +49,13 @@ public final class LanceTaskScan
   private final StructType schema;
   private final PythonDataSourceV2 source = Bridge.source();
   private final boolean isRecursive = LanceSessionRule.SessionRule.isRecursive();
-  // Several executions may share a scan, each with keys of its own, or none. Spark hands over the keys, and then asks for a
-  // batch and its partitions. It also asks for batches that it only compares, so toBatch() alone changes nothing.
-  //
-  // The plan with the keys that were handed over last, until its batch is asked for; null without keys.
+  // Several executions may share a scan, each with its own join keys or none. Spark calls filter() with the keys,
+  // then toBatch(), then planInputPartitions(). Spark also calls toBatch() to compare batches, so the call itself
+  // must not plan. The plan with the keys of the last filter() until toBatch(); null without keys.
   private Map<String, Object> filteredPlan = null;
-  // The plan whose partitions were asked for last; the reader goes with it.
+  // The plan whose partitions Spark planned last; the reader factory uses it.
   private Map<String, Object> plan;
-  // How rows come from the workers, once somebody has asked: see LanceTransport.
+  // How workers hand over rows, see LanceTransport; null until it is needed first.
   private String transport = null;
 
   LanceTaskScan(String displayName, Map<String, Object> question, Map<String, Object> answer, StructType schema) {
@@ -76,12 +75,12 @@ public final class LanceTaskScan
     return "LanceScan " + displayName + " [" + plan.get(Protocol.ABOUT) + order + "]";
   }
 
-  // Spark would plan all partitions to find out by itself.
+  // By default, Spark would plan all partitions to find out.
   public Scan.ColumnarSupportMode columnarSupportMode() {
     return transport().equals("rows") ? Scan.ColumnarSupportMode.UNSUPPORTED : Scan.ColumnarSupportMode.SUPPORTED;
   }
 
-  // It stays what it was when the query was planned.
+  // The value must not change after the query was planned.
   private synchronized String transport() {
     if (transport == null) {
       transport = LanceTransport.kind(schema);
@@ -102,18 +101,18 @@ public final class LanceTaskScan
     return (CustomMetric[]) metrics.toArray(new CustomMetric[0]);
   }
 
-  // What the plan says. Tasks tell what they read where LanceColumns runs in executors, which have no other class.
+  /** Returns the metrics of the plan. Tasks report their own only where LanceColumns runs. */
   public synchronized CustomTaskMetric[] reportDriverMetrics() {
     return LanceMetric.of(Json.list(plan.get(Protocol.AMOUNTS)));
   }
 
   public synchronized Batch toBatch() {
-    Map<String, Object> ofKeys = filteredPlan;
+    Map<String, Object> keyedPlan = filteredPlan;
     filteredPlan = null;
-    return ofKeys == null ? this : new FilteredBatch(this, ofKeys);
+    return keyedPlan == null ? this : new FilteredBatch(this, keyedPlan);
   }
 
-  /** The partitions of one execution, with the keys of its joins. */
+  /** The batch of one execution, which the keys of its joins narrow. */
   private static final class FilteredBatch implements Batch {
     private final LanceTaskScan scan;
     private final Map<String, Object> plan;
@@ -133,19 +132,19 @@ public final class LanceTaskScan
   }
 
   public synchronized MicroBatchStream toMicroBatchStream(String checkpoint) {
-    // It is read by Spark's own reader.
+    // Spark's own reader reads the stream.
     transport = "rows";
     return LanceRows.stream(question, schema, checkpoint);
   }
 
-  // Whether only the first rows of an order are read.
+  // Returns whether the scan reads only the first rows of an order.
   private boolean isOrdered() {
     return Boolean.TRUE.equals(initialPlan.get(Protocol.ORDERED));
   }
 
   public NamedReference[] filterAttributes() {
     List<NamedReference> names = new ArrayList<>();
-    // What a limit leaves must not depend on a join.
+    // The rows within a limit must not depend on a join.
     boolean isFilterable = question.get(Protocol.LIMIT) == null && !isOrdered() && !isRecursive;
     for (int i = 0; isFilterable && i < schema.length(); i++) {
       names.add(FieldReference.column(schema.fields()[i].name()));
@@ -153,8 +152,8 @@ public final class LanceTaskScan
     return (NamedReference[]) names.toArray(new NamedReference[0]);
   }
 
-  // The keys of all joins of one execution. Keys that cannot be compared here are left to the join, and so are too many
-  // keys.
+  // Takes the keys of all joins of one execution. Python skips keys that it cannot compare, and lists of more than
+  // MOST_KEYS are left to the join.
   public synchronized void filter(Predicate[] predicates) {
     filteredPlan = null;
     List<Predicate> few = new ArrayList<>();
@@ -197,7 +196,7 @@ public final class LanceTaskScan
     return partitions;
   }
 
-  // The fields if each task reads one partition; null otherwise. A join does not change it.
+  // Returns the partition fields if each task reads one partition; null otherwise.
   private LancePartitions partitionFields() {
     List<Object> fields = Json.list(initialPlan.get(Protocol.PARTITION_FIELDS));
     return fields == null || fields.isEmpty() ? null : new LancePartitions(fields);
@@ -211,7 +210,9 @@ public final class LanceTaskScan
         : new KeyGroupedPartitioning(fields.transforms(), new HashSet<>(values).size());
   }
 
-  /** Work on one partition of the table. Executors get it without the partition, for which they have no class. */
+  /**
+   * The work of a task on one partition of the table. Executors receive it without the key, whose class they lack.
+   */
   public static final class Keyed extends PythonInputPartition implements HasPartitionKey {
     private static final long serialVersionUID = 1L;
     private final transient InternalRow key;
@@ -231,10 +232,10 @@ public final class LanceTaskScan
   }
 
   public PartitionReaderFactory createReaderFactory() {
-    return LanceTransport.factory(rows(), transport());
+    return LanceTransport.factory(rowReaderFactory(), transport());
   }
 
-  private synchronized PartitionReaderFactory rows() {
+  private synchronized PartitionReaderFactory rowReaderFactory() {
     return Shim.readerFactory(source, bytes(plan.get(Protocol.FUNCTION)), schema, LanceRows.options(question));
   }
 
@@ -242,7 +243,7 @@ public final class LanceTaskScan
     return Base64.getDecoder().decode((String) text);
   }
 
-  // Both sides of a self-join may be read once.
+  // Equal scans let Spark read both sides of a self-join once.
   public boolean equals(Object other) {
     return other instanceof LanceTaskScan && question.equals(((LanceTaskScan) other).question);
   }

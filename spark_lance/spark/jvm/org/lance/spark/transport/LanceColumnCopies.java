@@ -28,7 +28,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 public final class LanceColumnCopies {
   private LanceColumnCopies() {}
 
-  /** A batch in the place of a row. Its columns are valid until the next is asked for. */
+  /** A batch of columns that is handed over as one row. Its columns are valid until the next batch is read. */
   public static final class Whole extends GenericInternalRow {
     private static final long serialVersionUID = 1L;
     private final ColumnarBatch batch;
@@ -43,11 +43,14 @@ public final class LanceColumnCopies {
     }
   }
 
-  /** What a task of a write gets of batches: their rows, or, once this has been run in the driver, the batches. */
+  /**
+   * Turns the batches of a scan into the input of a write: rows, or batches after {@code run()} was called in the
+   * driver.
+   */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class BatchFunction implements FlatMapFunction, Runnable, Serializable {
     private static final long serialVersionUID = 1L;
-    // Which columns of a batch are wanted, in this order.
+    // The positions of the columns to write, in the order of the table.
     private final int[] ordinals;
     private volatile boolean asBatches = false;
 
@@ -114,7 +117,7 @@ public final class LanceColumnCopies {
     }
   }
 
-  // Whether the columns of a batch can be copied as they are.
+  /** Returns whether the columns of a batch can be copied without rows. */
   static boolean fits(ColumnarBatch batch, StructType schema) {
     boolean fits = batch.numCols() == schema.length();
     for (int i = 0; fits && i < schema.length(); i++) {
@@ -133,14 +136,20 @@ public final class LanceColumnCopies {
       return fits;
     }
     if (type instanceof ArrayType) {
-      // Only these tell where the items of an array are.
+      // Other vectors do not say where the items of an array are.
       return vector instanceof WritableColumnVector && fits(vector.getChild(0), ((ArrayType) type).elementType());
     }
     return vector != null && !(type instanceof MapType);
   }
 
-  // Puts `count` values of a vector, from number `from` on, behind those of a column. Those that `above` says to be
-  // below a null (null: none) are null.
+  /**
+   * Appends values of a vector to a column of Arrow.
+   *
+   * @param parentValid whether the parent of each value is not null; null if all parents are valid. Values below a
+   *     null are null.
+   * @param from the first value's position in the vector
+   * @param count the number of values
+   */
   static void copy(LanceRowNode to, ColumnVector vector, DataType type, boolean[] parentValid, int from, int count) {
     boolean[] valid = null;
     if (to instanceof LanceRowNodes.Nothing) {
@@ -226,7 +235,7 @@ public final class LanceColumnCopies {
   }
 
   private static void texts(LanceRowNodes.Bytes to, ColumnVector vector, boolean[] valid, int from, int count) {
-    long ends = to.next(count);
+    long ends = to.reserveOffsets(count);
     LanceRowNode.GrowingBuffer bytes = to.buffers[1];
     for (int i = 0; i < count; i++) {
       int size = 0;
@@ -240,7 +249,7 @@ public final class LanceColumnCopies {
     }
   }
 
-  // Copies bytes, few of them without a call.
+  // Avoids a call of copyMemory for short values.
   private static void copyBytes(Object base, long from, long to, int size) {
     if (size > 16) {
       Platform.copyMemory(base, from, null, to, size);
@@ -274,11 +283,11 @@ public final class LanceColumnCopies {
     to.buffers[0].size += 16L * count;
   }
 
-  // Items of arrays that follow each other are copied together.
+  // Copies the items of adjacent arrays in one call.
   private static void arrays(
       LanceRowNodes.Items to, WritableColumnVector vector, DataType item, boolean[] valid, int from, int count) {
     ColumnVector items = vector.getChild(0);
-    long ends = to.next(count);
+    long ends = to.reserveOffsets(count);
     int start = 0;
     int end = 0;
     for (int i = 0; i < count; i++) {

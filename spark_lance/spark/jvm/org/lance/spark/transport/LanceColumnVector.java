@@ -50,19 +50,20 @@ import org.apache.spark.unsafe.types.UTF8String;
  * class to executors.
  */
 public final class LanceColumnVector extends ColumnVector {
-  private static final LanceColumnVector[] NONE = {};
+  private static final LanceColumnVector[] NO_PARTS = {};
   private final FieldVector vector;
-  // Bytes of a value; 0 without values of one width.
+  // Bytes of a value; 0 for bits and types without a fixed width.
   private final int width;
-  // Whether values are runs of bytes, or of items, from one offset to the next.
-  private final boolean runs;
+  // Whether the values have a variable length, from one offset to the next.
+  private final boolean hasOffsets;
   // Fields of a struct, items of a list, keys and values of a map.
   private final LanceColumnVector[] parts;
-  // What holds the keys and values.
+  // The structs of keys and values of a map; else null.
   private final FieldVector entries;
-  // Whether all is null, and there is no memory at all.
+  // Whether the column has the type null: all values are null, and it has no buffers.
   private final boolean isEmpty;
-  // What keeps the memory, if it is not that of the vectors.
+  // The message whose memory the column reads; null if the vectors own the memory. The field keeps the memory mapped
+  // while the column is in use.
   private LanceMessage message;
   private int nulls;
   private long validity;
@@ -70,16 +71,21 @@ public final class LanceColumnVector extends ColumnVector {
   private long offsets;
 
   private LanceColumnVector(
-      FieldVector vector, int width, boolean runs, FieldVector entries, LanceColumnVector[] parts) {
+      FieldVector vector, int width, boolean hasOffsets, FieldVector entries, LanceColumnVector[] parts) {
     super(ArrowUtils$.MODULE$.fromArrowField(vector.getField()));
     this.vector = vector;
     this.isEmpty = vector instanceof NullVector;
     this.width = width;
-    this.runs = runs;
+    this.hasOffsets = hasOffsets;
     this.entries = entries;
     this.parts = parts;
   }
 
+  /**
+   * Returns the column of an Arrow vector.
+   *
+   * @throws IllegalStateException if the type is not supported
+   */
   static LanceColumnVector of(FieldVector vector) {
     if (vector instanceof MapVector) {
       FieldVector entries = (FieldVector) ((MapVector) vector).getDataVector();
@@ -92,13 +98,15 @@ public final class LanceColumnVector extends ColumnVector {
       return new LanceColumnVector(vector, 0, false, null, parts(vector));
     }
     if (vector instanceof VarCharVector || vector instanceof VarBinaryVector) {
-      return new LanceColumnVector(vector, 1, true, null, NONE);
+      return new LanceColumnVector(vector, 1, true, null, NO_PARTS);
     }
-    return new LanceColumnVector(vector, width(vector), false, null, NONE);
+    return new LanceColumnVector(vector, width(vector), false, null, NO_PARTS);
   }
 
-  // Whether data of a type has the layout that a wanted type is read by. Names and nullability tell nothing of it, nor
-  // does the collation of strings.
+  /**
+   * Returns whether data of a type has the layout of the expected type. Names, nullability and the collation of
+   * strings do not matter.
+   */
   static boolean fits(DataType actual, DataType expected) {
     if (actual instanceof StructType && expected instanceof StructType) {
       StructType actualFields = (StructType) actual;
@@ -116,7 +124,7 @@ public final class LanceColumnVector extends ColumnVector {
       return fits(((MapType) actual).keyType(), ((MapType) expected).keyType())
           && fits(((MapType) actual).valueType(), ((MapType) expected).valueType());
     }
-    // Times have a precision, and intervals units, that say how they are shown.
+    // The precision of times and the units of intervals only affect how values are displayed.
     String name = actual.getClass().getSimpleName();
     boolean varies = name.equals("TimeType") || name.equals("DayTimeIntervalType");
     return actual.equals(expected)
@@ -124,6 +132,7 @@ public final class LanceColumnVector extends ColumnVector {
         || (varies && actual.getClass() == expected.getClass());
   }
 
+  /** Returns the columns of the children of a struct, list or map entry. */
   static LanceColumnVector[] parts(FieldVector parent) {
     List<FieldVector> vectors = parent.getChildrenFromFields();
     LanceColumnVector[] parts = new LanceColumnVector[vectors.size()];
@@ -133,7 +142,7 @@ public final class LanceColumnVector extends ColumnVector {
     return parts;
   }
 
-  // Bytes of a value; 0 for bits, and where there are none.
+  /** Returns the bytes of a value; 0 for bits and nulls. */
   private static int width(FieldVector vector) {
     if (vector instanceof BitVector || vector instanceof NullVector) {
       return 0;
@@ -163,13 +172,18 @@ public final class LanceColumnVector extends ColumnVector {
     return ((ArrowType.Duration) type).getUnit() == TimeUnit.MICROSECOND;
   }
 
-  // Takes the buffers of a batch: those that have been loaded into the vectors, or the next of a message in memory.
+  /**
+   * Takes over the buffers of a batch, and checks their sizes.
+   *
+   * @param rows the number of rows of the batch
+   * @param message the batch in shared memory; null if it was loaded into the vectors
+   */
   void load(int rows, LanceMessage message) {
     int values = message == null ? vector.getValueCount() : message.values();
     if (values < rows) {
       throw damaged("has " + values + " values in place of " + rows);
     }
-    message = message;
+    this.message = message;
     if (isEmpty) {
       nulls = rows;
       return;
@@ -178,8 +192,8 @@ public final class LanceColumnVector extends ColumnVector {
     long bits = nulls == 0 ? 0L : (rows + 7L) / 8;
     long buffer = message != null ? message.buffer(bits) : nulls == 0 ? 0L : address(vector.getValidityBuffer(), bits);
     validity = nulls == 0 ? 0L : buffer;
-    if (runs) {
-      loadRuns(rows, message);
+    if (hasOffsets) {
+      loadOffsets(rows, message);
       return;
     }
     for (LanceColumnVector part : parts) {
@@ -191,7 +205,7 @@ public final class LanceColumnVector extends ColumnVector {
     }
   }
 
-  private void loadRuns(int rows, LanceMessage message) {
+  private void loadOffsets(int rows, LanceMessage message) {
     long bytes = rows == 0 ? 0L : (rows + 1L) * 4;
     offsets = message != null ? message.buffer(bytes) : rows == 0 ? 0L : address(vector.getOffsetBuffer(), bytes);
     int last = 0;
@@ -225,7 +239,7 @@ public final class LanceColumnVector extends ColumnVector {
     }
   }
 
-  // The address of a buffer that must have so many bytes.
+  /** Returns the address of a buffer that must have at least {@code bytes} bytes. */
   private long address(ArrowBuf buffer, long bytes) {
     if (buffer.capacity() < bytes) {
       throw damaged("has " + buffer.capacity() + " bytes in place of " + bytes);
@@ -237,7 +251,7 @@ public final class LanceColumnVector extends ColumnVector {
     return new IllegalStateException("column " + vector.getName() + " of a batch from a Python worker " + problem);
   }
 
-  // Its memory is that of the vectors that Spark's reader of the worker loads, or is the worker's.
+  // Spark's reader or the worker frees the memory.
   public void close() {}
 
   public boolean hasNull() {
@@ -359,7 +373,7 @@ public final class LanceColumnVector extends ColumnVector {
     return parts[ordinal];
   }
 
-  // 16 bytes, the lowest first.
+  // A decimal is a little-endian number of 16 bytes.
   public Decimal getDecimal(int row, int precision, int scale) {
     if (isNullAt(row)) {
       return null;

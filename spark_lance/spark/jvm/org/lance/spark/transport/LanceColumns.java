@@ -42,15 +42,15 @@ import scala.collection.Iterator;
 public final class LanceColumns {
   private LanceColumns() {}
 
-  /** Makes readers of batches; Spark's own factory knows how a worker is started. */
+  /** Creates readers of batches. Spark's own factory has the parameters of the worker. */
   public static final class Factory implements PartitionReaderFactory, Serializable {
     private static final long serialVersionUID = 1L;
-    private final PartitionReaderFactory rows;
+    private final PartitionReaderFactory sparkFactory;
     // Bytes of memory that a task shares with its worker; 0 for none.
     private final long memory;
 
-    public Factory(PartitionReaderFactory rows, long memory) {
-      this.rows = rows;
+    public Factory(PartitionReaderFactory sparkFactory, long memory) {
+      this.sparkFactory = sparkFactory;
       this.memory = memory;
     }
 
@@ -59,31 +59,31 @@ public final class LanceColumns {
     }
 
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
-      return rows.createReader(partition);
+      return sparkFactory.createReader(partition);
     }
 
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
       try {
-        return new Batches(new WorkerShim(rows), (PythonInputPartition) partition, memory);
+        return new Batches(new WorkerShim(sparkFactory), (PythonInputPartition) partition, memory);
       } catch (ReflectiveOperationException problem) {
-        // As it would be without the detour.
+        // Throws what a direct call would throw.
         Platform.throwException(WorkerShim.cause(problem));
         return null;
       }
     }
   }
 
-  /** Reads the batches of one partition. The contents of one are valid until the next is asked for. */
+  /** Reads the batches of one partition. A batch is valid until the next call of next(). */
   public static final class Batches implements PartitionReader<ColumnarBatch> {
     private final UserDefinedPythonDataSource source;
     private final StructType schema;
     private final scala.collection.immutable.Map<String, SQLMetric> metrics = PythonCustomMetric$.MODULE$.pythonMetrics();
     private final scala.collection.Iterator<ColumnarBatch> batches;
-    // The memory that the worker places batches and the counters of its read in; null if it sends batches.
+    // The memory for batches and the counters of the worker; null if the worker sends batches.
     private final LanceRing ring;
     private boolean isAtEnd = false;
-    // Bytes of batches there.
-    private long shared = 0L;
+    // Bytes of the batches in shared memory.
+    private long sharedBytes = 0L;
     private FieldVector struct = null;
     private LanceColumnVector[] columns = null;
 
@@ -106,14 +106,16 @@ public final class LanceColumns {
       }
     }
 
-    // What the worker takes, see spark/worker/transport.py: the pickle, and behind it a line for the path of the memory and
-    // one for its key.
+    /**
+     * Returns the worker's input, see spark/worker/transport.py: the pickle, and with shared memory a line with its
+     * path and a line with its key.
+     */
     private byte[] workerInput(byte[] pickle) {
       String text = ring != null ? ring.workerText() : "";
-      byte[] ring = text.getBytes(StandardCharsets.UTF_8);
-      byte[] both = Arrays.copyOf(pickle, pickle.length + ring.length);
-      System.arraycopy(ring, 0, both, pickle.length, ring.length);
-      return both;
+      byte[] lease = text.getBytes(StandardCharsets.UTF_8);
+      byte[] input = Arrays.copyOf(pickle, pickle.length + lease.length);
+      System.arraycopy(lease, 0, input, pickle.length, lease.length);
+      return input;
     }
 
     private static InternalRow row(Object value) {
@@ -135,7 +137,7 @@ public final class LanceColumns {
         struct = next;
         columns = columns(next);
       }
-      // A worker with memory sends no batch without rows but to say that one lies there.
+      // With shared memory, an empty batch on the socket means that the next batch is in the memory.
       LanceMessage message = ring != null && batch.numRows() == 0 ? ring.nextMessage() : null;
       int rows = message == null ? batch.numRows() : message.rows();
       for (LanceColumnVector vector : columns) {
@@ -143,17 +145,17 @@ public final class LanceColumns {
       }
       if (message != null) {
         message.checkEnd();
-        shared += message.bytes();
-        count("pythonNumRowsReceived", rows);
-        count("pythonDataReceived", message.bytes());
+        sharedBytes += message.bytes();
+        addToMetric("pythonNumRowsReceived", rows);
+        addToMetric("pythonDataReceived", message.bytes());
       }
       return new ColumnarBatch(columns, rows);
     }
 
-    // What Spark counts of batches on the socket.
-    private void count(String name, long more) {
+    /** Adds to a metric that Spark counts only for batches on the socket. */
+    private void addToMetric(String name, long value) {
       if (metrics.contains(name)) {
-        ((SQLMetric) metrics.apply(name)).add(more);
+        ((SQLMetric) metrics.apply(name)).add(value);
       }
     }
 
@@ -181,19 +183,19 @@ public final class LanceColumns {
     }
 
     private void addReads(List<CustomTaskMetric> all) {
-      all.add(new Amount("lanceTaskShared", shared));
+      all.add(new TaskMetric("lanceTaskShared", sharedBytes));
       String text = ring == null ? "" : ring.counts();
       String[] lines = text.isEmpty() ? new String[0] : text.split("\n");
       for (String line : lines) {
         String[] words = line.split(" ");
-        all.add(new Amount(words[0], Long.parseLong(words[1])));
+        all.add(new TaskMetric(words[0], Long.parseLong(words[1])));
       }
     }
 
     @SuppressWarnings("deprecation") // The method of Spark 4.0.
     public void initMetricsValues(CustomTaskMetric[] metrics) {}
 
-    // Spark ends the worker and frees its memory with the task.
+    // Spark stops the worker and frees its memory when the task ends.
     public void close() {
       if (ring != null) {
         ring.close(isAtEnd);
@@ -201,12 +203,12 @@ public final class LanceColumns {
     }
   }
 
-  /** What a task has read so far. */
-  private static final class Amount implements CustomTaskMetric {
+  /** A metric of what a task has read so far. */
+  private static final class TaskMetric implements CustomTaskMetric {
     private final String name;
     private final long value;
 
-    Amount(String name, long value) {
+    TaskMetric(String name, long value) {
       this.name = name;
       this.value = value;
     }

@@ -48,11 +48,16 @@ public final class LanceFunctions implements UnboundFunction {
     this.version = version;
   }
 
+  /** Returns the names of the functions, for SHOW FUNCTIONS. */
   public static List<String> names() {
     return NAMES;
   }
 
-  /** The function of a name; null if there is none. */
+  /**
+   * Returns a function of the catalog; null if there is none of that name.
+   *
+   * @param version the version of this package
+   */
   public static UnboundFunction of(String name, String version) {
     String lower = name.toLowerCase();
     return NAMES.contains(lower) || lower.equals("iceberg_version") ? new LanceFunctions(lower, version) : null;
@@ -165,7 +170,7 @@ public final class LanceFunctions implements UnboundFunction {
       return name.equals("truncate") ? truncatedType() : name.equals("days") ? DataTypes.DateType : DataTypes.IntegerType;
     }
 
-    // The multiple below a negative decimal may need one more digit.
+    // Truncating a negative decimal may need one more digit.
     private DataType truncatedType() {
       if (!(type instanceof DecimalType)) {
         return type;
@@ -178,7 +183,7 @@ public final class LanceFunctions implements UnboundFunction {
       return name;
     }
 
-    // Joins of tables compare it: equal names compute equal values.
+    // Storage-partitioned joins compare this name: equal names compute equal values.
     public String canonicalName() {
       return "lance." + name + "(" + type.catalogString() + ")";
     }
@@ -194,7 +199,7 @@ public final class LanceFunctions implements UnboundFunction {
           throw new IllegalArgumentException(name + " takes a number from 1 on, not " + number);
         }
         return name.equals("bucket") ? (Object) Integer.valueOf((hash(input, at) & Integer.MAX_VALUE) % number)
-            : truncated(input, at, number);
+            : truncate(input, at, number);
       }
       long micros = type instanceof DateType ? input.getInt(at) * DAY : input.getLong(at);
       if (name.equals("hours")) {
@@ -211,19 +216,19 @@ public final class LanceFunctions implements UnboundFunction {
 
     private int hash(InternalRow input, int at) {
       if (type instanceof StringType) {
-        return hashed(input.getUTF8String(at).getBytes());
+        return murmur3(input.getUTF8String(at).getBytes());
       }
       if (type instanceof BinaryType) {
-        return hashed(input.getBinary(at));
+        return murmur3(input.getBinary(at));
       }
       if (type instanceof DecimalType) {
         DecimalType decimal = (DecimalType) type;
         Decimal value = input.getDecimal(at, decimal.precision(), decimal.scale());
-        return hashed(value.toJavaBigDecimal().setScale(decimal.scale()).unscaledValue().toByteArray());
+        return murmur3(value.toJavaBigDecimal().setScale(decimal.scale()).unscaledValue().toByteArray());
       }
       long value = whole(input, at);
-      int state = mixed(mixed(0, (int) value), (int) (value >>> 32));
-      return ended(state, 8);
+      int state = mix(mix(0, (int) value), (int) (value >>> 32));
+      return finish(state, 8);
     }
 
     private long whole(InternalRow input, int at) {
@@ -236,7 +241,7 @@ public final class LanceFunctions implements UnboundFunction {
       return type instanceof IntegerType || type instanceof DateType ? input.getInt(at) : input.getLong(at);
     }
 
-    private Object truncated(InternalRow input, int at, int width) {
+    private Object truncate(InternalRow input, int at, int width) {
       if (type instanceof StringType) {
         return input.getUTF8String(at).substring(0, width);
       }
@@ -266,33 +271,33 @@ public final class LanceFunctions implements UnboundFunction {
     }
   }
 
-  private static int scrambled(int word) {
+  private static int scramble(int word) {
     return Integer.rotateLeft(word * 0xCC9E2D51, 15) * 0x1B873593;
   }
 
-  private static int mixed(int state, int word) {
-    return Integer.rotateLeft(state ^ scrambled(word), 13) * 5 + 0xE6546B64;
+  private static int mix(int state, int word) {
+    return Integer.rotateLeft(state ^ scramble(word), 13) * 5 + 0xE6546B64;
   }
 
-  private static int ended(int state, int length) {
+  private static int finish(int state, int length) {
     state ^= length;
     state = (state ^ (state >>> 16)) * 0x85EBCA6B;
     state = (state ^ (state >>> 13)) * 0xC2B2AE35;
     return state ^ (state >>> 16);
   }
 
-  // Murmur3 of 32 bits, with seed 0.
-  private static int hashed(byte[] bytes) {
+  /** Returns the 32-bit Murmur3 hash with seed 0. */
+  private static int murmur3(byte[] bytes) {
     int state = 0;
     int whole = bytes.length - bytes.length % 4;
     for (int i = 0; i < whole; i += 4) {
       int word = (bytes[i] & 0xFF) | (bytes[i + 1] & 0xFF) << 8 | (bytes[i + 2] & 0xFF) << 16 | (bytes[i + 3] & 0xFF) << 24;
-      state = mixed(state, word);
+      state = mix(state, word);
     }
     int rest = 0;
     for (int i = whole; i < bytes.length; i++) {
       rest |= (bytes[i] & 0xFF) << 8 * (i - whole);
     }
-    return ended(whole < bytes.length ? state ^ scrambled(rest) : state, bytes.length);
+    return finish(whole < bytes.length ? state ^ scramble(rest) : state, bytes.length);
   }
 }

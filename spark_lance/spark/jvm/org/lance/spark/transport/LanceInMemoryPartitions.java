@@ -27,7 +27,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 public final class LanceInMemoryPartitions {
   private LanceInMemoryPartitions() {}
 
-  /** Some of the rows: a stream of Arrow. */
+  /** A partition: some of the rows as a stream of Arrow. */
   public static final class Partition implements InputPartition, Serializable {
     private static final long serialVersionUID = 1L;
     private final byte[] stream;
@@ -37,7 +37,7 @@ public final class LanceInMemoryPartitions {
     }
   }
 
-  /** Makes readers of partitions. */
+  /** Creates readers of partitions. */
   public static final class ReaderFactory implements PartitionReaderFactory, Serializable {
     private static final long serialVersionUID = 1L;
     private final StructType schema;
@@ -59,7 +59,7 @@ public final class LanceInMemoryPartitions {
     }
   }
 
-  /** Reads the batches of a stream. The contents of one are valid until the next call of next(). */
+  /** Reads the batches of a stream. A batch is valid until the next call of next(). */
   public static final class BatchReader implements PartitionReader<ColumnarBatch> {
     private final BufferAllocator allocator =
         ArrowUtils$.MODULE$.rootAllocator().newChildAllocator("lance", 0L, Long.MAX_VALUE);

@@ -18,7 +18,7 @@ import org.apache.spark.unsafe.Platform;
  * class to executors.
  */
 public final class LanceMessage {
-  // What keeps the memory.
+  // Keeps the memory mapped while the message is in use.
   private final Object owner;
   private final RecordBatch head;
   private final long body;
@@ -57,7 +57,7 @@ public final class LanceMessage {
     return bytes;
   }
 
-  // Goes on to the next column, or part of one; its number of values.
+  /** Advances to the next column or part of a column, and returns its number of values. */
   int values() {
     if (nextNode >= head.nodesLength()) {
       throw damaged("has no more than " + nextNode + " columns");
@@ -70,12 +70,12 @@ public final class LanceMessage {
     return (int) node.length();
   }
 
-  // How many of these values are null.
+  /** Returns the number of nulls of the current column. */
   int nulls() {
     return (int) node.nullCount();
   }
 
-  // The address of the next buffer, which must have so many bytes at least.
+  /** Returns the address of the next buffer, which must have at least {@code least} bytes. */
   long buffer(long least) {
     if (nextBuffer >= head.buffersLength()) {
       throw damaged("has no more than " + nextBuffer + " buffers");
@@ -88,7 +88,7 @@ public final class LanceMessage {
     return body + start;
   }
 
-  // All of it has been asked for.
+  /** Checks that all columns and buffers were read. */
   void checkEnd() {
     if (nextNode != head.nodesLength() || nextBuffer != head.buffersLength()) {
       throw damaged("has more columns than its type");

@@ -60,22 +60,22 @@ public final class LanceRing {
   private static final String PREFIX = "spark-lance-";
   private static final byte[] MAGIC = "LANCRING".getBytes(StandardCharsets.US_ASCII);
   private static final long KEY = 8;
-  private static final long DONE = 64;
+  private static final long LAST_READ = 64;
   private static final long RECORDS = 1024;
   private static final long RECORD = 32;
-  private static final long MOST_RECORDS = 64;
+  private static final long MAX_RECORDS = 64;
   private static final long COUNTS = 3072;
   private static final int HEADER = 4096;
-  // A name that has been there for so long is of a process that ended between two calls of the system.
+  // An older name belongs to a process that ended between creating and unlinking the file.
   private static final long STALE_MS = 60000L;
-  // After memory was refused.
+  // After a failure, no memory is requested for this time.
   private static final long RETRY_NS = 60000000000L;
-  // How long a task that was ended may go on to read, before what it reads is written over.
-  private static final long REST_NS = 2000000000L;
-  // Those that are not leased, and how many there are at all.
+  // A task that Spark ended may go on reading for this time, so the memory is not reused before.
+  private static final long REUSE_DELAY_NS = 2000000000L;
+  // Regions that are not leased, and the number of all regions.
   private static final List<LanceRing.Region> FREE = new ArrayList<>();
   private static int regions = 0;
-  private static long refused = System.nanoTime() - RETRY_NS;
+  private static long failureTime = System.nanoTime() - RETRY_NS;
   private static boolean isLogged = false;
 
   /** A file in memory. */
@@ -84,9 +84,9 @@ public final class LanceRing {
     private final MappedByteBuffer buffer;
     private final long address;
     private final long size;
-    // How other processes open it.
+    // The path of the file for other processes.
     private final String path;
-    private long restsUntil = System.nanoTime();
+    private long reusableFrom = System.nanoTime();
 
     Region(FileChannel channel, long size, String path) throws IOException {
       this.channel = channel;
@@ -96,9 +96,13 @@ public final class LanceRing {
       this.path = path;
     }
 
-    // Whether nobody writes any more; if so, whoever has been told a key will find another one.
-    boolean isFree(byte[] key) throws IOException {
-      if (System.nanoTime() - restsUntil < 0) {
+    /**
+     * Takes the region for a new key if no worker may write any more.
+     *
+     * @return false if a worker holds its lock, or an ended task may still read
+     */
+    boolean tryLease(byte[] key) throws IOException {
+      if (System.nanoTime() - reusableFrom < 0) {
         return false;
       }
       FileLock lock = channel.tryLock();
@@ -126,9 +130,14 @@ public final class LanceRing {
     this.region = region;
   }
 
-  // Memory of so many bytes for one task; null if there is none, and the worker has to send bytes.
+  /**
+   * Leases memory for one task.
+   *
+   * @param size bytes
+   * @return null if there is no memory; then the worker sends batches on the socket
+   */
   public static synchronized LanceRing lease(long size) {
-    if (size <= HEADER || System.nanoTime() - refused < RETRY_NS) {
+    if (size <= HEADER || System.nanoTime() - failureTime < RETRY_NS) {
       return null;
     }
     try {
@@ -136,7 +145,7 @@ public final class LanceRing {
       Region region = findFree(size, key);
       if (region == null && regions < 2 * Math.max(4, Runtime.getRuntime().availableProcessors())) {
         region = createRegion(size);
-        if (region == null || !region.isFree(key)) {
+        if (region == null || !region.tryLease(key)) {
           throw new IOException("there is too little memory in " + FOLDER + ", or no way to it");
         }
         regions++;
@@ -156,7 +165,7 @@ public final class LanceRing {
   }
 
   private static LanceRing logRefusal(Throwable problem) {
-    refused = System.nanoTime();
+    failureTime = System.nanoTime();
     if (!isLogged) {
       isLogged = true;
       LoggerFactory.getLogger("spark_lance")
@@ -169,13 +178,13 @@ public final class LanceRing {
     for (Iterator<LanceRing.Region> all = FREE.iterator(); all.hasNext(); ) {
       Region region = (Region) all.next();
       if (region.size != size) {
-        // The setting has changed. The memory goes when nobody holds a column of it.
-        if (region.isFree(key)) {
+        // The setting has changed. The garbage collector frees the memory when no column uses it.
+        if (region.tryLease(key)) {
           all.remove();
           region.channel.close();
           regions--;
         }
-      } else if (region.isFree(key)) {
+      } else if (region.tryLease(key)) {
         all.remove();
         return region;
       }
@@ -183,14 +192,18 @@ public final class LanceRing {
     return null;
   }
 
-  // A new file of memory that is there, as a store into memory that is not would end the process; null if there is none.
+  /**
+   * Creates a file and writes all of it: a store to a page that the system cannot provide would end the process.
+   *
+   * @return null if the file system has no room or is no tmpfs
+   */
   private static Region createRegion(long size) throws IOException {
     Path folder = Paths.get(FOLDER, new String[0]);
     if (ByteOrder.nativeOrder() != ByteOrder.LITTLE_ENDIAN || !Files.isDirectory(folder, new LinkOption[0])) {
       return null;
     }
     FileStore store = Files.getFileStore(folder);
-    // Others use it, too.
+    // Other programs use the file system, too.
     if (!store.type().equals("tmpfs") || store.getUsableSpace() < 2 * size) {
       return null;
     }
@@ -202,7 +215,7 @@ public final class LanceRing {
                 StandardOpenOption.CREATE_NEW,
                 StandardOpenOption.READ,
                 StandardOpenOption.WRITE,
-                // At once, as far as the name is concerned.
+                // Unlinks the name at once.
                 StandardOpenOption.DELETE_ON_CLOSE));
     FileAttribute<?>[] attributes = {PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))};
     FileChannel channel = FileChannel.open(folder.resolve(name), openOptions, attributes);
@@ -224,7 +237,7 @@ public final class LanceRing {
     }
   }
 
-  // Names of processes that were killed before theirs was gone. They have no content.
+  /** Deletes the files of processes that were killed before they unlinked the name. Such files are empty. */
   private static void sweep(Path folder) throws IOException {
     DirectoryStream<Path> names = Files.newDirectoryStream(folder, PREFIX + "*");
     try {
@@ -234,8 +247,8 @@ public final class LanceRing {
           if (age > STALE_MS) {
             Files.deleteIfExists(entry);
           }
-        } catch (IOException gone) {
-          // Or it is another user's.
+        } catch (IOException problem) {
+          // Another process deleted the file, or another user owns it.
         }
       }
     } finally {
@@ -243,7 +256,7 @@ public final class LanceRing {
     }
   }
 
-  // How other processes open what this one has opened by a name that is gone; null if they cannot.
+  /** Returns a path that opens an unlinked file in other processes; null if there is none. */
   private static String descriptor(String name) throws IOException {
     DirectoryStream<Path> all = Files.newDirectoryStream(Paths.get("/proc/self/fd", new String[0]));
     try {
@@ -252,7 +265,7 @@ public final class LanceRing {
         try {
           target = Files.readSymbolicLink(entry).toString();
         } catch (IOException closed) {
-          // By another thread.
+          // Another thread closed the descriptor.
         }
         if (target.startsWith(FOLDER + "/" + name)) {
           return "/proc/" + ProcessHandle.current().pid() + "/fd/" + entry.getFileName();
@@ -264,7 +277,7 @@ public final class LanceRing {
     }
   }
 
-  // The text for the worker.
+  /** Returns the worker's input: a line with the path of the memory and a line with the key of the lease. */
   public synchronized String workerText() {
     StringBuilder digits = new StringBuilder();
     for (byte digit : key) {
@@ -273,13 +286,13 @@ public final class LanceRing {
     return region.path + "\n" + digits;
   }
 
-  // The next batch. It is read until `done`.
+  /** Returns the next batch in the memory. It is valid until {@link #release} is called. */
   synchronized LanceMessage nextMessage() {
     if (region == null) {
       throw new IllegalStateException("the task has ended");
     }
     number++;
-    long record = region.address + RECORDS + number % MOST_RECORDS * RECORD;
+    long record = region.address + RECORDS + number % MAX_RECORDS * RECORD;
     long recordNumber = Platform.getLong(null, record);
     long offset = Platform.getLong(null, record + 8);
     long bytes = Platform.getLong(null, record + 16);
@@ -293,16 +306,16 @@ public final class LanceRing {
     return new LanceMessage(region, region.address + offset, bytes);
   }
 
-  // Nobody reads from the batches so far any more.
+  /** Tells the worker that it may reuse the memory of all batches so far. */
   synchronized void release() {
-    if (region != null && number > Platform.getLong(null, region.address + DONE)) {
-      // What was read of them was read before.
+    if (region != null && number > Platform.getLong(null, region.address + LAST_READ)) {
+      // All reads of the batches must happen before this store.
       java.lang.invoke.VarHandle.fullFence();
-      Platform.putLong(null, region.address + DONE, number);
+      Platform.putLong(null, region.address + LAST_READ, number);
     }
   }
 
-  // What the worker has read so far, as text.
+  /** Returns the counters of the worker, one line each. */
   synchronized String counts() {
     if (region == null) {
       return "";
@@ -316,16 +329,20 @@ public final class LanceRing {
     return new String(text, 0, end, StandardCharsets.US_ASCII);
   }
 
-  // Ends the lease, when all batches have been read or (not `all`) the task is ended before.
-  synchronized void close(boolean all) {
+  /**
+   * Ends the lease.
+   *
+   * @param allRead whether the task read all batches; if not, it may go on reading for a while
+   */
+  synchronized void close(boolean allRead) {
     if (region != null) {
-      giveBack(region, all || number == 0L ? 0L : REST_NS);
+      giveBack(region, allRead || number == 0L ? 0L : REUSE_DELAY_NS);
       region = null;
     }
   }
 
-  private static synchronized void giveBack(Region region, long rest) {
-    region.restsUntil = System.nanoTime() + rest;
+  private static synchronized void giveBack(Region region, long delay) {
+    region.reusableFrom = System.nanoTime() + delay;
     FREE.add(region);
   }
 }

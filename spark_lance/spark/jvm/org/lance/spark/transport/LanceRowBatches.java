@@ -44,28 +44,33 @@ import scala.runtime.AbstractFunction0;
  * Python, unpacks them. LanceTransport sends these classes to executors.
  */
 public final class LanceRowBatches {
-  // Bytes of a batch, which stands up to three times in memory. Spark's limit is lower only if somebody said so.
-  private static final long MOST_BYTES = 16L << 20;
+  // Bytes of a batch, of up to three copies in memory. A lower limit of Spark's settings wins.
+  private static final long MAX_BYTES = 16L << 20;
   private static final String RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch";
   private static final String LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch";
 
   private LanceRowBatches() {}
 
-  // What the rows are that Spark's writer gets.
+  /** Returns the schema of the rows that Spark's writer receives: one batch in each. */
   public static StructType schema() {
     return new StructType().add("rows", DataTypes.BinaryType, false);
   }
 
-  /** Makes writers of the rows of tasks. */
+  /** Creates writers for tasks. */
   public static final class Factory implements DataWriterFactory, Serializable {
     private static final long serialVersionUID = 1L;
     private final DataWriterFactory sparkFactory;
     private final StructType schema;
     private final String arrow;
-    private final long mostRows;
-    private final long mostBytes;
+    private final long maxRows;
+    private final long maxBytes;
 
-    // `own` is Spark's factory, for rows as `LanceRowBatches.schema` says; `schema` that of the rows that come.
+    /**
+     * Creates the factory.
+     *
+     * @param sparkFactory Spark's factory, for rows of {@link LanceRowBatches#schema}
+     * @param schema the schema of the rows to write
+     */
     public Factory(DataWriterFactory sparkFactory, StructType schema) {
       SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
       this.sparkFactory = sparkFactory;
@@ -74,9 +79,9 @@ public final class LanceRowBatches {
       this.arrow = writer.root().getSchema().toJson();
       writer.root().close();
       int rows = settings.arrowMaxRecordsPerBatch();
-      this.mostRows = rows > 0 ? rows : Long.MAX_VALUE;
+      this.maxRows = rows > 0 ? rows : Long.MAX_VALUE;
       long bytes = org.apache.spark.network.util.JavaUtils.byteStringAsBytes(settings.getConfString(LIMIT));
-      this.mostBytes = bytes > 0 ? Math.min(bytes, MOST_BYTES) : MOST_BYTES;
+      this.maxBytes = bytes > 0 ? Math.min(bytes, MAX_BYTES) : MAX_BYTES;
     }
 
     @SuppressWarnings("unchecked") // Spark declares the factory without types.
@@ -100,8 +105,8 @@ public final class LanceRowBatches {
       throw new UnsupportedOperationException("rows are written all at once");
     }
 
-    // Spark's writer asks for the settings when it starts, before it asks for rows. It would put as many of the batches
-    // together as of rows, and hold them all; it gets one at a time.
+    // Spark's writer reads the settings when it starts. It would collect as many batches as rows in memory, so the
+    // settings limit it to one batch at a time.
     public void writeAll(Iterator rows) {
       SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
       SQLConf single = new SQLConf();
@@ -131,7 +136,7 @@ public final class LanceRowBatches {
     }
   }
 
-  /** What Spark's writer does. */
+  /** Runs Spark's writer over batches. */
   private static final class WriteAll extends AbstractFunction0<Object> {
     private final DataWriter<InternalRow> writer;
     private final Batches batches;
@@ -151,40 +156,41 @@ public final class LanceRowBatches {
     }
   }
 
-  /** What it asks for: a batch, or whether there is one more. */
+  /** Reads the next batch, or asks whether there is one, with the task's settings. */
   private static final class BatchRequest extends AbstractFunction0<Object> {
     private final Batches batches;
-    private final boolean forOne;
+    private final boolean isNext;
 
-    BatchRequest(Batches batches, boolean forOne) {
+    BatchRequest(Batches batches, boolean isNext) {
       this.batches = batches;
-      this.forOne = forOne;
+      this.isNext = isNext;
     }
 
     public Object apply() {
-      return forOne ? (Object) batches.batch() : Boolean.valueOf(batches.hasRows());
+      return isNext ? (Object) batches.batch() : Boolean.valueOf(batches.hasRows());
     }
   }
 
-  /** The rows of a task, some thousands of them in each row. */
+  /** The rows of a task as batches of some thousand rows, one batch in each row. */
   private static final class Batches implements Iterator<InternalRow>, TaskCompletionListener {
     private final Iterator<Object> rows;
     private final Factory factory;
-    // Those of the task, which what makes the rows may ask for.
+    // The settings of the task, which its iterators of rows may read.
     private final SQLConf settings;
     private final LanceRowColumns columns;
     private final Schema arrow;
-    // Makes rows in Spark's own layout of others.
+    // Converts other rows into UnsafeRow.
     private UnsafeProjection projection = null;
-    // Columns that came in the place of rows, those that are left of them, and the bytes that a row of them took.
+    // The batch that the task reads now instead of rows, the position of its next row, and the average bytes of a
+    // row.
     private ColumnarBatch columnarBatch = null;
     private int offset = 0;
     private long rowBytes = Long.MAX_VALUE;
     private int largestBytes = 0;
-    // Spark may ask in a thread of its own, which a task that fails does not wait for.
+    // Spark may read in another thread, and a task that fails does not wait for it.
     private final ReentrantLock busy = new ReentrantLock();
-    private volatile boolean ended = false;
-    private boolean freed = false;
+    private volatile boolean hasEnded = false;
+    private boolean isFreed = false;
 
     Batches(Iterator<Object> rows, Factory factory, SQLConf settings) {
       this.rows = rows;
@@ -202,29 +208,29 @@ public final class LanceRowBatches {
     public InternalRow next() {
       busy.lock();
       try {
-        if (ended) {
+        if (hasEnded) {
           throw new NoSuchElementException("the task has ended");
         }
         return (InternalRow) SQLConf$.MODULE$.withExistingConf(settings, new BatchRequest(this, true));
       } finally {
         busy.unlock();
-        if (ended) {
+        if (hasEnded) {
           free();
         }
       }
     }
 
     public void onTaskCompletion(TaskContext context) {
-      ended = true;
+      hasEnded = true;
       free();
     }
 
-    // Gives the memory back, or leaves that to the thread that is using it.
+    /** Frees the memory, or leaves it to the thread that is using it. */
     private void free() {
       if (busy.tryLock()) {
         try {
-          if (!freed) {
-            freed = true;
+          if (!isFreed) {
+            isFreed = true;
             columns.close();
           }
         } finally {
@@ -234,7 +240,7 @@ public final class LanceRowBatches {
     }
 
     private boolean hasRows() {
-      return !ended && (columnarBatch != null || rows.hasNext());
+      return !hasEnded && (columnarBatch != null || rows.hasNext());
     }
 
     private static Schema schema(String text) {
@@ -248,7 +254,7 @@ public final class LanceRowBatches {
     private InternalRow batch() {
       long count = 0L;
       long size = 0L;
-      while (count < factory.mostRows && size < factory.mostBytes && (columnarBatch != null || rows.hasNext())) {
+      while (count < factory.maxRows && size < factory.maxBytes && (columnarBatch != null || rows.hasNext())) {
         Object next = columnarBatch == null ? rows.next() : null;
         if (next instanceof LanceColumnCopies.Whole) {
           columnarBatch = ((LanceColumnCopies.Whole) next).batch();
@@ -258,13 +264,13 @@ public final class LanceRowBatches {
           size += add((InternalRow) next);
           count++;
         } else {
-          int maxRows = (int) Math.min(factory.mostRows - count, Math.max(1L, (factory.mostBytes - size) / rowBytes));
-          count += add(maxRows);
+          int limit = (int) Math.min(factory.maxRows - count, Math.max(1L, (factory.maxBytes - size) / rowBytes));
+          count += add(limit);
           size = columns.bytes();
         }
       }
       ArrowRecordBatch batch = columns.batch();
-      // Of batches of one size, the second needs no more room than this.
+      // The next batch of the same size needs no reallocation.
       ByteArrayOutputStream bytes = new ByteArrayOutputStream(largestBytes);
       try {
         WriteChannel out = new WriteChannel(Channels.newChannel(bytes));
@@ -280,27 +286,31 @@ public final class LanceRowBatches {
       return new GenericInternalRow(new Object[] {bytes.toByteArray()});
     }
 
-    private long add(InternalRow some) {
-      UnsafeRow row = unsafe(some);
+    private long add(InternalRow input) {
+      UnsafeRow row = unsafe(input);
       columns.add(row);
       return row.getSizeInBytes();
     }
 
-    // Takes at most so many rows of the columns that are held; returns how many.
-    private int add(int most) {
-      int some = Math.min(most, columnarBatch.numRows() - offset);
+    /**
+     * Adds up to {@code limit} rows of the current batch.
+     *
+     * @return the number of rows that were added
+     */
+    private int add(int limit) {
+      int rowCount = Math.min(limit, columnarBatch.numRows() - offset);
       long before = columns.bytes();
       if (LanceColumnCopies.fits(columnarBatch, factory.schema)) {
-        columns.add(columnarBatch, offset, some);
+        columns.add(columnarBatch, offset, rowCount);
       } else {
-        for (int i = 0; i < some; i++) {
+        for (int i = 0; i < rowCount; i++) {
           add(columnarBatch.getRow(offset + i));
         }
       }
-      rowBytes = Math.max(1L, (columns.bytes() - before) / some);
-      offset += some;
+      rowBytes = Math.max(1L, (columns.bytes() - before) / rowCount);
+      offset += rowCount;
       columnarBatch = offset == columnarBatch.numRows() ? null : columnarBatch;
-      return some;
+      return rowCount;
     }
 
     private UnsafeRow unsafe(InternalRow row) {

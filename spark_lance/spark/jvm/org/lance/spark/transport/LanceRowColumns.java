@@ -19,7 +19,7 @@ import org.apache.spark.unsafe.Platform;
  * own; it is not safe for threads. LanceTransport sends these classes to executors.
  */
 public final class LanceRowColumns {
-  // Rows that are copied before columns are filled: few enough for a processor's cache.
+  // Rows are copied into blocks that fit the processor's cache before the columns are filled.
   private static final int BLOCK_ROWS = 2048;
   private static final int BLOCK_BYTES = 256 << 10;
 
@@ -29,10 +29,14 @@ public final class LanceRowColumns {
   private byte[] block = new byte[BLOCK_BYTES + LanceRowNode.WORD];
   private int blockSize = 0;
   private final long[] starts = new long[BLOCK_ROWS];
-  private int staged = 0;
+  private int blockRows = 0;
   private int count = 0;
 
-  // `memory` is where columns are held until `close`.
+  /**
+   * Creates empty columns.
+   *
+   * @param memory allocates their buffers, which {@link #close} frees
+   */
   public LanceRowColumns(StructType schema, BufferAllocator memory) {
     this.schema = schema;
     this.columns = new LanceRowNode[schema.length()];
@@ -42,10 +46,10 @@ public final class LanceRowColumns {
     this.nullBytes = LanceRowNodes.bitBytes(columns.length);
   }
 
-  // Takes a row, which may change afterwards.
+  /** Adds a copy of a row. */
   public void add(UnsafeRow row) {
     int size = row.getSizeInBytes();
-    if (staged == BLOCK_ROWS || blockSize + size > BLOCK_BYTES) {
+    if (blockRows == BLOCK_ROWS || blockSize + size > BLOCK_BYTES) {
       flush();
     }
     if (size > BLOCK_BYTES) {
@@ -53,13 +57,13 @@ public final class LanceRowColumns {
       fill(row.getBaseObject(), 1);
       return;
     }
-    starts[staged] = Platform.BYTE_ARRAY_OFFSET + blockSize;
-    Platform.copyMemory(row.getBaseObject(), row.getBaseOffset(), block, starts[staged], size);
+    starts[blockRows] = Platform.BYTE_ARRAY_OFFSET + blockSize;
+    Platform.copyMemory(row.getBaseObject(), row.getBaseOffset(), block, starts[blockRows], size);
     blockSize += size;
-    staged++;
+    blockRows++;
   }
 
-  // Takes rows of a batch whose columns fit (LanceColumnCopies).
+  /** Adds rows of a batch whose columns {@link LanceColumnCopies#fits} accepts. */
   public void add(ColumnarBatch batch, int from, int rows) {
     flush();
     for (int c = 0; c < columns.length; c++) {
@@ -68,7 +72,7 @@ public final class LanceRowColumns {
     count += rows;
   }
 
-  // Bytes of the columns that have been filled since the last batch.
+  /** Returns the bytes of the columns since the last batch. */
   public long bytes() {
     long all = 0L;
     for (LanceRowNode column : columns) {
@@ -77,7 +81,7 @@ public final class LanceRowColumns {
     return all;
   }
 
-  // The rows since the last call. It is to be closed, and this must not be used before.
+  /** Returns the rows since the last call as a batch. Close it before the next call of any method. */
   public ArrowRecordBatch batch() {
     flush();
     List<ArrowFieldNode> nodes = new ArrayList<>();
@@ -100,8 +104,8 @@ public final class LanceRowColumns {
   }
 
   private void flush() {
-    fill(block, staged);
-    staged = 0;
+    fill(block, blockRows);
+    blockRows = 0;
     blockSize = 0;
   }
 

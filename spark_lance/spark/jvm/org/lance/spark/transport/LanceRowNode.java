@@ -17,7 +17,7 @@ public abstract class LanceRowNode {
 
   final Cells cells = new Cells();
   final Flags validity;
-  // What Arrow has behind the validity, and the columns below this one.
+  // The buffers that follow the validity buffer in Arrow's format, and the child columns.
   final GrowingBuffer[] buffers;
   final LanceRowNode[] parts;
 
@@ -27,15 +27,21 @@ public abstract class LanceRowNode {
     this.parts = parts;
   }
 
-  // Takes as many values as `cells` has places. The value at the place of a null does not matter.
+  /**
+   * Appends the values at the places in {@code cells}. The value at the place of a null does not matter.
+   *
+   * @param base the array of Spark's rows, as for {@code Platform}
+   * @param count the number of values
+   */
   void fill(Object base, int count) {
     validity.add(cells.valid, count);
-    take(base, count);
+    append(base, count);
   }
 
-  // Takes the values, or what stands for a null.
-  abstract void take(Object base, int count);
+  /** Appends values, with a placeholder for each null. */
+  abstract void append(Object base, int count);
 
+  /** Appends the nodes and buffers of this column and its children, in Arrow's order. */
   void describe(List<ArrowFieldNode> nodes, List<ArrowBuf> all) {
     nodes.add(new ArrowFieldNode(validity.count, validity.count - validity.set));
     all.add(validity.bytes.content());
@@ -47,7 +53,7 @@ public abstract class LanceRowNode {
     }
   }
 
-  // Bytes of what is there.
+  /** Returns the bytes of the column and its children. */
   long bytes() {
     long all = validity.bytes.size;
     for (LanceRowNode.GrowingBuffer buffer : buffers) {
@@ -81,9 +87,9 @@ public abstract class LanceRowNode {
     }
   }
 
-  /** Where values stand that a column takes next. */
+  /** The places of the values that a column appends next. */
   static final class Cells {
-    // The first byte of the value, or the word that tells its place, counted from the origin.
+    // Addresses of the values, or of the words with their offset from the origin and size.
     long[] at = new long[0];
     long[] origin = new long[0];
     boolean[] valid = new boolean[0];
@@ -98,7 +104,7 @@ public abstract class LanceRowNode {
     }
   }
 
-  /** Bytes that grow. */
+  /** A buffer that grows. */
   static final class GrowingBuffer {
     private final BufferAllocator memory;
     private ArrowBuf bytes = null;
@@ -108,7 +114,7 @@ public abstract class LanceRowNode {
       this.memory = memory;
     }
 
-    // The address behind what is there, where `more` bytes, and a word beyond them, can be written.
+    /** Returns the address of the end, with room for {@code more} bytes and one word. */
     long room(long more) {
       long least = size + more + WORD;
       if (bytes == null || bytes.capacity() < least) {
@@ -148,22 +154,22 @@ public abstract class LanceRowNode {
 
     void add(boolean[] flags, int more) {
       int position = count & 7;
-      // The last byte may be begun.
+      // The last byte may be filled in part.
       long at = bytes.room(more / 8 + 1) - (position == 0 ? 0 : 1);
-      int begun = position == 0 ? 0 : Platform.getByte(null, at) & 0xFF;
+      int octet = position == 0 ? 0 : Platform.getByte(null, at) & 0xFF;
       for (int i = 0; i < more; i++) {
         if (flags[i]) {
-          begun |= 1 << position;
+          octet |= 1 << position;
           set++;
         }
         if (++position == 8) {
-          Platform.putByte(null, at++, (byte) begun);
+          Platform.putByte(null, at++, (byte) octet);
           position = 0;
-          begun = 0;
+          octet = 0;
         }
       }
       if (position != 0) {
-        Platform.putByte(null, at, (byte) begun);
+        Platform.putByte(null, at, (byte) octet);
       }
       count += more;
       bytes.size = (count + 7) / 8;
@@ -173,7 +179,7 @@ public abstract class LanceRowNode {
       boolean[] flags = ALL_SET;
       int head = Math.min(more, -count & 7);
       add(flags, head);
-      // Whole bytes from here on.
+      // Only whole bytes follow, up to the last few flags.
       int wholeBytes = more - head >> 3;
       Platform.setMemory(bytes.room(wholeBytes), (byte) -1, wholeBytes);
       bytes.size += wholeBytes;

@@ -31,10 +31,10 @@ import org.apache.spark.unsafe.Platform;
  */
 public final class LanceRowNodes {
   private static final int DECIMAL = 16;
-  // Decimals of as many digits stand in a word.
+  // Decimals of up to this many digits are stored in a word.
   private static final int LONG_DIGITS = 18;
 
-  // Bytes of a value by the name of its type; 0: bits.
+  // Bytes of a value by the name of its type; 0 for bits.
   private static final Map<String, Integer> WIDTHS = new HashMap<>();
 
   static {
@@ -67,10 +67,12 @@ public final class LanceRowNodes {
     return all;
   }
 
+  /** Returns the bytes of a bit set of Spark's rows, which has whole words. */
   static int bitBytes(int bits) {
     return (bits + 63) / 64 * LanceRowNode.WORD;
   }
 
+  /** Returns an empty column for values of a type of Spark. */
   static LanceRowNode node(DataType type, BufferAllocator memory) {
     if (type instanceof StructType) {
       StructType struct = (StructType) type;
@@ -115,7 +117,7 @@ public final class LanceRowNodes {
       super(memory, growingBuffers(memory, 0), new LanceRowNode[0]);
     }
 
-    void take(Object base, int count) {}
+    void append(Object base, int count) {}
 
     void describe(List<ArrowFieldNode> nodes, List<ArrowBuf> all) {
       nodes.add(new ArrowFieldNode(validity.count, validity.count));
@@ -135,7 +137,7 @@ public final class LanceRowNodes {
       this.flags = values;
     }
 
-    void take(Object base, int count) {
+    void append(Object base, int count) {
       boolean[] values = new boolean[count];
       for (int i = 0; i < count; i++) {
         values[i] = cells.valid[i] && Platform.getByte(base, cells.at[i]) != 0;
@@ -158,7 +160,7 @@ public final class LanceRowNodes {
       this.width = width;
     }
 
-    void take(Object base, int count) {
+    void append(Object base, int count) {
       long[] at = cells.at;
       long to = buffers[0].room((long) width * count);
       if (width == 4) {
@@ -181,8 +183,8 @@ public final class LanceRowNodes {
       buffers[0].size += (long) width * count;
     }
 
-    // Takes values that stand side by side, none of them null.
-    void fillRun(Object base, long at, int count) {
+    /** Appends adjacent values without nulls. */
+    void appendRun(Object base, long at, int count) {
       validity.addSet(count);
       long size = (long) width * count;
       Platform.copyMemory(base, at, null, buffers[0].room(size), size);
@@ -199,7 +201,7 @@ public final class LanceRowNodes {
       this.words = words;
     }
 
-    void take(Object base, int count) {
+    void append(Object base, int count) {
       long to = buffers[0].room((long) DECIMAL * count);
       for (int i = 0; i < count; i++) {
         long low = 0L;
@@ -208,7 +210,7 @@ public final class LanceRowNodes {
           low = Platform.getLong(base, cells.at[i]);
           high = low >> 63;
         } else if (cells.valid[i]) {
-          // Most significant byte first, and no more bytes than it takes.
+          // Big-endian, without leading sign bytes.
           long place = Platform.getLong(base, cells.at[i]);
           long from = cells.origin[i] + (place >>> 32);
           low = Platform.getByte(base, from) < 0 ? -1L : 0L;
@@ -233,8 +235,8 @@ public final class LanceRowNodes {
       super(memory, buffers, parts);
     }
 
-    // Where the offsets behind the next values go.
-    long next(int count) {
+    /** Reserves offsets for the next values, and returns their address. */
+    long reserveOffsets(int count) {
       if (buffers[0].size == 0L) {
         Platform.putInt(null, buffers[0].room(4L), 0);
         buffers[0].size = 4L;
@@ -253,7 +255,7 @@ public final class LanceRowNodes {
     }
 
     void describe(List<ArrowFieldNode> nodes, List<ArrowBuf> all) {
-      next(0);
+      reserveOffsets(0);
       super.describe(nodes, all);
     }
 
@@ -269,13 +271,13 @@ public final class LanceRowNodes {
       super(memory, growingBuffers(memory, 2), new LanceRowNode[0]);
     }
 
-    void take(Object base, int count) {
+    void append(Object base, int count) {
       long total = 0L;
       for (int i = 0; i < count; i++) {
         total += cells.valid[i] ? (int) Platform.getLong(base, cells.at[i]) : 0;
       }
-      long ends = next(count);
-      // A word beyond the last value may be written.
+      long ends = reserveOffsets(count);
+      // The copy may write one word beyond the last value.
       long to = buffers[1].room(total + LanceRowNode.WORD);
       for (int i = 0; i < count; i++) {
         int size = 0;
@@ -283,7 +285,7 @@ public final class LanceRowNodes {
           long place = Platform.getLong(base, cells.at[i]);
           long from = cells.origin[i] + (place >>> 32);
           size = (int) place;
-          // Rows fill the last word of each value up.
+          // Rows pad each value to whole words.
           if (size > 2 * LanceRowNode.WORD) {
             Platform.copyMemory(base, from, null, to, size);
           } else if (size > 0) {
@@ -306,13 +308,13 @@ public final class LanceRowNodes {
       super(memory, growingBuffers(memory, 0), parts);
     }
 
-    void take(Object base, int count) {
+    void append(Object base, int count) {
       int nulls = bitBytes(parts.length);
       for (int p = 0; p < parts.length; p++) {
         LanceRowNode.Cells part = parts[p].cells;
         part.reserve(count);
         for (int i = 0; i < count; i++) {
-          // In the place of a null any word can be read.
+          // Any readable word serves as the value of a null.
           part.at[i] = cells.at[i];
           part.valid[i] = false;
           if (cells.valid[i]) {
@@ -333,19 +335,23 @@ public final class LanceRowNodes {
       super(memory, growingBuffers(memory, 1), new LanceRowNode[] {column});
     }
 
-    void take(Object base, int count) {
-      long ends = next(count);
+    void append(Object base, int count) {
+      long ends = reserveOffsets(count);
       for (int i = 0; i < count; i++) {
         int size = 0;
         if (cells.valid[i]) {
-          size = takeAll(base, cells.origin[i] + (Platform.getLong(base, cells.at[i]) >>> 32));
+          size = appendItems(base, cells.origin[i] + (Platform.getLong(base, cells.at[i]) >>> 32));
         }
         Platform.putInt(null, ends + 4L * i, extend(size));
       }
     }
 
-    // Takes what stands at `start`; returns how many items that are.
-    int takeAll(Object base, long start) {
+    /**
+     * Appends the items of the array at {@code start}.
+     *
+     * @return the number of items
+     */
+    int appendItems(Object base, long start) {
       return items(base, start, parts[0]);
     }
 
@@ -358,7 +364,7 @@ public final class LanceRowNodes {
         isRun = Platform.getLong(base, at) == 0L;
       }
       if (isRun) {
-        ((Fixed) column).fillRun(base, first, count);
+        ((Fixed) column).appendRun(base, first, count);
         return count;
       }
       int width = column instanceof Fixed ? ((Fixed) column).width : column instanceof Bits ? 1 : LanceRowNode.WORD;
@@ -380,7 +386,7 @@ public final class LanceRowNodes {
       super(memory, entries);
     }
 
-    int takeAll(Object base, long start) {
+    int appendItems(Object base, long start) {
       int count = items(base, start + LanceRowNode.WORD, parts[0].parts[0]);
       items(base, start + LanceRowNode.WORD + Platform.getLong(base, start), parts[0].parts[1]);
       parts[0].validity.addSet(count);

@@ -32,16 +32,16 @@ import org.apache.spark.sql.types.StructType;
 import org.slf4j.LoggerFactory;
 
 /**
- * How the rows of tasks come from Python workers and go to them: as rows, which is Spark's way, or as batches of
- * columns (LanceColumns, LanceRowBatches).
+ * Decides how rows travel between tasks and Python workers: as rows, which is Spark's way, or as batches of columns
+ * (LanceColumns, LanceRowBatches).
  */
 public final class LanceTransport {
   private static final String SETTING = "spark.lance.transport";
-  // Bytes of shared memory through which a worker hands batches to its task; 0: through the socket.
+  // Bytes of memory that a worker shares with its task; 0: batches use the socket.
   private static final String MEMORY = "spark.lance.sharedMemory";
   private static final String MEMORY_DEFAULT = "8m";
-  private static final long LEAST_MEMORY = 1L << 20;
-  private static final long MOST_MEMORY = 1L << 30;
+  private static final long MIN_MEMORY = 1L << 20;
+  private static final long MAX_MEMORY = 1L << 30;
   private static final List<String> KINDS = Arrays.asList("rows", "columns");
   private static final String PACKAGE = "org.lance.spark.transport.";
   // The units whose classes executors need; the first one reports what this release of Spark lacks.
@@ -53,84 +53,104 @@ public final class LanceTransport {
     PACKAGE + "LanceRing",
     PACKAGE + "LanceMessage"
   };
-  // The classes of tasks that write. Where one is missing they write Spark's way, and read as ever.
-  private static final String WRITING = "LanceRowBatches";
-  private static final String[] FILLING = {"LanceRowNode", "LanceRowNodes", "LanceColumnCopies", "LanceRowColumns"};
+  // The classes of tasks that write. Without one of them, tasks write Spark's way; reads do not change.
+  private static final String BATCH_WRITER = "LanceRowBatches";
+  private static final String[] BATCH_WRITER_CLASSES = {"LanceRowNode", "LanceRowNodes", "LanceColumnCopies", "LanceRowColumns"};
   // Spark clusters rows of partitioned tables with these functions.
   private static final String FUNCTIONS = "LanceFunctions";
-  // Types whose values stand in a batch as Spark reads them, besides arrays, maps and structs of them.
+  // Types whose values batches store as Spark reads them, and arrays, maps and structs of them.
   private static final Set<String> TYPES =
       new HashSet<>(
           Arrays.asList(
               "NullType", "BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType",
               "DoubleType", "DecimalType", "StringType", "BinaryType", "DateType", "TimestampType",
               "TimestampNTZType", "DayTimeIntervalType", "TimeType"));
-  // Tasks that look for the classes on executors.
+  // The number of tasks that look for the classes on executors.
   private static final long PROBES = 4;
 
-  // Why the classes are of no use here, "" if they are; null before anybody has asked. It holds for one application.
+  // The reason why this application cannot use the classes, "" if it can; null before the first check.
   private static String verdict = null;
   private static String application = null;
-  private static boolean hasWriting = false;
+  private static boolean hasBatchWriter = false;
   private static boolean hasFunctions = false;
 
   private LanceTransport() {}
 
-  // How the tasks of a scan of some columns shall read: what the setting says, if that is possible, otherwise rows.
+  /**
+   * Returns how tasks read columns: {@code columns} if the settings, the types and the executors allow it, else
+   * {@code rows}.
+   */
   public static String kind(StructType schema) {
     return isColumnar(schema) && isUsable() ? "columns" : "rows";
   }
 
-  // Whether rows of a schema may be read as batches, as far as that is known: isUsable takes its time.
+  /** Returns whether tasks may read columns, as far as is known without the slow check of the executors. */
   public static synchronized boolean mayUse(StructType schema) {
     boolean isChecked = SparkContext.getOrCreate().applicationId().equals(application);
     return isColumnar(schema) && (!isChecked || verdict.isEmpty());
   }
 
-  // Whether batches are what the setting says, and have types that are read.
+  /**
+   * Returns whether the settings and the types allow batches.
+   *
+   * @throws IllegalArgumentException if the setting is neither rows nor columns
+   */
   public static boolean isColumnar(StructType schema) {
     SQLConf settings = (SQLConf) SQLConf$.MODULE$.get();
     String transport = settings.getConfString(SETTING, "columns");
     if (!KINDS.contains(transport)) {
       throw new IllegalArgumentException(SETTING + " is rows or columns, not " + transport);
     }
-    // Executors load what sessions with artifacts of their own need, as those of Connect, in another way.
+    // Executors load the classes of sessions with artifacts, such as those of Connect, in another way.
     boolean isolated = JobArtifactSet$.MODULE$.getCurrentJobArtifactState().isDefined();
     boolean large = settings.arrowUseLargeVarTypes();
     return transport.equals("columns") && !isolated && !large && isSupported(schema);
   }
 
-  // Whether tasks put rows of these columns into batches before Spark's writer gets them. Not for binary columns: they
-  // are for large values, and to copy these once more costs far more than to measure them.
+  /**
+   * Returns whether tasks pack rows into batches for Spark's writer. Binary columns exclude it: copying large values
+   * once more costs more than measuring them.
+   */
   public static boolean writesBatches(StructType schema) {
-    return isColumnar(schema) && !hasBytes(schema) && isUsable() && hasWriting;
+    return isColumnar(schema) && !hasBytes(schema) && isUsable() && hasBatchWriter;
   }
 
-  // Whether executors have the functions that cluster rows.
+  /** Returns whether executors have the functions that cluster the rows of a partitioned table. */
   public static boolean hasFunctions() {
     boolean isolated = JobArtifactSet$.MODULE$.getCurrentJobArtifactState().isDefined();
     return !isolated && isUsable() && hasFunctions;
   }
 
-  // What they get rows as, and the factory around `own`, which is Spark's for such rows.
+  /** Returns the schema of the rows that Spark's writer receives if tasks write batches. */
   public static StructType batchSchema() {
     try {
-      return (StructType) load(WRITING).getMethod("schema").invoke(null);
+      return (StructType) load(BATCH_WRITER).getMethod("schema").invoke(null);
     } catch (ReflectiveOperationException problem) {
       throw new IllegalStateException(problem);
     }
   }
 
+  /**
+   * Returns a factory of writers that pack rows into batches.
+   *
+   * @param sparkFactory Spark's factory, for rows of {@link #batchSchema}
+   * @param schema the schema of the rows to write
+   */
   public static DataWriterFactory batchFactory(DataWriterFactory sparkFactory, StructType schema) {
-    return (DataWriterFactory) construct(WRITING + "$Factory", sparkFactory, schema);
+    return (DataWriterFactory) construct(BATCH_WRITER + "$Factory", sparkFactory, schema);
   }
 
-  // The factory of their readers: the given one, which makes rows, or one around it, which makes batches.
-  public static PartitionReaderFactory factory(PartitionReaderFactory rows, String kind) {
+  /**
+   * Returns the factory of the readers of a scan.
+   *
+   * @param sparkFactory Spark's factory, which reads rows
+   * @param kind the result of {@link #kind}
+   */
+  public static PartitionReaderFactory factory(PartitionReaderFactory sparkFactory, String kind) {
     if (kind.equals("rows")) {
-      return rows;
+      return sparkFactory;
     }
-    return (PartitionReaderFactory) construct("LanceColumns$Factory", rows, memory());
+    return (PartitionReaderFactory) construct("LanceColumns$Factory", sparkFactory, memory());
   }
 
   private static long memory() {
@@ -139,19 +159,24 @@ public final class LanceTransport {
     try {
       bytes = JavaUtils.byteStringAsBytes(text);
     } catch (NumberFormatException problem) {
-      // It is none.
+      // The check below reports it.
     }
-    if (bytes != 0 && (bytes < LEAST_MEMORY || bytes > MOST_MEMORY)) {
+    if (bytes != 0 && (bytes < MIN_MEMORY || bytes > MAX_MEMORY)) {
       throw new IllegalArgumentException(MEMORY + " is 0, or a size from 1m to 1g, not " + text);
     }
     return bytes;
   }
 
-  // What reads rows that the driver has read, one stream of Arrow each part.
+  /** Returns the factory that reads the partitions of {@link #inMemoryPartition}. */
   public static PartitionReaderFactory inMemoryFactory(StructType schema) {
     return (PartitionReaderFactory) construct("LanceInMemoryPartitions$ReaderFactory", schema);
   }
 
+  /**
+   * Returns a partition of rows that the driver has read.
+   *
+   * @param stream the rows as a stream of Arrow
+   */
   public static InputPartition inMemoryPartition(byte[] stream) {
     return (InputPartition) construct("LanceInMemoryPartitions$Partition", (Object) stream);
   }
@@ -202,7 +227,10 @@ public final class LanceTransport {
     return TYPES.contains(name.endsWith("$") ? name.substring(0, name.length() - 1) : name);
   }
 
-  // Whether this release has what the classes need, and executors can load them.
+  /**
+   * Returns whether this release of Spark fits the classes and executors can load them. The check runs once for an
+   * application.
+   */
   private static synchronized boolean isUsable() {
     SparkContext context = SparkContext.getOrCreate();
     if (!context.applicationId().equals(application)) {
@@ -226,24 +254,24 @@ public final class LanceTransport {
       if (missing != null) {
         return (String) missing;
       }
-      hasWriting = false;
+      hasBatchWriter = false;
       try {
-        List<Class<?>> writing = new ArrayList<>();
-        for (String unit : FILLING) {
-          writing.add(loadChecked(unit));
+        List<Class<?>> writerUnits = new ArrayList<>();
+        for (String unit : BATCH_WRITER_CLASSES) {
+          writerUnits.add(loadChecked(unit));
         }
-        writing.add(loadChecked(WRITING));
-        units.addAll(writing);
-        hasWriting = true;
+        writerUnits.add(loadChecked(BATCH_WRITER));
+        units.addAll(writerUnits);
+        hasBatchWriter = true;
       } catch (ClassNotFoundException problem) {
-        // The loader of units has said so.
+        // LanceUnits has logged it.
       }
       hasFunctions = false;
       try {
         units.add(loadChecked(FUNCTIONS));
         hasFunctions = true;
       } catch (ClassNotFoundException problem) {
-        // The loader of units has said so.
+        // LanceUnits has logged it.
       }
       return context.isLocal() ? "" : sendToExecutors(context, units);
     } catch (ClassNotFoundException problem) {
@@ -259,7 +287,7 @@ public final class LanceTransport {
     }
   }
 
-  // A unit, with the code of all its classes checked now, and not in a task.
+  /** Loads a class and its nested classes, so that problems show in the driver and not in a task. */
   private static Class<?> loadChecked(String unit) throws ClassNotFoundException {
     Class<?> type = load(unit);
     Class<?>[] inner = type.getDeclaredClasses();
@@ -269,7 +297,11 @@ public final class LanceTransport {
     return type;
   }
 
-  // Sends the classes to the executors; returns why they cannot load them, "" if they can.
+  /**
+   * Sends the classes to the executors.
+   *
+   * @return why the executors cannot load them; "" if they can
+   */
   private static String sendToExecutors(SparkContext context, List<Class<?>> units) throws IOException {
     File jar = File.createTempFile("spark-lance-", ".jar");
     jar.deleteOnExit();
@@ -279,10 +311,10 @@ public final class LanceTransport {
     }
     out.close();
     context.addJar(jar.getPath());
-    // A class of Spark's, which all executors have, tells whether there is another.
-    String asks = "reflect('org.apache.spark.util.Utils', 'classIsLoadable', '" + ((Class<?>) units.get(0)).getName() + "') as there";
+    // All executors have this class of Spark, which tells whether they can load another class.
+    String expression = "reflect('org.apache.spark.util.Utils', 'classIsLoadable', '" + ((Class<?>) units.get(0)).getName() + "') as there";
     SparkSession session = (SparkSession) SparkSession$.MODULE$.active();
-    List<Row> answers = session.range(0L, PROBES, 1L, (int) PROBES).selectExpr(new String[] {asks}).collectAsList();
+    List<Row> answers = session.range(0L, PROBES, 1L, (int) PROBES).selectExpr(new String[] {expression}).collectAsList();
     for (Row answer : answers) {
       if (!"true".equals(answer.getString(0))) {
         return "executors do not load the classes that the driver sends them";

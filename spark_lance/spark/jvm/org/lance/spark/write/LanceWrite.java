@@ -59,7 +59,7 @@ public final class LanceWrite {
       Transform[] transforms,
       String declaration,
       WriteBuilder sparkBuilder) {
-    return LanceScan.plans(byDefault.booleanValue()) ? new Builder(displayName, source, info, transforms, declaration, sparkBuilder) : sparkBuilder;
+    return LanceScan.plansInDriver(byDefault.booleanValue()) ? new Builder(displayName, source, info, transforms, declaration, sparkBuilder) : sparkBuilder;
   }
 
   // The transforms that Spark can cluster rows by: columns, and functions if executors have the classes of them.
