@@ -51,7 +51,7 @@ public final class LanceSaveModes {
           store.put(option.getKey(), option.getValue());
         }
       }
-      Bridge.writesTo(absolute(path), store);
+      Bridge.beginWrite(absolute(path), store);
     }
     return new PathIdentifier(source, options, absolute(path), writes);
   }
@@ -90,7 +90,7 @@ public final class LanceSaveModes {
 
     public synchronized Table load() {
       if (writes) {
-        Bridge.written();
+        Bridge.endWrite();
       }
       if (table == null && writes) {
         table = new AnySchemaTable(source);

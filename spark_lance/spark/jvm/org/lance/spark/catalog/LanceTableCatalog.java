@@ -341,7 +341,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
       return null;
     } finally {
       if (!missing) {
-        Bridge.written();
+        Bridge.endWrite();
       }
     }
   }
@@ -447,7 +447,7 @@ public class LanceTableCatalog implements StagingTableCatalog, SupportsNamespace
     try {
       return new LanceTable.Staged(question, Json.object(Bridge.ask(question, null)));
     } finally {
-      Bridge.written();
+      Bridge.endWrite();
     }
   }
 

@@ -35,45 +35,52 @@ import org.lance.spark.shim.Shim;
 public final class Bridge {
   /** The column of Spark's file sources that has the place of a row. */
   public static final String FILE_METADATA = "_metadata";
-  // The class of catalogs in settings: LanceTableCatalog under a stable name (LanceUnits).
+  // The class of catalogs in settings. LanceUnits derives it from LanceTableCatalog under this stable name.
   public static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
 
-  // The catalog of writes by path.
+  /** The catalog of writes by path. */
   public static final String PATHS = "lance_paths";
 
   private static final ObjectMapper MAPPER = new ObjectMapper();
-  // Path and options of the store of the write that a thread has begun.
-  private static final ThreadLocal<Object> WRITING = new ThreadLocal<>();
+  // Path and storage options of the write by path that a thread has begun.
+  private static final ThreadLocal<Object> CURRENT_WRITE = new ThreadLocal<>();
 
   private static final String ZONE = "timeZone";
 
   private Bridge() {}
 
-  /** An identifier that knows its table, where options of a read or write belong to it. */
+  /** An identifier with its table, for reads and writes whose options belong to the identifier. */
   public interface Loads {
+    /** Returns the table. */
     Table load();
   }
 
-  // A path that is about to be written, and how its store is reached, until `written`.
-  public static void writesTo(String path, Map<String, String> storage) {
-    WRITING.set(new Object[] {path, storage});
+  /**
+   * Starts a write by path in this thread, until {@link #endWrite}.
+   *
+   * @param storage the storage options of the path
+   */
+  public static void beginWrite(String path, Map<String, String> storage) {
+    CURRENT_WRITE.set(new Object[] {path, storage});
   }
 
-  // The write has found its table or has made it: nothing is kept of the options of its store.
-  public static void written() {
-    WRITING.remove();
+  /** Ends the write by path of this thread, so that no later call gets its storage options. */
+  public static void endWrite() {
+    CURRENT_WRITE.remove();
   }
 
-  // The options of a catalog, with those of the store of a write to a path that this thread is in. They are for the
-  // call of save that told of them, in the catalog of such writes: for anybody else they are forgotten.
+  /**
+   * Returns the options of a catalog, with the storage options of this thread's write by path. They apply only within
+   * the call of save that began the write, and only in the catalog of writes by path; any other call ends the write.
+   */
   public static Map<String, String> optionsFor(String catalog, String[] name, Map<String, String> options) {
-    Object[] writing = (Object[]) WRITING.get();
+    Object[] writing = (Object[]) CURRENT_WRITE.get();
     if (writing == null) {
       return options;
     }
     boolean isSave = catalog.equals(PATHS) && name.length == 1 && name[0].equals(writing[0]) && Callers.isSavingByPath();
     if (!isSave) {
-      written();
+      endWrite();
       return options;
     }
     Map<String, String> all = new HashMap<>(options);
@@ -81,6 +88,11 @@ public final class Bridge {
     return all;
   }
 
+  /**
+   * Returns a new request to Python. It has the session's settings for write-audit-publish.
+   *
+   * @param verb a verb of {@link Protocol}
+   */
   public static Map<String, Object> question(String verb) {
     Map<String, Object> question = new LinkedHashMap<>();
     question.put(Protocol.VERB, verb);
@@ -91,7 +103,9 @@ public final class Bridge {
     return question;
   }
 
-  // Whether the session directs writes to a branch.
+  /**
+   * Returns whether the session directs writes to a branch, with {@code spark.wap.branch} or {@code spark.wap.id}.
+   */
   public static boolean isStaging() {
     return !staging().isEmpty();
   }
@@ -110,6 +124,7 @@ public final class Bridge {
     return staging;
   }
 
+  /** Returns a value as JSON. */
   public static String json(Object value) {
     try {
       return MAPPER.writeValueAsString(value);
@@ -118,27 +133,38 @@ public final class Bridge {
     }
   }
 
+  /** Returns strings as a list for a request. */
   public static List<Object> list(String[] texts) {
     return Arrays.asList((Object[]) texts);
   }
 
+  /** Returns a list of an answer as strings. */
   public static String[] texts(Object list) {
     return (String[]) ((List<?>) list).toArray(new String[0]);
   }
 
-  // Whether the value of an option is true.
+  /**
+   * Returns whether the value of an option is true.
+   *
+   * @param text the value; null is false
+   */
   public static boolean isTrue(String text) {
     return text != null && (text.trim().equalsIgnoreCase("true") || text.trim().equals("1"));
   }
 
-  // Answers, or throws what Spark expects of a missing or present name; it is not declared, as the interfaces of
-  // Spark declare different ones.
+  /**
+   * Asks the driver's Python. It throws the exceptions that Spark expects for missing and existing names. They are
+   * not declared, because the interfaces of Spark declare different ones.
+   *
+   * @param subject an object of the JVM that the request is about; null for none
+   * @return the answer: a map, list, string, number, boolean or null
+   */
   public static Object ask(Map<String, Object> question, Object subject) {
     Map<String, Object> answer;
     try {
       answer = Json.object(MAPPER.readValue(LanceUnits.ask(MAPPER.writeValueAsString(question), subject), Map.class));
     } catch (java.io.IOException problem) {
-      // Its own message quotes the text, which may hold credentials.
+      // The message of Jackson quotes the text, which may hold credentials.
       throw new IllegalStateException("an answer of the driver's Python is not JSON: " + problem.getClass().getName());
     }
     if (answer.containsKey(Protocol.ERROR)) {
@@ -153,6 +179,7 @@ public final class Bridge {
     return answer.get(Protocol.ANSWER);
   }
 
+  /** Returns the exception for a table that exists. */
   public static TableAlreadyExistsException exists(Identifier identifier) {
     return new TableAlreadyExistsException(identifier);
   }
@@ -194,7 +221,10 @@ public final class Bridge {
     return new IllegalArgumentException(message);
   }
 
-  /** The table exists, but not its branch in the name. Spark's message has room for that only after the name. */
+  /**
+   * The table exists, but not the branch in its name. The reason follows the name, as Spark's message has no other
+   * place for it.
+   */
   public static final class NoSuchBranchException extends NoSuchTableException {
     private static final long serialVersionUID = 1L;
     final String reason;
@@ -210,12 +240,14 @@ public final class Bridge {
     }
   }
 
-  /** A missing table, with a reason in the message. */
+  /** Returns the exception for a missing table, with a reason in the message. */
   public static NoSuchTableException noSuchTable(Identifier identifier, String reason) {
     return new NoSuchBranchException(identifier, reason);
   }
 
-  // The options of a read, with the session's zone for times that name none.
+  /**
+   * Returns the options of a read. If they have a time, the session's time zone is added for times without a zone.
+   */
   public static CaseInsensitiveStringMap zoned(CaseInsensitiveStringMap options) {
     if (!LanceUnits.hasOption(options, "time") || options.containsKey(ZONE)) {
       return options;
@@ -225,7 +257,7 @@ public final class Bridge {
     return new CaseInsensitiveStringMap(all);
   }
 
-  /** Rows that cannot be written: Spark's condition, and our sentence about them. */
+  /** The error for rows that cannot be written, with Spark's error condition and the message of this package. */
   public static final class ConditionException extends SparkRuntimeException {
     private static final long serialVersionUID = 1L;
     private final String message;
@@ -240,7 +272,10 @@ public final class Bridge {
     }
   }
 
-  // What an exception that Spark takes for "look elsewhere" says, with the whole name, as one that ends the statement.
+  /**
+   * Returns the error for a missing table that ends the statement. Spark takes NoSuchTableException as a sign to look
+   * elsewhere. The message has the whole name.
+   */
   public static AnalysisException missing(NoSuchTableException problem, String catalog, Identifier identifier) {
     scala.collection.immutable.Map<String, String> parameters = problem.messageParameters();
     String displayName = quoted(catalog, identifier);
@@ -251,7 +286,7 @@ public final class Bridge {
     whole.put("relationName", displayName);
     whole.put("searchPath", "[`" + catalog + "`]");
     for (String name : whole.keySet()) {
-      // Older releases have no search path.
+      // Older releases of Spark have no search path.
       if (parameters.contains(name)) {
         parameters = Seqs.updated(parameters, name, (String) whole.get(name));
       }
@@ -259,7 +294,7 @@ public final class Bridge {
     return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", parameters);
   }
 
-  /** A name as Spark's errors write it. */
+  /** Returns a name as Spark's errors write it. */
   public static String quoted(String catalog, Identifier identifier) {
     String displayName = quoted(catalog);
     for (String part : identifier.namespace()) {
@@ -268,7 +303,7 @@ public final class Bridge {
     return displayName + "." + quoted(identifier.name());
   }
 
-  /** The parameters of an error of Spark. */
+  /** Returns the parameters of an error of Spark as a map of Scala. */
   public static scala.collection.immutable.Map<String, String> scalaMap(Map<String, String> parameters) {
     scala.collection.immutable.Map<String, String> result = scala.collection.immutable.Map$.MODULE$.empty();
     for (Map.Entry<String, String> entry : parameters.entrySet()) {
@@ -281,7 +316,7 @@ public final class Bridge {
     return "`" + part.replace("`", "``") + "`";
   }
 
-  // Spark's source of the format, by whose name executors find it.
+  /** Returns Spark's data source of the format. Executors find it by its short name. */
   public static PythonDataSourceV2 source() {
     PythonDataSourceV2 source;
     try {
@@ -293,10 +328,15 @@ public final class Bridge {
     return source;
   }
 
-  // The builder of a write that the driver plans; `sparkBuilder` where it does not.
-  //
-  // byDefault: whether the driver plans where no setting tells; displayName: the table's name for EXPLAIN; transforms: the
-  // table's partition fields; declaration: the setting of a table that the write makes or replaces, or null.
+  /**
+   * Returns the builder of a write that the driver plans; {@code sparkBuilder} if Spark plans it.
+   *
+   * @param byDefault whether the driver plans writes if no setting says so
+   * @param displayName the table's name for EXPLAIN
+   * @param transforms the table's partition fields
+   * @param declaration the declaration of a table that the write creates or replaces; null for an existing table
+   * @param sparkBuilder Spark's own builder
+   */
   public static WriteBuilder writing(
       boolean byDefault,
       String displayName,
@@ -311,16 +351,20 @@ public final class Bridge {
         : (WriteBuilder) unit.call("builder", byDefault, displayName, source, info, transforms, declaration, sparkBuilder);
   }
 
-  /** The refusal of _metadata, with the columns to use instead. */
+  /** Returns the error for the column _metadata, with the columns to use instead. */
   public static UnsupportedOperationException noFileMetadata() {
     return new UnsupportedOperationException(
         "a Lance table has no " + FILE_METADATA + ", as several files have the columns of a row: write _rowid, _rowaddr, _fragid, "
             + "_row_created_at_version or _row_last_updated_at_version; SELECT * FROM <catalog>.<namespace>.<table>.data_files lists the files");
   }
 
-  // The columns to read: those that are required, and at least one in Spark 4.0, which loses rows without columns.
+  /**
+   * Returns the columns to read: the required ones, and at least one in Spark 4.0, which loses rows without columns.
+   *
+   * @throws UnsupportedOperationException if {@code _metadata} of Spark's file sources is required
+   */
   public static StructType readable(StructType required, StructType all) {
-    // LanceTable has a column of the name, so that reads of it end here.
+    // LanceTable declares _metadata, so that reads of it end here.
     if (Arrays.asList((Object[]) required.fieldNames()).contains(FILE_METADATA)
         && !Arrays.asList((Object[]) all.fieldNames()).contains(FILE_METADATA)) {
       throw noFileMetadata();
@@ -328,14 +372,14 @@ public final class Bridge {
     if (required.length() > 0 || all.length() == 0 || Shim.keepsReadPlan()) {
       return required;
     }
-    StructField best = all.fields()[0];
+    StructField smallest = all.fields()[0];
     for (int i = 1; i < all.length(); i++) {
       StructField next = all.fields()[i];
-      if (next.dataType().defaultSize() < best.dataType().defaultSize()) {
-        best = next;
+      if (next.dataType().defaultSize() < smallest.dataType().defaultSize()) {
+        smallest = next;
       }
     }
-    return new StructType(new StructField[] {best});
+    return new StructType(new StructField[] {smallest});
   }
 
   private static Identifier identifier(String[] name) {

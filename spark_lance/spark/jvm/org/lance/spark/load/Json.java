@@ -8,29 +8,32 @@ import java.util.Map;
 public final class Json {
   private Json() {}
 
+  /** Returns a JSON object. */
   public static Map<String, Object> object(Object value) {
     return (Map<String, Object>) value;
   }
 
-  /** An object whose values are texts, such as options and properties. */
+  /** Returns an object whose values are strings, such as options and properties. */
   public static Map<String, String> texts(Object value) {
     return (Map<String, String>) value;
   }
 
+  /** Returns a JSON array. */
   public static List<Object> list(Object value) {
     return (List<Object>) value;
   }
 
+  /** Returns an array of objects. */
   public static List<Map<String, Object>> objects(Object value) {
     return (List<Map<String, Object>>) value;
   }
 
-  /** A list of lists, such as rows. */
+  /** Returns an array of arrays, such as rows. */
   public static List<List<Object>> lists(Object value) {
     return (List<List<Object>>) value;
   }
 
-  /** A list of texts. */
+  /** Returns an array of strings. */
   public static List<String> names(Object value) {
     return (List<String>) value;
   }

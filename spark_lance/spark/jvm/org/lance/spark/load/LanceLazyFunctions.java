@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.analysis.FunctionRegistryBase;
 import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.classic.SparkSession;
 
-/** SQL functions that Spark knows by name before their classes are compiled. The first call compiles them. */
+/** SQL functions whose classes are compiled at the first call. Spark registers their names before. */
 @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceLazyFunctions extends scala.runtime.AbstractFunction1 {
   private final String unit;
@@ -35,7 +35,7 @@ public final class LanceLazyFunctions extends scala.runtime.AbstractFunction1 {
             returnsRows
                 ? (FunctionRegistryBase<?>) session.sessionState().tableFunctionRegistry()
                 : (FunctionRegistryBase<?>) session.sessionState().functionRegistry();
-        // Newer releases put a catalog and a namespace before the names of functions, others nothing.
+        // Newer releases register functions with a catalog and a namespace, older ones without.
         FunctionIdentifier present = (FunctionIdentifier) registry.listFunction().head();
         ExpressionInfo info = new ExpressionInfo(unit, null, name, (String) function.get("usage"), "");
         LanceLazyFunctions builder = new LanceLazyFunctions(unit, name, (String) request.get("catalog"));
@@ -50,7 +50,13 @@ public final class LanceLazyFunctions extends scala.runtime.AbstractFunction1 {
     }
   }
 
-  // The builder of a function: an instance of the unit's class, made with the names of the function and of a catalog.
+  /**
+   * Creates the builder of a function. The first call delegates to an instance of the unit.
+   *
+   * @param unit the class that builds the function's expression
+   * @param function the name of the function
+   * @param catalog the catalog that the unit receives
+   */
   public LanceLazyFunctions(String unit, String function, String catalog) {
     this.unit = unit;
     this.function = function;

@@ -45,9 +45,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
   private static final String SNAPSHOT_RETENTION = "(?:\\s+WITH\\s+SNAPSHOT\\s+RETENTION\\s+(\\d+\\s+\\w+(?:\\s+\\d+\\s+\\w+)?))?";
   private static final String INDEX = "(?:\\s+USING\\s+(" + NAME + "))?\\s*\\(([^()]+)\\)(?:\\s+(?:OPTIONS|WITH)\\s*(\\(.*\\)))?";
   private static final String REF = "(IF\\s+NOT\\s+EXISTS\\s+)?(" + NAME + ")" + AT + RETAIN;
-  // A statement, whose first group is the table; its procedure, with the parameter for the table behind a colon if that is
-  // not "table"; and the other arguments: the name, what the group is (a text, SQL as it stands, or a flag), by the number
-  // of the group.
+  // Each row has the pattern of a statement and its procedure. The first group is the table.
+  // "procedure:parameter:number" names another parameter or group for the table. Then follow the other arguments in
+  // the order of their groups: a name and a kind. The kinds are text (becomes a literal), sql (stays as it is), name
+  // (an identifier), flag (true if present) and skip.
   private static final String[][] STATEMENTS = {
     {"OPTIMIZE" + TABLE + "(?:\\s+(FULL))?(?:\\s+WHERE\\s+(.+?))?\\s+ZORDER\\s+BY\\s*(?:\\(([^()]+)\\)|([^()]+))",
       "zorder", "full flag", "where text", "columns text", "columns text"},
@@ -103,7 +104,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       "old text", "field text", "name name"},
     {ALTER + "WRITE\\s+(?:UNORDERED|DISTRIBUTED\\s+BY\\s+PARTITION)", "set_sort_order"},
   };
-  // How a statement begins that was not understood as a whole, and its form.
+  // The beginning of a statement that does not parse as a whole, and the form to write.
   private static final String[][] FORMS = {
     {"OPTIMIZE" + TABLE, "OPTIMIZE %s [FULL] [WHERE condition] [ZORDER BY (columns)]"},
     {"VACUUM" + TABLE, "VACUUM %s [RETAIN number HOURS] [DRY RUN]"},
@@ -134,20 +135,26 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
         + "or DROP TAG | BRANCH [IF EXISTS] name"},
   };
   private static final String EVOLUTION = "INSERT\\s+WITH\\s+SCHEMA\\s+EVOLUTION\\s+(INTO|OVERWRITE)";
-  // Statements of Spark's grammar without a table: the current namespace, and files that Lance does not write.
+  // Statements without a table: ANALYZE TABLES of the current namespace, and INSERT OVERWRITE DIRECTORY.
   private static final String ANALYZE_TABLES = "ANALYZE\\s+TABLES(\\s+COMPUTE\\s+STATISTICS(?:\\s+NOSCAN)?)";
   private static final String DIRECTORY =
       "INSERT\\s+OVERWRITE\\s+(?:LOCAL\\s+)?DIRECTORY\\s+(?:" + TEXT + "\\s+)?USING\\s+`?lance`?(?!\\w)";
   private static final String CATALOG = "org.lance.spark.catalog.LanceCatalog";
   private static final String SESSION_CATALOG = "org.lance.spark.catalog.LanceSessionCatalog";
-  // The catalog of sessions that are made from now on.
-  private static String later = null;
-  // Extensions that give it to them.
+  // The catalog of sessions that are created from now on.
+  private static String newSessionCatalog = null;
+  // The extensions that already inject the parser.
   private static final Map<SparkSessionExtensions, Boolean> INJECTED = new WeakHashMap<>();
 
   private final Object parser;
   private final String catalog;
 
+  /**
+   * Creates the handler of a wrapped parser.
+   *
+   * @param parser the parser of the session; null in the function that wraps parsers of new sessions
+   * @param catalog the catalog of the session, for errors and for tables by path
+   */
   public LanceParser(Object parser, String catalog) {
     this.parser = parser;
     this.catalog = catalog;
@@ -165,7 +172,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
   }
 
-  /** Puts the wrapper around a parser. */
+  /** Wraps the parser of a session. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class ParserReplacement implements UnaryOperator {
     private final String catalog;
@@ -185,13 +192,13 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       if (INJECTED.put(extensions, Boolean.TRUE) == null) {
         extensions.injectParser(new LanceParser(null, catalog));
       }
-      later = catalog;
+      newSessionCatalog = catalog;
     }
   }
 
   public Object apply(Object session, Object parser) {
     synchronized (LanceParser.class) {
-      return around(parser, later);
+      return around(parser, newSessionCatalog);
     }
   }
 
@@ -214,7 +221,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     if (isStatement && isOfSpark((String) arguments[0])) {
       String call = call((String) arguments[0]);
       if (call != null) {
-        return parsed(method, arguments, call);
+        return parseCall(method, arguments, call);
       }
     }
     try {
@@ -224,7 +231,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
       if (cause instanceof ParseException && isStatement) {
         String call = call((String) arguments[0]);
         if (call != null) {
-          return parsed(method, arguments, call);
+          return parseCall(method, arguments, call);
         }
         String help = help((String) arguments[0]);
         if (help != null) {
@@ -235,16 +242,16 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
   }
 
-  // Whether Spark's grammar has a statement that begins so.
+  /** Returns whether Spark's grammar has a statement that begins like the text. */
   private static boolean isOfSpark(String text) {
     return matcher("(?:DESC|ANALYZE|(?:CREATE|DROP)\\s+INDEX)", text, ".*").matches();
   }
 
-  private Object parsed(Method method, Object[] arguments, String call) throws Throwable {
-    Object[] changed = (Object[]) arguments.clone();
-    changed[0] = call;
+  private Object parseCall(Method method, Object[] arguments, String call) throws Throwable {
+    Object[] callArguments = (Object[]) arguments.clone();
+    callArguments[0] = call;
     try {
-      return method.invoke(parser, changed);
+      return method.invoke(parser, callArguments);
     } catch (InvocationTargetException problem) {
       throw problem.getCause();
     }
@@ -265,7 +272,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
   }
 
-  // ANALYZE TABLES without a name, with that of the current namespace in a catalog of ours; other statements as they are.
+  /**
+   * Adds the current namespace to ANALYZE TABLES without a name, if it is in a catalog of this package. Other
+   * statements do not change.
+   */
   private static String withNamespace(String text) {
     Matcher match = matcher(ANALYZE_TABLES, text, "\\s*;?\\s*");
     if (!match.matches() || active() == null) {
@@ -283,7 +293,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     return "ANALYZE TABLES IN " + namespace + match.group(1);
   }
 
-  // The CALL that does what a statement says, if its table is in a catalog of ours; null if not.
+  /** Returns the CALL for a statement; null if its table is in no catalog of this package. */
   private String call(String statementText) {
     String text = withNamespace(statementText);
     for (String[] statement : STATEMENTS) {
@@ -302,7 +312,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     String[] procedure = statement[1].split(":");
     StringBuilder call = new StringBuilder("CALL `" + owner.replace("`", "``") + "`.system." + procedure[0] + "(");
     call.append((procedure.length > 1 ? procedure[1] : "table") + " => " + literal(unquoted(match.group(group(statement)))));
-    // Behind the table, unless its group is a later one.
+    // The arguments are the groups after the table, unless the table has a later group.
     int before = group(statement) == 1 ? 0 : 1;
     for (int i = 2; i < statement.length; i++) {
       String value = match.group(i - before);
@@ -322,7 +332,7 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     return call.append(")").toString();
   }
 
-  // The number of the group that has the table.
+  /** Returns the number of the group that has the table. */
   private static int group(String[] statement) {
     String[] procedure = statement[1].split(":");
     return procedure.length > 2 ? Integer.parseInt(procedure[2]) : 1;
@@ -379,7 +389,10 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     }
   }
 
-  // The catalog of ours that a table is in: the one that its name begins with, or the current one; null if there is none.
+  /**
+   * Returns the catalog of this package that a table is in: the first part of its name, or the current catalog; null
+   * if there is none.
+   */
   private String catalogOf(String table) {
     SparkSession session = active();
     if (isQuoted(table) || isFiles(table)) {
@@ -399,12 +412,15 @@ public final class LanceParser extends scala.runtime.AbstractFunction2 implement
     return isOurs(current) ? current : null;
   }
 
-  // Whether a name is that of files, parquet.`/path`, which are in no catalog.
+  /** Returns whether a name refers to files, such as parquet.`/path`, which are in no catalog. */
   private static boolean isFiles(String table) {
     return Pattern.compile("(?:parquet|orc|csv|json|avro|text)\\.`.*/.*`", Pattern.CASE_INSENSITIVE).matcher(table).matches();
   }
 
-  // Whether Spark's own catalog has a Lance table of a name. It may have a table HISTORY with a column of that name.
+  /**
+   * Returns whether spark_catalog has a Lance table of this name. If not, DESCRIBE HISTORY t may describe column t of
+   * a table HISTORY.
+   */
   private static boolean isRegistered(String table) {
     if (isQuoted(table)) {
       return true;

@@ -18,16 +18,11 @@ import org.apache.spark.sql.internal.SQLConf$;
 import org.lance.spark.shim.Shim;
 import org.slf4j.LoggerFactory;
 
-/**
- * The optimizer rule that every session of a driver gets.
- *
- * <p>It refuses CREATE TABLE ... USING lance in a catalog that cannot keep such tables. It refreshes views after
- * writes through them, and loads LanceNearest if the session's setting asks for it.
- */
+/** The optimizer rule of every session of the driver. */
 public final class LanceSessionRule {
   private LanceSessionRule() {}
 
-  /** Gives the rule to all sessions of the driver. */
+  /** Adds the rule to all sessions of the driver. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
     public void accept(Object session, Object request) {
@@ -35,13 +30,13 @@ public final class LanceSessionRule {
     }
   }
 
-  /** Makes the rule for a session. Every session of the driver gets it, from its next query on. */
+  /** Creates the rule of a session. Every session of the driver has it, from its next query on. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class RuleBuilder extends scala.runtime.AbstractFunction1 {
     // Extensions with the rule. All sessions of a context share them.
     private static final Map<SparkSessionExtensions, Boolean> EXTENSIONS = new WeakHashMap<>();
 
-    // Injects the rule once into the extensions of a context. It cannot be removed again.
+    /** Injects the rule into the extensions of a context, once. Spark cannot remove it again. */
     public void inject(SparkSessionExtensions extensions) {
       synchronized (RuleBuilder.class) {
         if (EXTENSIONS.put(extensions, Boolean.TRUE) == null) {
@@ -55,24 +50,24 @@ public final class LanceSessionRule {
     }
   }
 
-  /** The rule. It sees every plan that Spark optimizes, so it decides by class first. */
+  /** The rule. Spark calls it for every plan, so it checks classes first. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class SessionRule extends Rule {
     private static final String APPROXIMATE = "spark.lance.approximateSearch";
-    private static final String LOOP = "org.apache.spark.sql.catalyst.plans.logical.UnionLoop";
+    private static final String RECURSION = "org.apache.spark.sql.catalyst.plans.logical.UnionLoop";
     // Whether the plan that this thread optimizes has a recursive query.
     private static final ThreadLocal<Boolean> IS_RECURSIVE = new ThreadLocal<>();
 
     /**
-     * Whether the plan that this thread optimizes has a recursive query. Its turns analyze the optimized plan again, which
-     * Spark cannot do with keys of joins in it.
+     * Returns whether the plan that this thread optimizes has a recursive query. Spark analyzes the optimized plan
+     * again for each iteration, and fails if the plan has runtime filters.
      */
     public static boolean isRecursive() {
       return Boolean.TRUE.equals(IS_RECURSIVE.get());
     }
 
     private static boolean hasLoop(TreeNode<?> plan) {
-      boolean isLoop = plan.getClass().getName().equals(LOOP);
+      boolean isLoop = plan.getClass().getName().equals(RECURSION);
       for (int i = 0; i < plan.children().size() && !isLoop; i++) {
         isLoop = hasLoop((TreeNode<?>) plan.children().apply(i));
       }
@@ -92,7 +87,7 @@ public final class LanceSessionRule {
       return nearest == null ? plan : ((Rule<TreeNode<?>>) nearest.construct()).apply(plan);
     }
 
-    // Spark's own catalog hands neither options nor places of tables to formats of Python.
+    // Spark's own catalog passes neither options nor locations of tables to Python data sources.
     private static void refuseTable(TreeNode<?> plan) {
       scala.Option<String> provider = Shim.tableProvider(plan);
       Object name = provider == null ? null : Shim.tableName(plan);
@@ -108,13 +103,13 @@ public final class LanceSessionRule {
       }
     }
 
-    // Whether the session has a catalog of Lance, as those have that were enabled.
+    /** Returns whether the session has a catalog of this package, as every enabled session. */
     static boolean hasCatalog() {
       return scala.jdk.javaapi.CollectionConverters.asJava(SQLConf$.MODULE$.get().getAllConfs())
           .containsValue("org.lance.spark.catalog.LanceCatalog") || isSessionCatalog();
     }
 
-    // Whether the session's own catalog has Lance tables.
+    /** Returns whether spark_catalog has Lance tables. */
     private static boolean isSessionCatalog() {
       return SQLConf$.MODULE$.get().getConfString("spark.sql.catalog.spark_catalog", "")
           .equals("org.lance.spark.catalog.LanceSessionCatalog");
@@ -122,13 +117,14 @@ public final class LanceSessionRule {
   }
 
   /**
-   * Refreshes views after writes. Spark keeps the source of a view, with the version that the source has pinned, as long
-   * as the view lasts. After a write through the view, or REFRESH TABLE, the next query of the view gets a new source. A
-   * write by path has its own source, so it changes no other reader's version. Sessions that have not enabled Lance keep
-   * Spark's behaviour, except for DELETE, UPDATE and MERGE, which this package runs in every session of the driver.
+   * Refreshes views after writes. Spark keeps the source of a view, with the version that the source has pinned, as
+   * long as the view exists. After a write through the view, or REFRESH TABLE, the next query of the view gets a new
+   * source. A write by path has its own source, so it changes no other reader's version. Sessions that have not
+   * enabled Lance keep Spark's behaviour. DELETE, UPDATE and MERGE are an exception, as this package runs them in
+   * every session of the driver.
    */
   public static final class ViewRefresh {
-    // Sources with versions that are not the newest any more.
+    // Sources whose versions are no longer the newest.
     private static final Map<PythonDataSourceV2, Boolean> STALE = new WeakHashMap<>();
 
     static synchronized void refresh(LogicalPlan plan) {
@@ -152,7 +148,7 @@ public final class LanceSessionRule {
       }
     }
 
-    // Lets the next query of a view see the newest version of the table that a node of a plan reads or writes.
+    /** Marks the table of a node of a plan as changed, so that the next query of a view reads the newest version. */
     public static synchronized void mark(Object relation) {
       PythonTable table = table(relation);
       if (table != null) {
@@ -167,7 +163,7 @@ public final class LanceSessionRule {
         PythonDataSourceV2 fresh = new PythonDataSourceV2();
         fresh.setShortName(name);
         if (table.getClass() == PythonTable.class) {
-          // This pins the version, for all scans of the queries to come; tables that the driver plans do it themselves.
+          // This pins the version for later scans. Tables that the driver plans pin it themselves.
           fresh.getOrCreateDataSourceInPython(
               name, ((DataSourceV2Relation) relation).options(), scala.Option.apply(table.schema()));
         }
@@ -175,7 +171,7 @@ public final class LanceSessionRule {
       }
     }
 
-    // The table of Lance that a node of a plan reads or writes, null if it is none.
+    /** Returns the Lance table that a node of a plan reads or writes; null if it reads none. */
     private static PythonTable table(Object node) {
       if (!(node instanceof DataSourceV2Relation)) {
         return null;
@@ -186,7 +182,7 @@ public final class LanceSessionRule {
     }
   }
 
-  /** Marks the tables of a plan as stale, or renews those that are. */
+  /** Marks the tables of a plan as stale, or gives stale tables a new source. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   static final class PlanVisitor extends scala.runtime.AbstractFunction1 {
     private final boolean marks;

@@ -21,8 +21,14 @@ import org.apache.spark.sql.classic.SparkSession;
 public final class LanceStart {
   public LanceStart() {}
 
-  // Starts `parts`, classes in this order, none after one of `vital` that is missing. The answer has for each that is
-  // `missing` why, and the values of the `contextSettings`, as `settings`. `answers`: the driver's Python, see LanceUnits.
+  /**
+   * Starts the parts of a request in their order, and stops at a missing part that is vital.
+   *
+   * @param answers the driver's Python, see {@link LanceUnits}
+   * @param json the request: names of classes in {@code parts} and {@code vital}, names of settings in {@code
+   *     contextSettings}, and what the parts need
+   * @return as JSON: the reason of each {@code missing} part, and the values of the {@code settings}
+   */
   public String start(SparkSession session, BiFunction<?, ?, ?> answers, String json) throws IOException {
     ObjectMapper mapper = new ObjectMapper();
     Map<String, Object> request = Json.object(mapper.readValue(json, Map.class));
@@ -50,7 +56,11 @@ public final class LanceStart {
     return mapper.writeValueAsString(answer);
   }
 
-  // Starts a part. Returns why it is missing; null if it started.
+  /**
+   * Starts a part.
+   *
+   * @return why it is missing; null if it started
+   */
   @SuppressWarnings("unchecked") // Each class Start takes a session and a request.
   private String start(String part, SparkSession session, Map<String, Object> request) {
     try {

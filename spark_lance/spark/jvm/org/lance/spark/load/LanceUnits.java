@@ -46,28 +46,27 @@ import org.slf4j.LoggerFactory;
  */
 public final class LanceUnits extends URLStreamHandler {
   private static final String ADDRESS = "lance-units:/";
-  // The driver's Python: (text of a question, an object it is about or null) -> text of the answer.
+  // The driver's Python: a function of a request as JSON and its subject, or null, to the answer as JSON.
   private static volatile BiFunction<String, Object, String> python = null;
-  // The format as Spark knows it once it has asked a Python worker for all formats, and for which application (Spark's,
-  // by its id).
+  // The Python data source, and the id of the Spark application that it belongs to.
   private static volatile Object format = null;
   private static volatile String application = null;
 
-  // Kind -> lower-case names of options, from their declarations in Python (see option_fields.py).
+  // Kind -> lower-case names of options, from their declarations in Python (see options/option_fields.py).
   private static volatile Map<String, Object> options = new HashMap<>();
 
   private final ClassLoader loader;
-  // Where compiled units are kept.
+  // The folder of compiled units.
   private final File folder;
-  // The root of their sources, and the names of their top-level classes, with packages.
+  // The root folder of the sources, and the qualified names of all units.
   private final File sources;
   private final Set<String> units;
-  // Name of a class -> units that it may extend, best first, each with an interface of Spark that it needs.
+  // Name of a class -> the units that it may extend, best first. Each unit has the interface of Spark that it needs.
   private final Map<String, Object> choices;
   // Path of a class file -> its bytes.
   private final Map<String, Object> classes = new HashMap<>();
-  private final Set<String> tried = new HashSet<>();
-  // The types that sources name; it parses units. Null until a unit is compiled.
+  private final Set<String> attemptedUnits = new HashSet<>();
+  // Parses units, and finds the types that they name; null before the first compilation.
   private JavaSourceIClassLoader types = null;
 
   private LanceUnits(ClassLoader loader, Map<String, Object> request) {
@@ -79,7 +78,7 @@ public final class LanceUnits extends URLStreamHandler {
     this.units.addAll(choices.keySet());
   }
 
-  /** Lets the classes be found and their questions be answered, and tells a session of the settings that lead there. */
+  /** Publishes the classes to the driver, connects them with Python, and sets the settings of a session. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods, and Python's function has no types.
   public static final class Start implements BiConsumer {
     public void accept(Object activeSession, Object startRequest) {
@@ -128,7 +127,12 @@ public final class LanceUnits extends URLStreamHandler {
     loader.addURL(new URL(null, ADDRESS, new LanceUnits(loader, request)));
   }
 
-  // The format for an application, which Python makes when it is first needed; null if Spark has to look for it.
+  /**
+   * Returns the Python data source for an application; Python makes it at the first call.
+   *
+   * @param id the id of the Spark application
+   * @return the data source; null if Spark has to ask a Python worker for it
+   */
   public static Object format(String id) {
     if (!id.equals(application)) {
       BiFunction<String, Object, String> function = python;
@@ -142,12 +146,16 @@ public final class LanceUnits extends URLStreamHandler {
     return format;
   }
 
-  // Whether a name is that of an option of a kind.
+  /**
+   * Returns whether an option is of a kind.
+   *
+   * @param kind a kind of the declarations in Python, such as {@code time}
+   */
   public static boolean isOption(String name, String kind) {
     return ((List<?>) options.get(kind)).contains(name.toLowerCase(Locale.ROOT));
   }
 
-  // Whether one of some options is of a kind.
+  /** Returns whether any of the options is of a kind. */
   public static boolean hasOption(Map<String, String> options, String kind) {
     boolean has = false;
     for (String option : options.keySet()) {
@@ -156,6 +164,13 @@ public final class LanceUnits extends URLStreamHandler {
     return has;
   }
 
+  /**
+   * Sends a request to the driver's Python.
+   *
+   * @param question the request as JSON
+   * @param subject an object of the JVM that the request is about; null for none
+   * @return the answer as JSON
+   */
   public static String ask(String question, Object subject) {
     BiFunction<String, Object, String> function = python;
     if (function == null) {
@@ -183,9 +198,9 @@ public final class LanceUnits extends URLStreamHandler {
     }
   }
 
-  // Whether a unit is there, compiled at its first use.
+  /** Returns whether a unit exists. The first call for a unit compiles it. */
   private boolean tryUnit(String unit) {
-    if (units.contains(unit) && tried.add(unit)) {
+    if (units.contains(unit) && attemptedUnits.add(unit)) {
       try {
         provide(unit);
       } catch (Throwable problem) {
@@ -214,7 +229,11 @@ public final class LanceUnits extends URLStreamHandler {
     save(codes, unitFolder);
   }
 
-  // The byte code of a unit, by class. Other units that it names are parsed for their declarations, and not compiled.
+  /**
+   * Compiles a unit. It parses other units that the unit names, for their declarations, and does not compile them.
+   *
+   * @return the byte code by name of class
+   */
   private Map<String, byte[]> compile(String unit) throws CompileException, ClassNotFoundException {
     if (types == null) {
       ClassLoader others = new OtherClasses(loader, units);
@@ -238,7 +257,7 @@ public final class LanceUnits extends URLStreamHandler {
     throw new ClassNotFoundException(unit);
   }
 
-  // A class without a body of its own, which extends the first of its choices that this release of Spark can have.
+  /** Compiles a class without a body. It extends the first of its choices that this release of Spark supports. */
   private Map<String, byte[]> compileChoice(String unit) throws CompileException {
     int end = unit.lastIndexOf('.');
     String text = "package " + unit.substring(0, end) + "; public final class " + unit.substring(end + 1) + " extends "
@@ -251,7 +270,11 @@ public final class LanceUnits extends URLStreamHandler {
     }
   }
 
-  // The first of some units whose interface Spark has, and that compiles. Pairs of a unit and an interface.
+  /**
+   * Returns the first unit whose interface Spark has, and that compiles; null if there is none.
+   *
+   * @param candidates pairs of a unit and an interface
+   */
   private String choose(List<List<Object>> candidates) {
     String result = null;
     for (List<Object> candidate : candidates) {
@@ -274,7 +297,10 @@ public final class LanceUnits extends URLStreamHandler {
     return codes;
   }
 
-  /** All classes but units. Loading a unit in a compilation would compile it, and wait for the lock of its name. */
+  /**
+   * Loads all classes except units. Loading a unit during a compilation would compile it, and wait for the lock of
+   * its name.
+   */
   private static final class OtherClasses extends ClassLoader {
     private final Set<String> units;
 
@@ -292,7 +318,7 @@ public final class LanceUnits extends URLStreamHandler {
     }
   }
 
-  // All classes of a unit appear at once: another session may look at the same time.
+  /** Saves the classes of a unit. They appear at once, as another session may read the folder at the same time. */
   private void save(Map<String, byte[]> codes, File unitFolder) {
     try {
       Files.createDirectories(folder.toPath());
@@ -307,7 +333,7 @@ public final class LanceUnits extends URLStreamHandler {
     }
   }
 
-  /** The bytes of a compiled class, as a connection. */
+  /** A connection that returns the bytes of a compiled class. */
   private static final class Content extends URLConnection {
     private final byte[] bytes;
 

@@ -17,7 +17,7 @@ public final class OptionalUnit {
     this.type = type;
   }
 
-  /** The unit of that name, as a class loader knows it; null if it is missing. */
+  /** Returns a unit; null if it is missing. */
   public static OptionalUnit find(String name, ClassLoader loader) {
     try {
       return new OptionalUnit(Class.forName(name, true, loader));
@@ -26,13 +26,16 @@ public final class OptionalUnit {
     }
   }
 
-  /** The same for a class that the analyzer of any session uses: the loader of the calling thread knows its units. */
+  /**
+   * Returns a unit for callers that the analyzer of any session uses; null if it is missing. The class loader of the
+   * calling thread has the session's units.
+   */
   public static OptionalUnit ofThread(String name) {
     ClassLoader loader = Thread.currentThread().getContextClassLoader();
     return find(name, loader == null ? OptionalUnit.class.getClassLoader() : loader);
   }
 
-  /** Calls a static method, which is the only one of its name. Throws what it throws. */
+  /** Calls a static method, whose name must be unique, and throws what it throws. */
   public Object call(String method, Object... arguments) {
     for (Method each : type.getMethods()) {
       if (each.getName().equals(method)) {
@@ -48,7 +51,7 @@ public final class OptionalUnit {
     throw new IllegalStateException(type.getName() + " has no method " + method);
   }
 
-  /** Calls the only constructor. Throws what it throws. */
+  /** Calls the only constructor, and throws what it throws. */
   public Object construct(Object... arguments) {
     try {
       return type.getConstructors()[0].newInstance(arguments);

@@ -20,10 +20,12 @@ import scala.jdk.javaapi.CollectionConverters;
 public final class Seqs {
   private Seqs() {}
 
+  /** Returns an empty sequence. */
   public static <T> Seq<T> empty() {
     return (Seq<T>) List$.MODULE$.empty();
   }
 
+  /** Returns a sequence of one element. */
   public static <T> Seq<T> of(T element) {
     return (Seq<T>) empty().appended(element);
   }
@@ -33,7 +35,7 @@ public final class Seqs {
     return (Seq<T>) elements.appended(element);
   }
 
-  /** Returns a copy of a collection: Spark keeps it. */
+  /** Returns a copy of a collection, which does not change with it. */
   public static <T> Seq<T> copy(Collection<? extends T> elements) {
     return ((scala.collection.Iterable<T>) CollectionConverters.asScala((Iterable<T>) elements)).toList();
   }
