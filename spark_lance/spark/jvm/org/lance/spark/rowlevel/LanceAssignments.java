@@ -57,7 +57,11 @@ import scala.collection.immutable.Seq;
 public final class LanceAssignments {
   private LanceAssignments() {}
 
-  // A statement with its values resolved; the statement itself where that is not possible yet, or not ours to do.
+  /**
+   * Resolves the values of UPDATE or MERGE by store assignment.
+   *
+   * @return the statement itself if Spark has not resolved its children yet, or if it changes no Lance table
+   */
   public static LogicalPlan resolveValues(LogicalPlan plan) {
     boolean merges = plan instanceof MergeIntoTable;
     LogicalPlan table = merges ? ((MergeIntoTable) plan).targetTable() : ((UpdateTable) plan).table();
@@ -69,7 +73,7 @@ public final class LanceAssignments {
       if (!target.resolve(table)) {
         return plan;
       }
-    } catch (UnsupportedOperationException refused) {
+    } catch (UnsupportedOperationException problem) {
       return plan; // the rewrite of the statement reports it
     }
     if (!isReady(plan, target) || (merges && changesSchema((MergeIntoTable) plan, target))) {
@@ -78,13 +82,16 @@ public final class LanceAssignments {
     return (LogicalPlan) plan.transformExpressions(Seqs.partial(new ValueResolution(target, false)));
   }
 
-  // Whether Spark may still change the table's columns. A cast that it cannot make would hide the answer.
+  /**
+   * Returns whether Spark may still add columns to the table. Until then, casts that fail must stay, so that the
+   * check sees the types.
+   */
   private static boolean changesSchema(MergeIntoTable merge, LanceTarget target) {
     return merge.withSchemaEvolution()
         && Shim.changesSchema((MergeIntoTable) merge.transformExpressions(Seqs.partial(new ValueResolution(target, true))));
   }
 
-  // Whether Spark has resolved all values, but for casts that it cannot make.
+  /** Returns whether Spark has resolved all values; casts that fail do not count. */
   private static boolean isReady(LogicalPlan plan, LanceTarget target) {
     List<Assignment> assignments = new ArrayList<>();
     if (plan instanceof UpdateTable) {
@@ -106,11 +113,11 @@ public final class LanceAssignments {
       if (!assignment.key().resolved()) {
         return false; // it has no type yet
       }
-      Expression value = withoutCasts(unchecked(assignment.value(), rawType(assignment.key(), target)));
+      Expression value = withoutCasts(withoutLengthChecks(assignment.value(), rawType(assignment.key(), target)));
       if (!value.resolved()) {
         return false;
       }
-      // Spark has not yet looked at this value.
+      // Spark has not cast this value yet.
       if (value == assignment.value() && !(value instanceof Value) && !value.dataType().equals(assignment.key().dataType())) {
         return false;
       }
@@ -124,7 +131,7 @@ public final class LanceAssignments {
     }
   }
 
-  // A value without the casts and checks that Spark has put around it.
+  /** Returns a value without the casts and NOT NULL checks that Spark has put around it. */
   public static Expression withoutCasts(Expression value) {
     if (value instanceof AssertNotNull) {
       return withoutCasts(((AssertNotNull) value).child());
@@ -135,13 +142,16 @@ public final class LanceAssignments {
     return value;
   }
 
-  // The type of a column or field as it was declared, with CHAR and VARCHAR: Spark has taken them from the columns.
+  /**
+   * Returns the declared type of a column or field, with CHAR and VARCHAR. Spark has replaced these by STRING in the
+   * plan.
+   */
   @SuppressWarnings("deprecation") // Columns have no public way to a schema.
   private static DataType rawType(Expression key, LanceTarget target) {
     DataType raw = key.dataType();
     if (key instanceof GetStructField) {
-      DataType above = rawType(((GetStructField) key).child(), target);
-      raw = above instanceof StructType ? ((StructType) above).fields()[((GetStructField) key).ordinal()].dataType() : raw;
+      DataType parent = rawType(((GetStructField) key).child(), target);
+      raw = parent instanceof StructType ? ((StructType) parent).fields()[((GetStructField) key).ordinal()].dataType() : raw;
     } else if (key instanceof Attribute && target.names.containsKey(((Attribute) key).exprId())) {
       StructField field = target.relation.table().schema().apply((String) target.names.get(((Attribute) key).exprId()));
       Option<DataType> rawDeclaration = CharVarcharUtils$.MODULE$.getRawType(field.metadata());
@@ -151,26 +161,28 @@ public final class LanceAssignments {
     return CharVarcharUtils$.MODULE$.replaceCharVarcharWithString(raw).equals(key.dataType()) ? raw : key.dataType();
   }
 
-  // A value without the checks of lengths that Spark has put around it, which rebuild structs, arrays and maps:
-  // CharVarcharUtils.stringLengthCheck. Around a cast by the places of fields they would keep that cast.
-  private static Expression unchecked(Expression value, DataType type) {
+  /**
+   * Returns a value without Spark's length checks of CHAR and VARCHAR (CharVarcharUtils.stringLengthCheck). They
+   * rebuild structs, arrays and maps, and so would keep a cast of a struct by position.
+   */
+  private static Expression withoutLengthChecks(Expression value, DataType type) {
     if (type instanceof CharType || type instanceof VarcharType) {
       boolean checks = value instanceof StaticInvoke && ((StaticInvoke) value).functionName().endsWith("TypeWriteSideCheck");
       return checks ? (Expression) ((StaticInvoke) value).arguments().apply(0) : value;
     }
     if (type instanceof StructType) {
-      return uncheckedStruct(value, (StructType) type);
+      return structWithoutLengthChecks(value, (StructType) type);
     }
     if (type instanceof ArrayType && value instanceof ArrayTransform
         && ((ArrayTransform) value).function() instanceof LambdaFunction) {
       LambdaFunction function = (LambdaFunction) ((ArrayTransform) value).function();
-      Expression item = unchecked(function.function(), ((ArrayType) type).elementType());
+      Expression item = withoutLengthChecks(function.function(), ((ArrayType) type).elementType());
       return item.equals(function.arguments().apply(0)) ? ((ArrayTransform) value).argument() : value;
     }
     if (type instanceof MapType && value instanceof MapFromArrays) {
       MapType map = (MapType) type;
-      Expression keys = unchecked(((MapFromArrays) value).left(), new ArrayType(map.keyType(), false));
-      Expression values = unchecked(((MapFromArrays) value).right(), new ArrayType(map.valueType(), true));
+      Expression keys = withoutLengthChecks(((MapFromArrays) value).left(), new ArrayType(map.keyType(), false));
+      Expression values = withoutLengthChecks(((MapFromArrays) value).right(), new ArrayType(map.valueType(), true));
       boolean same = keys instanceof MapKeys && values instanceof MapValues
           && ((MapKeys) keys).child().equals(((MapValues) values).child());
       return same ? ((MapKeys) keys).child() : value;
@@ -178,8 +190,8 @@ public final class LanceAssignments {
     return value;
   }
 
-  // The struct whose fields, checked one by one and in their order, are a value; otherwise the value.
-  private static Expression uncheckedStruct(Expression value, StructType type) {
+  /** Returns the struct that a value rebuilds field by field, in the same order; otherwise the value. */
+  private static Expression structWithoutLengthChecks(Expression value, StructType type) {
     Expression constructor = value instanceof If ? ((If) value).falseValue() : value;
     if (!(constructor instanceof CreateNamedStruct) || (constructor != value && !(((If) value).predicate() instanceof IsNull))) {
       return value;
@@ -188,7 +200,7 @@ public final class LanceAssignments {
     Expression struct = null;
     boolean checks = false;
     for (int i = 0; i < fields.size() && fields.size() <= type.length(); i++) {
-      Expression field = unchecked((Expression) fields.apply(i), type.fields()[i].dataType());
+      Expression field = withoutLengthChecks((Expression) fields.apply(i), type.fields()[i].dataType());
       checks = checks || field != fields.apply(i);
       boolean isOfStruct = field instanceof GetStructField && ((GetStructField) field).ordinal() == i
           && (struct == null || ((GetStructField) field).child().equals(struct));
@@ -209,7 +221,7 @@ public final class LanceAssignments {
   private static Expression resolveValue(Assignment assignment, LanceTarget target) {
     Expression key = assignment.key();
     DataType raw = rawType(key, target);
-    Expression value = withoutCasts(unchecked(assignment.value(), raw));
+    Expression value = withoutCasts(withoutLengthChecks(assignment.value(), raw));
     // Blobs are read as descriptions and written as bytes.
     boolean isBlob = key.dataType() instanceof StructType && value.dataType() instanceof BinaryType;
     if (value instanceof Value || isBlob) {
@@ -219,7 +231,7 @@ public final class LanceAssignments {
     if (conf.storeAssignmentPolicy().toString().equals("LEGACY")) {
       Platform.throwException(Shim.legacyAssignment());
     }
-    // Of the declared type, so that Spark checks lengths of CHAR and VARCHAR in structs, arrays and maps, too.
+    // The declared type makes Spark check the lengths of CHAR and VARCHAR in structs, arrays and maps, too.
     Attribute column = DataTypeUtils$.MODULE$.toAttribute(
         new StructField(name(key), raw, key.nullable(), org.apache.spark.sql.types.Metadata.empty()));
     Problems problems = new Problems();
@@ -242,7 +254,7 @@ public final class LanceAssignments {
     return Seqs.append(parents, name(key));
   }
 
-  /** Collects what Spark says of a value. */
+  /** Collects Spark's error messages about a value. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Problems extends scala.runtime.AbstractFunction1 {
     final List<String> messages = new ArrayList<>();
@@ -253,7 +265,7 @@ public final class LanceAssignments {
     }
   }
 
-  /** Replaces the values of assignments by stored ones, or by those without Spark's casts. */
+  /** Replaces the values of assignments by resolved values, or only removes Spark's casts. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class ValueResolution extends scala.runtime.AbstractPartialFunction {
     private final LanceTarget target;
@@ -274,14 +286,14 @@ public final class LanceAssignments {
       }
       Assignment assignment = (Assignment) node;
       Expression value = strips
-          ? withoutCasts(unchecked(assignment.value(), rawType(assignment.key(), target))) : resolveValue(assignment, target);
+          ? withoutCasts(withoutLengthChecks(assignment.value(), rawType(assignment.key(), target))) : resolveValue(assignment, target);
       return value == assignment.value() ? assignment : new Assignment(assignment.key(), value);
     }
   }
 
   /**
-   * A value in the type of its column. To Spark it is deterministic. Spark refuses rand() in statements that it may run
-   * partly again; here each value is computed once, by the job that writes it.
+   * A resolved value in the type of its column. Spark sees it as deterministic, because Spark refuses rand() in
+   * statements that it may partly repeat. Here the job that writes a value computes it once.
    */
   public static final class Value extends Expression {
     private final Expression child;

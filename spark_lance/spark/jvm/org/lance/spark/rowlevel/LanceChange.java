@@ -70,11 +70,11 @@ public final class LanceChange {
   public final Map<String, Object> question;
   final List<Column> columns = new ArrayList<>();
   private final LanceQueries queries;
-  // Identity of a column of the source -> its name there.
+  // Id of a column of the source -> its name in Python.
   private final Map<ExprId, Object> sourceNames = new HashMap<>();
   LogicalPlan source = null;
-  // What the statement's text names: the table, joined with the source of a MERGE.
-  private LogicalPlan writtenTables = new OneRowRelation();
+  // The tables as the text of the statement names them: the target, joined with the source of a MERGE.
+  private LogicalPlan textTables = new OneRowRelation();
 
   public LanceChange(LanceTarget target) {
     this.target = target;
@@ -90,6 +90,7 @@ public final class LanceChange {
     return target.kind + " " + target.relation.table().name() + (path == null ? "" : " at " + path);
   }
 
+  /** Adds the source, condition and clauses of a MERGE to the request. */
   public void merge(MergeIntoTable merge) {
     if (merge.withSchemaEvolution() && !target.evolves()) {
       throw new UnsupportedOperationException(
@@ -110,7 +111,7 @@ public final class LanceChange {
     question.put(Protocol.CLAUSES, clauses);
     LogicalPlan syntax = parseText(merge);
     MergeIntoTable mergeSyntax = syntax instanceof MergeIntoTable ? (MergeIntoTable) syntax : merge;
-    writtenTables = new Join(
+    textTables = new Join(
         mergeSyntax.targetTable(), mergeSyntax.sourceTable(), Cross$.MODULE$, scala.Option.empty(), JoinHint.NONE());
     clauses("matched", merge.matchedActions(), mergeSyntax.matchedActions(), clauses);
     clauses("not matched", merge.notMatchedActions(), mergeSyntax.notMatchedActions(), clauses);
@@ -118,16 +119,17 @@ public final class LanceChange {
         "not matched by source", merge.notMatchedBySourceActions(), mergeSyntax.notMatchedBySourceActions(), clauses);
   }
 
+  /** Adds the condition and values of an UPDATE to the request. */
   public void update(UpdateTable update) {
     LogicalPlan syntax = parseText(update);
     UpdateTable updateSyntax = syntax instanceof UpdateTable ? (UpdateTable) syntax : update;
-    writtenTables = updateSyntax.table();
+    textTables = updateSyntax.table();
     scala.Option<Expression> condition = update.condition();
     question.put(Protocol.CONDITION, condition.isEmpty() ? null : condition((Expression) condition.get()));
     question.put(Protocol.VALUES, values(update.assignments(), updateSyntax.assignments()));
   }
 
-  private void clauses(String rows, Seq<MergeAction> actions, Seq<MergeAction> writtenActions, List<Object> clauses) {
+  private void clauses(String rows, Seq<MergeAction> actions, Seq<MergeAction> textActions, List<Object> clauses) {
     for (int i = 0; i < actions.size(); i++) {
       MergeAction action = (MergeAction) actions.apply(i);
       Map<String, Object> clause = new LinkedHashMap<>();
@@ -138,10 +140,10 @@ public final class LanceChange {
         clause.put(Protocol.KIND, "delete");
       } else if (action instanceof UpdateAction) {
         clause.put(Protocol.KIND, "update");
-        clause.put(Protocol.VALUES, values(((UpdateAction) action).assignments(), assignments(writtenActions.apply(i))));
+        clause.put(Protocol.VALUES, values(((UpdateAction) action).assignments(), assignments(textActions.apply(i))));
       } else if (action instanceof InsertAction) {
         clause.put(Protocol.KIND, "insert");
-        clause.put(Protocol.VALUES, values(((InsertAction) action).assignments(), assignments(writtenActions.apply(i))));
+        clause.put(Protocol.VALUES, values(((InsertAction) action).assignments(), assignments(textActions.apply(i))));
       } else {
         throw new IllegalStateException("a clause of an unknown kind: " + action);
       }
@@ -149,7 +151,7 @@ public final class LanceChange {
     }
   }
 
-  // Null for one that is true for every row.
+  /** Returns a condition for Python; null if it is true for every row. */
   public Map<String, Object> condition(Expression condition) {
     boolean isTrue = condition instanceof Literal && Boolean.TRUE.equals(((Literal) condition).value());
     return isTrue ? null : expression(condition);
@@ -162,11 +164,15 @@ public final class LanceChange {
     return action instanceof InsertAction ? ((InsertAction) action).assignments() : Seqs.<Assignment>empty();
   }
 
-  // Pairs of the path of a column or field and its value; `written` are the assignments before Spark resolved them.
-  //
-  // Where LanceAssignments has resolved no values (sessions older than the rule, schema evolution), they come without
-  // Spark's casts, and Python puts its own around them.
-  public List<Object> values(Seq<Assignment> assignments, Seq<Assignment> writtenAssignments) {
+  /**
+   * Returns pairs of the path of a column or field and its value.
+   *
+   * <p>LanceAssignments resolves the values. In sessions older than that rule, and with schema evolution, the values
+   * come without Spark's casts, and Python casts them.
+   *
+   * @param writtenAssignments the assignments as the statement's text has them
+   */
+  public List<Object> values(Seq<Assignment> assignments, Seq<Assignment> textAssignments) {
     List<Object> pairs = new ArrayList<>();
     for (int i = 0; i < assignments.size(); i++) {
       Assignment assignment = (Assignment) assignments.apply(i);
@@ -175,7 +181,7 @@ public final class LanceChange {
       if (isResolved) {
         value = ((LanceAssignments.Value) value).child();
       } else if (hasConstantStruct(value)) {
-        value = valueFromText(assignment, i < writtenAssignments.size() ? ((Assignment) writtenAssignments.apply(i)).value() : null);
+        value = valueFromText(assignment, i < textAssignments.size() ? ((Assignment) textAssignments.apply(i)).value() : null);
       }
       Object[] pair = {path(assignment.key()), expression(value)};
       pairs.add(Arrays.asList(pair));
@@ -199,17 +205,18 @@ public final class LanceChange {
     return parts;
   }
 
-  // Spark has cast a constant to the column's type by now, and a struct by the places of its fields: one with its
-  // fields in another order would be stored in the wrong ones. So the value is taken from the statement's text, and
-  // the columns in it are those of the tables that the text names.
-  private Expression valueFromText(Assignment assignment, Expression writtenValue) {
+  /**
+   * Resolves a value again from the statement's text. Spark has cast a constant struct by position, so fields in
+   * another order would be stored in the wrong places. Columns in the value belong to the tables that the text names.
+   */
+  private Expression valueFromText(Assignment assignment, Expression textValue) {
     try {
-      if (writtenValue != null && !writtenValue.resolved()) {
-        Seq<NamedExpression> projectList = Seqs.of((NamedExpression) new UnresolvedAlias(writtenValue, scala.Option.empty()));
-        LogicalPlan row = new Project(projectList, writtenTables);
+      if (textValue != null && !textValue.resolved()) {
+        Seq<NamedExpression> projectList = Seqs.of((NamedExpression) new UnresolvedAlias(textValue, scala.Option.empty()));
+        LogicalPlan row = new Project(projectList, textTables);
         LogicalPlan analyzed = Dataset$.MODULE$.ofRows(SparkSession.active(), row).queryExecution().analyzed();
         addTables((LogicalPlan) analyzed.children().apply(0));
-        // As far as the optimizer is by now.
+        // Applies the optimizer's rules that the statement has passed.
         analyzed = PullupCorrelatedPredicates.apply(RewriteWithExpression.apply(ReplaceExpressions.apply(analyzed)));
         Project value = (Project) LanceCommonExpressions.inlineCommonExpressions(analyzed, ((Project) analyzed).child());
         return ((Alias) value.projectList().apply(0)).child();
@@ -222,7 +229,7 @@ public final class LanceChange {
             + assignment.key().sql() + ".field = 1");
   }
 
-  // Takes the columns of these tables, which were looked up once more, for those of the table and of the source.
+  /** Adds the columns of tables that were resolved again to the columns of target and source. */
   private void addTables(LogicalPlan analyzed) {
     LogicalPlan targetPlan = analyzed instanceof Join ? ((Join) analyzed).left() : analyzed;
     LanceTarget other = new LanceTarget(target.kind);
@@ -247,17 +254,21 @@ public final class LanceChange {
     return result;
   }
 
-  // An expression: its number in `columns`, the columns of the table that it needs, a text for people, and the
-  // column of the source that it is, if it is nothing else.
+  /**
+   * Adds an expression to {@code columns}.
+   *
+   * @return its number there, the target's columns that it needs, its text, and the source's column if it is nothing
+   *     else
+   */
   private Map<String, Object> expression(Expression expression) {
     LanceRenaming renaming = new LanceRenaming(target, TARGET, sourceNames, SOURCE, queries);
-    Expression expressionByName = (Expression) expression.transformDown(Seqs.partial(renaming));
+    Expression namedExpression = (Expression) expression.transformDown(Seqs.partial(renaming));
     Map<String, Object> result = new LinkedHashMap<>();
     result.put(Protocol.COLUMN, columns.size());
     result.put(Protocol.NEEDS, new ArrayList<>(renaming.needs));
     result.put(Protocol.TEXT, text(expression));
     result.put(Protocol.OF_SOURCE, columnOf(expression, sourceNames));
-    columns.add(ExpressionUtils$.MODULE$.column(expressionByName));
+    columns.add(ExpressionUtils$.MODULE$.column(namedExpression));
     return result;
   }
 
@@ -274,14 +285,17 @@ public final class LanceChange {
     return pairs;
   }
 
-  private void equality(Expression ofTarget, Expression ofSource, List<Object> pairs) {
-    Object[] pair = {columnOf(ofTarget, target.names), columnOf(ofSource, sourceNames)};
+  private void equality(Expression targetSide, Expression sourceSide, List<Object> pairs) {
+    Object[] pair = {columnOf(targetSide, target.names), columnOf(sourceSide, sourceNames)};
     if (pair[0] != null && pair[1] != null) {
       pairs.add(Arrays.asList(pair));
     }
   }
 
-  // The column that an expression is, but for casts between integers that lose nothing.
+  /**
+   * Returns the column that an expression is, apart from NOT NULL checks and widening casts of integers; null for
+   * other expressions.
+   */
   private static Object columnOf(Expression expression, Map<ExprId, Object> names) {
     if (expression instanceof AssertNotNull) {
       return columnOf(((AssertNotNull) expression).child(), names);
@@ -303,12 +317,12 @@ public final class LanceChange {
     }
   }
 
-  // See LanceQueries; for Python.
+  /** Adds the columns of subqueries to a frame. Python calls it; see {@link LanceQueries#attach}. */
   public Object attach(Object frame, String rows) {
     return queries.attach(frame, rows);
   }
 
-  // Runs the statement.
+  /** Runs the statement in the driver's Python, and refreshes views and caches of the table. */
   public void run(SparkSession session) {
     Map<String, Object> subject = new HashMap<>();
     subject.put(Protocol.SESSION, session);
@@ -321,7 +335,7 @@ public final class LanceChange {
     try {
       Bridge.ask(question, subject);
     } catch (RuntimeException problem) {
-      // What Spark itself said of a job reaches the user as Spark said it.
+      // An error of a Spark job reaches the user unchanged.
       Object thrown = subject.get(Protocol.THROWN);
       Platform.throwException(thrown == null ? problem : (Throwable) thrown);
     }
@@ -340,7 +354,11 @@ public final class LanceChange {
     Shim.recacheTable(session, parts);
   }
 
-  // The parsed text of a statement, before Spark resolves it; null if there is no text.
+  /**
+   * Parses the text of a statement again.
+   *
+   * @return the unresolved plan; null if there is no text
+   */
   public static LogicalPlan parseText(LogicalPlan plan) {
     Origin origin = plan.origin();
     if (origin.sqlText().isEmpty() || origin.startIndex().isEmpty() || origin.stopIndex().isEmpty()) {
@@ -357,7 +375,7 @@ public final class LanceChange {
     }
   }
 
-  /** Whether a type is a struct, as a function of Scala. */
+  /** Accepts struct types. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   private static final class IsStruct extends scala.runtime.AbstractFunction1 {
     public Object apply(Object type) {
@@ -365,7 +383,7 @@ public final class LanceChange {
     }
   }
 
-  /** Replaces columns by their names, for a text. */
+  /** Replaces columns by their names, for the text of an expression. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class ColumnNames extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {

@@ -19,35 +19,39 @@ import org.lance.spark.load.Seqs;
  */
 @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceCommonExpressions extends scala.runtime.AbstractPartialFunction {
-  private static final String SHARED = "_common_expr_";
-  // Identity of such a column -> its expression.
-  private final Map<ExprId, Expression> shared = new HashMap<>();
+  private static final String PREFIX = "_common_expr_";
+  // Id of a column that Spark has added -> its expression.
+  private final Map<ExprId, Expression> commonExpressions = new HashMap<>();
 
-  // An operator, without what it uses of the projections in `below`.
-  public static LogicalPlan inlineCommonExpressions(LogicalPlan operator, LogicalPlan below) {
+  /**
+   * Returns an operator with common expressions in place of the columns for them.
+   *
+   * @param child the child of the operator; only projections of common expressions are read
+   */
+  public static LogicalPlan inlineCommonExpressions(LogicalPlan operator, LogicalPlan child) {
     LanceCommonExpressions rule = new LanceCommonExpressions();
-    for (LogicalPlan plan = below; plan instanceof Project; plan = ((Project) plan).child()) {
+    for (LogicalPlan plan = child; plan instanceof Project; plan = ((Project) plan).child()) {
       rule.collect((Project) plan);
     }
-    return rule.shared.isEmpty() ? operator : (LogicalPlan) operator.transformExpressions(Seqs.partial(rule));
+    return rule.commonExpressions.isEmpty() ? operator : (LogicalPlan) operator.transformExpressions(Seqs.partial(rule));
   }
 
   private void collect(Project plan) {
     for (NamedExpression column : Seqs.view(plan.projectList())) {
-      if (column instanceof Alias && column.name().startsWith(SHARED)) {
-        shared.put(column.exprId(), ((Alias) column).child());
+      if (column instanceof Alias && column.name().startsWith(PREFIX)) {
+        commonExpressions.put(column.exprId(), ((Alias) column).child());
       }
     }
   }
 
   public boolean isDefinedAt(Object node) {
-    return node instanceof AttributeReference && shared.containsKey(((AttributeReference) node).exprId());
+    return node instanceof AttributeReference && commonExpressions.containsKey(((AttributeReference) node).exprId());
   }
 
   public Object applyOrElse(Object node, scala.Function1 otherwise) {
     if (!isDefinedAt(node)) {
       return otherwise.apply(node);
     }
-    return ((Expression) shared.get(((AttributeReference) node).exprId())).transformDown(Seqs.partial(this));
+    return ((Expression) commonExpressions.get(((AttributeReference) node).exprId())).transformDown(Seqs.partial(this));
   }
 }

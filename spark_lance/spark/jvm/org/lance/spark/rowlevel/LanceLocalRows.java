@@ -18,8 +18,13 @@ import org.apache.spark.sql.types.StructType;
 public final class LanceLocalRows {
   private LanceLocalRows() {}
 
-  // The rows of a frame as Python workers would get them; null if only a job can compute them, or they are too many.
-  public static byte[] rows(Object frame, int most) {
+  /**
+   * Returns the rows of a frame as a stream of Arrow, as Python workers receive them.
+   *
+   * @param maxRows the largest number of rows
+   * @return null if only a job can compute the rows, or there are more
+   */
+  public static byte[] rows(Object frame, int maxRows) {
     Dataset<?> dataset = (Dataset<?>) frame;
     scala.Option<SparkSession> previous = SparkSession.getActiveSession();
     SparkSession.setActiveSession(dataset.sparkSession());
@@ -29,7 +34,7 @@ public final class LanceLocalRows {
         return null;
       }
       InternalRow[] rows = plan.executeCollect();
-      return rows.length > most ? null : stream(rows, dataset.schema(), plan.conf());
+      return rows.length > maxRows ? null : stream(rows, dataset.schema(), plan.conf());
     } finally {
       if (previous.isEmpty()) {
         SparkSession.clearActiveSession();
@@ -39,7 +44,7 @@ public final class LanceLocalRows {
     }
   }
 
-  // Rows as a stream of Arrow, as tasks hand them to Python.
+  /** Returns rows as a stream of Arrow, in the form in which tasks send rows to Python. */
   public static byte[] stream(InternalRow[] rows, StructType schema, SQLConf conf) {
     ArrowWriter writer =
         ArrowWriter$.MODULE$.create(schema, conf.sessionLocalTimeZone(), true, conf.arrowUseLargeVarTypes());

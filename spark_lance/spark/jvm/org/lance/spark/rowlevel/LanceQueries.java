@@ -31,24 +31,29 @@ import scala.collection.immutable.Seq;
  */
 public final class LanceQueries {
   private static final String QUERY = "__lance_query_";
-  // Identity of a column -> its name, and the alias of these rows where both are joined.
-  private final Map<ExprId, Object> ofTable;
-  private final String table;
-  private final Map<ExprId, Object> ofSource;
-  private final String source;
-  // The rows whose columns a subquery names, the name of its column, and the subquery.
+  // Id of a column -> its name; and the alias of the target in the join with the source.
+  private final Map<ExprId, Object> targetNames;
+  private final String targetAlias;
+  private final Map<ExprId, Object> sourceNames;
+  private final String sourceAlias;
+  // Each entry: the rows ("target", "source" or "pairs"), the name of the column, and the subquery.
   private final List<Object[]> queries = new ArrayList<>();
 
-  public LanceQueries(Map<ExprId, Object> ofTable, String table, Map<ExprId, Object> ofSource, String source) {
-    this.ofTable = ofTable;
-    this.table = table;
-    this.ofSource = ofSource;
-    this.source = source;
+  public LanceQueries(Map<ExprId, Object> targetNames, String targetAlias, Map<ExprId, Object> sourceNames, String sourceAlias) {
+    this.targetNames = targetNames;
+    this.targetAlias = targetAlias;
+    this.sourceNames = sourceNames;
+    this.sourceAlias = sourceAlias;
   }
 
-  // The rows of a frame of the table ("target"), of the source, or of both joined ("pairs"), with a column for each
-  // subquery that gives a value and names columns of just these. Spark's analyzer does not take what its optimizer has
-  // made of such a subquery, but the optimizer's next step makes joins of it, which the analyzer takes.
+  /**
+   * Adds a column for each subquery over the rows of a frame. Spark's analyzer does not accept the optimizer's form
+   * of a correlated subquery. So this method applies the optimizer's next step, which makes joins that the analyzer
+   * accepts.
+   *
+   * @param rows "target", "source", or "pairs" for both joined
+   * @return the frame itself if no subquery needs these rows
+   */
   public Object attach(Object frame, String rows) {
     Dataset<?> dataset = (Dataset<?>) frame;
     LogicalPlan plan = dataset.queryExecution().analyzed();
@@ -65,10 +70,10 @@ public final class LanceQueries {
       if (!any) {
         boolean both = rows.equals("pairs");
         if (!rows.equals("source")) {
-          mapColumns(plan, ofTable, both ? table : null, byId);
+          mapColumns(plan, targetNames, both ? targetAlias : null, byId);
         }
         if (!rows.equals("target")) {
-          mapColumns(plan, ofSource, both ? source : null, byId);
+          mapColumns(plan, sourceNames, both ? sourceAlias : null, byId);
         }
         any = true;
       }
@@ -84,7 +89,11 @@ public final class LanceQueries {
     return Dataset$.MODULE$.ofRows(dataset.sparkSession(), join);
   }
 
-  // Maps identities to the columns of a plan that have these names, behind an alias if there is one.
+  /**
+   * Maps column ids to the columns of a plan with these names.
+   *
+   * @param alias the qualifier of the columns; null for any
+   */
   private static void mapColumns(LogicalPlan plan, Map<ExprId, Object> names, String alias, Map<ExprId, Object> byId) {
     Map<String, Object> byName = new HashMap<>();
     for (Attribute column : Seqs.view(plan.output())) {
@@ -97,19 +106,22 @@ public final class LanceQueries {
     }
   }
 
-  // Adds such a subquery, and returns the name of its column.
+  /** Adds a correlated scalar subquery, and returns its column. */
   public UnresolvedAttribute add(Expression subquery) {
-    boolean ofTargetOnly = neededNames(subquery, ofSource).isEmpty();
-    String rows = ofTargetOnly ? "target" : neededNames(subquery, ofTable).isEmpty() ? "source" : "pairs";
+    boolean isOfTarget = neededNames(subquery, sourceNames).isEmpty();
+    String rows = isOfTarget ? "target" : neededNames(subquery, targetNames).isEmpty() ? "source" : "pairs";
     Object[] query = {rows, QUERY + queries.size(), subquery};
     queries.add(query);
     return new UnresolvedAttribute(Seqs.of((String) query[1]));
   }
 
-  // Refuses what only joined rows could tell where it is to say which rows are joined.
+  /**
+   * Refuses a subquery over columns of both tables in the condition of MERGE, because the condition decides which
+   * rows are joined.
+   */
   public void refuseSubqueryOfBoth(Expression condition) {
     if (condition instanceof SubqueryExpression || condition instanceof InSubquery) {
-      if (!neededNames(condition, ofTable).isEmpty() && !neededNames(condition, ofSource).isEmpty()) {
+      if (!neededNames(condition, targetNames).isEmpty() && !neededNames(condition, sourceNames).isEmpty()) {
         throw new UnsupportedOperationException(
             "the condition of MERGE takes no subquery that names columns of both the table and the source: write it "
                 + "into WHEN MATCHED AND ..., or let the source compute its part, as in USING (SELECT s.*, (SELECT "
@@ -121,14 +133,18 @@ public final class LanceQueries {
     }
   }
 
-  // The names of those columns among some that an expression needs.
+  /**
+   * Returns the names of the columns that an expression needs.
+   *
+   * @param names the columns to look for, by id
+   */
   public static Set<Object> neededNames(Expression expression, Map<ExprId, Object> names) {
     NameCollector collector = new NameCollector(names);
     expression.transformDown(Seqs.partial(collector));
     return collector.needs;
   }
 
-  /** Notes the columns in an expression that are among some, and changes nothing. */
+  /** Collects columns of an expression, and changes nothing. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class NameCollector extends scala.runtime.AbstractPartialFunction {
     private final Map<ExprId, Object> names;
@@ -151,7 +167,7 @@ public final class LanceQueries {
     }
   }
 
-  /** Replaces columns by those of a frame. */
+  /** Replaces columns by the columns of a frame. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class ColumnReplacement extends scala.runtime.AbstractPartialFunction {
     private final Map<ExprId, Object> byId;

@@ -20,24 +20,22 @@ import org.lance.spark.load.Bridge;
 import org.lance.spark.load.Seqs;
 import scala.collection.immutable.Seq;
 
-/**
- * Replaces the columns of table and source in an expression by names behind their aliases, which DataFrames resolve.
- */
+/** Replaces the columns of target and source in an expression by qualified names, which DataFrames resolve. */
 @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
 public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
   private final LanceTarget target;
-  private final String ofTarget;
+  private final String targetAlias;
   private final Map<ExprId, Object> sourceNames;
-  private final String ofSource;
+  private final String sourceAlias;
   private final LanceQueries queries;
-  // The columns of the table among those that were replaced.
+  // The columns of the target that the expression needs.
   public final Set<Object> needs = new LinkedHashSet<>();
 
-  public LanceRenaming(LanceTarget target, String ofTarget, Map<ExprId, Object> sourceNames, String ofSource, LanceQueries queries) {
+  public LanceRenaming(LanceTarget target, String targetAlias, Map<ExprId, Object> sourceNames, String sourceAlias, LanceQueries queries) {
     this.target = target;
-    this.ofTarget = ofTarget;
+    this.targetAlias = targetAlias;
     this.sourceNames = sourceNames;
-    this.ofSource = ofSource;
+    this.sourceAlias = sourceAlias;
     this.queries = queries;
   }
 
@@ -48,7 +46,7 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
 
   public Object applyOrElse(Object node, scala.Function1 otherwise) {
     if (node instanceof ScalarSubquery && isDefinedAt(node)) {
-      // What it names is read; it stays as it is, as it is put into a plan and not into a Column.
+      // A subquery stays unchanged: it becomes part of a plan and not of a Column. Its columns must be read.
       Set<Object> names = new LinkedHashSet<>(LanceQueries.neededNames((Expression) node, target.names));
       for (Object name : names) {
         refuseFileMetadata(name);
@@ -63,10 +61,10 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
       if (targetName != null) {
         refuseFileMetadata(targetName);
         needs.add(targetName);
-        return paddedOnce((AttributeReference) node, qualified(ofTarget, targetName));
+        return withoutSecondPadding((AttributeReference) node, qualify(targetAlias, targetName));
       }
       if (sourceName != null) {
-        return paddedOnce((AttributeReference) node, qualified(ofSource, sourceName));
+        return withoutSecondPadding((AttributeReference) node, qualify(sourceAlias, sourceName));
       }
       if (target.identities.contains(id)) {
         throw new UnsupportedOperationException(
@@ -76,16 +74,18 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
       return node;
     }
     if (isDefinedAt(node) && isRenamed((Expression) node)) {
-      // By name, as the number of a field may be another in the version that is changed.
+      // Fields are taken by name, as their positions may differ in the version that is changed.
       Expression child = (Expression) ((Expression) node).children().apply(0);
       return new UnresolvedExtractValue(child, Literal$.MODULE$.apply(field((Expression) node)));
     }
     return otherwise.apply(node);
   }
 
-  // Spark analyzes the expression again by its names, and would pad what is compared with a CHAR column there: after
-  // BETWEEN and NULLIF have become comparisons, which it does not pad in a query. It pads next to bare columns only.
-  private static Expression paddedOnce(AttributeReference column, Expression byName) {
+  /**
+   * Casts a CHAR column to its own type. Spark analyzes the expression again by its names, and would pad values next
+   * to a bare CHAR column. By then BETWEEN and NULLIF are comparisons, which Spark does not pad in a query.
+   */
+  private static Expression withoutSecondPadding(AttributeReference column, Expression byName) {
     boolean isChar = column.dataType() instanceof StringType
         && CharVarcharUtils$.MODULE$.getRawType(column.metadata()).isDefined();
     return isChar ? new Cast(byName, column.dataType(), scala.Option.empty()) : byName;
@@ -109,11 +109,11 @@ public final class LanceRenaming extends scala.runtime.AbstractPartialFunction {
     return result;
   }
 
-  private static UnresolvedAttribute qualified(String alias, Object name) {
+  private static UnresolvedAttribute qualify(String alias, Object name) {
     return new UnresolvedAttribute((Seq<String>) Seqs.of(alias).appended(name));
   }
 
-  // The name of the field that an expression takes out of a struct, or out of the structs of a list.
+  /** Returns the name of the field that an expression extracts from a struct, or from the structs of an array. */
   public static String field(Expression get) {
     if (get instanceof GetArrayStructFields) {
       return ((GetArrayStructFields) get).field().name();

@@ -24,7 +24,7 @@ public final class LanceRowLevel {
 
   private LanceRowLevel() {}
 
-  // The node that stands for a statement; null if it is not about a Lance table.
+  /** Returns the node of a statement; null if it does not change a Lance table. */
   public static LogicalPlan rewrite(LogicalPlan plan) {
     LogicalPlan table = table(plan);
     LanceTarget target = table == null ? null : new LanceTarget(kind(plan));
@@ -43,7 +43,7 @@ public final class LanceRowLevel {
     return new StatementNode(change);
   }
 
-  // What a statement changes; null for one that is none of the three.
+  /** Returns the target of a statement; null if it is neither DELETE, UPDATE nor MERGE. */
   private static LogicalPlan table(LogicalPlan plan) {
     if (plan instanceof DeleteFromTable) {
       return ((DeleteFromTable) plan).table();
@@ -58,7 +58,7 @@ public final class LanceRowLevel {
     return plan instanceof DeleteFromTable ? "DELETE" : plan instanceof UpdateTable ? "UPDATE" : "MERGE";
   }
 
-  /** Stands in a plan for a statement on a Lance table. */
+  /** The node of a statement on a Lance table. */
   public static final class StatementNode extends LogicalPlan implements LanceStatements.RewrittenStatement {
     private final LanceChange change;
 
@@ -95,7 +95,7 @@ public final class LanceRowLevel {
     }
   }
 
-  /** Runs a statement on a Lance table, when Spark runs the command. */
+  /** The command that runs a statement on a Lance table. */
   public static final class Command extends V2CommandExec {
     private static final long serialVersionUID = 1L;
     private final LanceChange change;

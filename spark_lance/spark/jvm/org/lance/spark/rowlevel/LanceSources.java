@@ -62,16 +62,23 @@ public final class LanceSources {
 
   private LanceSources() {}
 
-  // The statement as Spark can resolve it.
+  /**
+   * Returns a MERGE that Spark can resolve.
+   *
+   * @return the statement itself if no source column has to be cast or left out
+   */
   public static LogicalPlan fitSource(LogicalPlan plan) {
     MergeIntoTable merge = (MergeIntoTable) plan;
-    return merge.withSchemaEvolution() ? castSource(merge) : leaveOutComputed(merge);
+    return merge.withSchemaEvolution() ? castSource(merge) : expandWithoutComputed(merge);
   }
 
-  // The statement whose UPDATE SET * and INSERT * name all columns but the computed ones that the source lacks; the same
-  // statement if there are none.
+  /**
+   * Expands UPDATE SET * and INSERT * if the source lacks generated or identity columns, and leaves these out.
+   *
+   * @return the statement itself if there are no such columns
+   */
   @SuppressWarnings("deprecation") // Columns have no public way to a schema.
-  private static LogicalPlan leaveOutComputed(MergeIntoTable merge) {
+  private static LogicalPlan expandWithoutComputed(MergeIntoTable merge) {
     LanceTable table = table(merge.targetTable());
     if (table == null || computedColumns(table.schema()).isEmpty()) {
       return merge;
@@ -81,20 +88,20 @@ public final class LanceSources {
     if (values == null || values.size() == table.schema().length()) {
       return merge; // Spark refuses the statement, or needs no help
     }
-    Map<Object, Object> replaced = new IdentityHashMap<>();
-    replaced.put(merge.sourceTable(), source);
+    Map<Object, Object> replacements = new IdentityHashMap<>();
+    replacements.put(merge.sourceTable(), source);
     for (Seq<?> actions : Arrays.<Seq<?>>asList(merge.matchedActions(), merge.notMatchedActions())) {
-      Seq<Object> changed = Seqs.empty();
+      Seq<Object> expandedActions = Seqs.empty();
       for (Object action : Seqs.view(actions)) {
-        changed = Seqs.append(changed, withColumns(action, table.schema(), values));
+        expandedActions = Seqs.append(expandedActions, expand(action, table.schema(), values));
       }
-      replaced.put(actions, changed);
+      replacements.put(actions, expandedActions);
     }
-    return copyOf(merge, replaced);
+    return copyOf(merge, replacements);
   }
 
-  // An action with the columns that it sets, if it is one for all columns.
-  private static Object withColumns(Object action, StructType columns, Map<String, Attribute> values) {
+  /** Expands an action for all columns; returns any other action unchanged. */
+  private static Object expand(Object action, StructType columns, Map<String, Attribute> values) {
     Seq<Assignment> assignments = Seqs.empty();
     for (StructField column : columns.fields()) {
       if (values.containsKey(column.name())) {
@@ -108,8 +115,11 @@ public final class LanceSources {
     return action instanceof InsertStarAction ? new InsertAction(((InsertStarAction) action).condition(), assignments) : action;
   }
 
-  // The columns of a source by the columns of a table that they belong to, without the computed ones that it lacks; null
-  // if another one is missing, or if several columns have a name.
+  /**
+   * Returns the source's columns by the table's columns, without computed columns that the source lacks.
+   *
+   * @return null if another column is missing, or if a name is ambiguous
+   */
   private static Map<String, Attribute> values(StructType columns, LogicalPlan source) {
     boolean isCaseSensitive = ((SQLConf) SQLConf$.MODULE$.get()).caseSensitiveAnalysis();
     List<String> computed = computedColumns(columns);
@@ -128,7 +138,7 @@ public final class LanceSources {
     return values;
   }
 
-  // The names of the generated and identity columns of a table.
+  /** Returns the names of the generated and identity columns of a table. */
   private static List<String> computedColumns(StructType columns) {
     List<String> names = new ArrayList<>();
     for (StructField column : columns.fields()) {
@@ -139,16 +149,20 @@ public final class LanceSources {
     return names;
   }
 
-  private static LogicalPlan copyOf(LogicalPlan plan, Map<Object, Object> replaced) {
+  private static LogicalPlan copyOf(LogicalPlan plan, Map<Object, Object> replacements) {
     Object[] parts = new Object[plan.productArity()];
     for (int i = 0; i < parts.length; i++) {
       Object part = plan.productElement(i);
-      parts[i] = replaced.containsKey(part) ? replaced.get(part) : part;
+      parts[i] = replacements.containsKey(part) ? replacements.get(part) : part;
     }
     return (LogicalPlan) plan.makeCopy(parts);
   }
 
-  // The statement with a source whose columns fit; the same statement where nothing is to be cast.
+  /**
+   * Returns a MERGE whose source columns have the types of the target, as far as casts cannot change its result.
+   *
+   * @return the statement itself if no column has to be cast
+   */
   private static LogicalPlan castSource(MergeIntoTable merge) {
     LanceTable table = table(merge.targetTable());
     if (Shim.asksForSchemaChanges() || table == null) {
@@ -171,12 +185,12 @@ public final class LanceSources {
     }
     LogicalPlan cast = new Project(columns, source);
     LogicalPlan newSource = isAliased ? new SubqueryAlias(((SubqueryAlias) source).identifier(), cast) : cast;
-    Map<Object, Object> replaced = new IdentityHashMap<>();
-    replaced.put(merge.sourceTable(), newSource);
-    return copyOf(merge, replaced);
+    Map<Object, Object> replacements = new IdentityHashMap<>();
+    replacements.put(merge.sourceTable(), newSource);
+    return copyOf(merge, replacements);
   }
 
-  // A column cast to a type; the column itself if there is no type.
+  /** Returns a column cast to a type; the column itself if the type is null. */
   private static NamedExpression cast(Attribute column, DataType type) {
     if (type == null) {
       return column;
@@ -185,7 +199,7 @@ public final class LanceSources {
     return new Alias(value, column.name(), NamedExpression.newExprId(), Seqs.empty(), scala.Option.empty(), Seqs.empty());
   }
 
-  // The types, by the names of columns in lower case, to which columns can be cast and may be.
+  /** Returns the types to which columns can be cast without a change of the result, by column name in lower case. */
   private static Map<String, DataType> casts(Map<String, String> types, LogicalPlan source, MergeIntoTable merge) {
     Map<String, DataType> casts = new HashMap<>();
     String target = name(merge.targetTable());
@@ -193,7 +207,7 @@ public final class LanceSources {
       if (types.containsKey(column.name())) {
         DataType type = DataType.fromJson((String) types.get(column.name()));
         String name = column.name().toLowerCase();
-        if (Cast$.MODULE$.canANSIStoreAssign(column.dataType(), type) && new Uses(name, column.dataType(), type, target).fit(merge)) {
+        if (Cast$.MODULE$.canANSIStoreAssign(column.dataType(), type) && new ColumnUses(name, column.dataType(), type, target).fit(merge)) {
           casts.put(name, type);
         }
       }
@@ -205,7 +219,7 @@ public final class LanceSources {
     return plan.resolved() ? plan : SparkSession.active().sessionState().analyzer().execute(plan);
   }
 
-  // The Lance table that a plan names; null if it is none.
+  /** Returns the Lance table that a plan names; null if there is none. */
   private static LanceTable table(LogicalPlan target) {
     LogicalPlan plan = target;
     while (plan instanceof SubqueryAlias) {
@@ -224,7 +238,7 @@ public final class LanceSources {
     return table instanceof LanceTable ? (LanceTable) table : null;
   }
 
-  // The name that a statement has for its target.
+  /** Returns the name or alias of the target in the statement. */
   private static String name(LogicalPlan target) {
     if (target instanceof SubqueryAlias) {
       return ((SubqueryAlias) target).identifier().name();
@@ -236,21 +250,21 @@ public final class LanceSources {
     return "";
   }
 
-  /** How a statement uses a column of the source that is to be cast. */
-  private static final class Uses {
+  /** Finds out whether a statement allows a cast of a source column. */
+  private static final class ColumnUses {
     private final String name;
     private final DataType from;
     private final DataType to;
     private final String target;
 
-    Uses(String name, DataType from, DataType to, String target) {
+    ColumnUses(String name, DataType from, DataType to, String target) {
       this.name = name;
       this.from = from;
       this.to = to;
       this.target = target;
     }
 
-    // Whether it means the same with the cast wherever it is used.
+    /** Returns whether the cast of the column does not change the result of the statement. */
     boolean fit(MergeIntoTable merge) {
       Seq<?>[] actionLists = {merge.matchedActions(), merge.notMatchedActions(), merge.notMatchedBySourceActions()};
       List<Expression> expressions = new ArrayList<>();
@@ -303,7 +317,7 @@ public final class LanceSources {
       return name.equalsIgnoreCase((String) parts.apply(parts.size() - 1));
     }
 
-    // Whether the table's column equals the same values before and after the cast.
+    /** Returns whether comparisons with the target's column give the same results before and after the cast. */
     private boolean comparesEqually() {
       boolean dates = from instanceof DateType && (to instanceof TimestampType || to instanceof TimestampNTZType);
       return dates

@@ -69,27 +69,26 @@ public final class LanceStatements {
   private static final String ROUTES = "org.lance.spark.write.LanceShardDistribution";
   private static final String ROWS = "org.lance.spark.scan.LanceRows";
   private static final String LOCAL = "org.lance.spark.scan.LanceLocalProjection";
-  // Extensions that have them; those of a context that was stopped are gone with its sessions.
-  private static final Map<SparkSessionExtensions, Boolean> ENTERED = new WeakHashMap<>();
+  // The extensions that already have the rules. A weak map, because stopped contexts drop their extensions.
+  private static final Map<SparkSessionExtensions, Boolean> EXTENSIONS = new WeakHashMap<>();
 
-  // Lower-case names of the option for the changes of a table, from its declaration in Python.
+  // Lower-case names of the option that reads the change feed, from its declaration in Python.
   private static volatile List<String> changeFeed = new ArrayList<>();
 
   private LanceStatements() {}
 
-  /** A statement that was taken. */
   /** The node of a rewritten statement. */
   public interface RewrittenStatement {
     SparkPlan physicalPlan();
   }
 
-  /** Lets the statements of all sessions be taken. */
+  /** Adds the rules and the strategy to all sessions. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Start implements BiConsumer {
     public void accept(Object session, Object arguments) {
       changeFeed = Json.names(((Map<?, ?>) ((Map<?, ?>) arguments).get("options")).get("changeFeed"));
-      enter(((SparkSession) session).extensions());
-      // The analyzer of this session is older than the extensions, and keeps the rules that it was made with.
+      inject(((SparkSession) session).extensions());
+      // The analyzer of this session exists already, so it gets the rules directly.
       Shim.addHintResolutionRule((SparkSession) session, new NameRule());
       try {
         Shim.addResolutionRule((SparkSession) session, new AssignmentRule());
@@ -99,9 +98,9 @@ public final class LanceStatements {
     }
   }
 
-  private static void enter(SparkSessionExtensions extensions) {
+  private static void inject(SparkSessionExtensions extensions) {
     synchronized (LanceStatements.class) {
-      if (ENTERED.put(extensions, Boolean.TRUE) == null) {
+      if (EXTENSIONS.put(extensions, Boolean.TRUE) == null) {
         extensions.injectOptimizerRule(Seqs.function(new Rules()));
         extensions.injectPlannerStrategy(Seqs.function(new Strategies()));
         extensions.injectHintResolutionRule(Seqs.function(new NameRules()));
@@ -110,7 +109,7 @@ public final class LanceStatements {
     }
   }
 
-  /** Makes the optimizer rule for a session. */
+  /** Creates the optimizer rule of a session. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Rules extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
@@ -118,7 +117,7 @@ public final class LanceStatements {
     }
   }
 
-  /** Makes the analyzer rule for a session. */
+  /** Creates the analyzer rule of a session. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Resolutions extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
@@ -126,8 +125,11 @@ public final class LanceStatements {
     }
   }
 
-  // Resolves the values that UPDATE and MERGE assign to columns of Lance tables, and the columns of views that follow
-  // their queries. Sessions whose analyzer was made before have no such rule, but for the one that was enabled.
+  /**
+   * Resolves the values that UPDATE and MERGE assign to columns of Lance tables, and updates the columns of views
+   * with schema evolution. Sessions that were created before {@code enable} lack the rule, except for the enabled
+   * session.
+   */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class AssignmentRule extends Rule {
     public TreeNode apply(TreeNode plan) {
@@ -169,7 +171,7 @@ public final class LanceStatements {
       return result;
     }
 
-    // What Spark says of a value ends the statement; anything else leaves it as Spark has resolved it.
+    /** Throws Spark's errors about a value. For other problems Spark runs the statement, after a warning. */
     private static void refuse(Throwable problem) {
       if (problem instanceof SparkThrowable) {
         Platform.throwException(problem);
@@ -198,7 +200,7 @@ public final class LanceStatements {
     }
   }
 
-  /** Makes the planner strategy for a session. */
+  /** Creates the planner strategy of a session. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Strategies extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
@@ -206,7 +208,7 @@ public final class LanceStatements {
     }
   }
 
-  /** Makes the rule for names of tables for a session. */
+  /** Creates the rule for table names of a session. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class NameRules extends scala.runtime.AbstractFunction1 {
     public Object apply(Object session) {
@@ -214,7 +216,7 @@ public final class LanceStatements {
     }
   }
 
-  /** Resolves names of tables whose options say that something else than rows is read: see LanceRelations. */
+  /** Resolves table names whose options read something other than rows: see LanceRelations. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class NameRule extends Rule {
     public TreeNode apply(TreeNode plan) {
@@ -222,7 +224,7 @@ public final class LanceStatements {
     }
   }
 
-  /** The nodes that LanceRelations and the units of writes rewrite before Spark resolves them. */
+  /** Passes nodes to LanceRelations and the units of writes before Spark resolves them. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   private static final class NameResolution extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
@@ -249,17 +251,17 @@ public final class LanceStatements {
       return reads;
     }
 
-    // Whether an INSERT replaces rows USING columns or ON a condition, which Spark has from 4.3 on.
+    /** Returns whether an INSERT replaces rows USING columns or ON a condition, which is new in Spark 4.3. */
     private static boolean replaces(InsertIntoStatement insert) {
       return Shim.replaceCriteria(insert) != null;
     }
 
-    // Whether it is CREATE TABLE ... LIKE, whose class depends on the release.
+    /** Returns whether a node is CREATE TABLE ... LIKE, whose class depends on the release of Spark. */
     private static boolean isLike(Object node) {
       return node.getClass().getSimpleName().startsWith("CreateTableLike");
     }
 
-    // Whether it has UPDATE SET * or INSERT *.
+    /** Returns whether a MERGE has UPDATE SET * or INSERT *. */
     private static boolean setsAllColumns(MergeIntoTable merge) {
       boolean result = false;
       for (Object action : Seqs.view(merge.matchedActions())) {
@@ -271,7 +273,7 @@ public final class LanceStatements {
       return result;
     }
 
-    // Whether columns may be missing that Spark does not fill.
+    /** Returns whether Spark refuses a write by name with missing columns. */
     private static boolean lacksColumns(V2WriteCommand write) {
       return write.isByName() && !Shim.fillsMissingColumns();
     }
@@ -349,13 +351,13 @@ public final class LanceStatements {
       return physical == null ? none : Seqs.append(none, physical);
     }
 
-    // The plan of a search for each row of a relation; null if a plan is none.
+    /** Returns the physical plan of a search for each row of a relation; null for other plans. */
     private static SparkPlan planSearch(LogicalPlan plan) {
-      LogicalPlan below = plan instanceof Project ? ((Project) plan).child() : plan;
-      if (!(below instanceof Generate) || !(((Generate) below).generator() instanceof UserDefinedGenerator)) {
+      LogicalPlan search = plan instanceof Project ? ((Project) plan).child() : plan;
+      if (!(search instanceof Generate) || !(((Generate) search).generator() instanceof UserDefinedGenerator)) {
         return null;
       }
-      Object function = ((UserDefinedGenerator) ((Generate) below).generator()).function();
+      Object function = ((UserDefinedGenerator) ((Generate) search).generator()).function();
       if (!function.getClass().getName().startsWith(SEARCHES)) {
         return null;
       }
@@ -363,7 +365,7 @@ public final class LanceStatements {
       return unit == null ? null : (SparkPlan) unit.call("planPhysical", plan);
     }
 
-    // The plan of columns that are computed of rows which the driver has read; null if a plan is none.
+    /** Returns the physical plan of a projection over rows that the driver has read; null for other plans. */
     private static SparkPlan planProjection(LogicalPlan plan) {
       if (!(plan instanceof Project) || !(((Project) plan).child() instanceof DataSourceV2ScanRelation)) {
         return null;
@@ -377,8 +379,10 @@ public final class LanceStatements {
       return plan instanceof WriteToDataSourceV2 && ((WriteToDataSourceV2) plan).batchWrite() instanceof MicroBatchWrite;
     }
 
-    // Our own plan of a write: of few rows, of what may be columns already, or of a micro-batch whose rows are sent to
-    // certain tasks; null for others.
+    /**
+     * Returns the physical plan of a write: of few rows, of columns, or of a micro-batch whose rows go to certain
+     * tasks; null for other writes.
+     */
     @SuppressWarnings("deprecation") // Spark plans micro-batches with this class.
     private static SparkPlan planWrite(LogicalPlan plan) {
       scala.Option<?> write = null;
@@ -403,7 +407,13 @@ public final class LanceStatements {
       return physical == null && kind.equals(WRITE) ? planWithUnit(COLUMNS, write.get(), plan, "A write") : physical;
     }
 
-    // The unit's plan for a logical plan with a part that it knows; null where it leaves it to Spark.
+    /**
+     * Asks a unit for a physical plan.
+     *
+     * @param part the scan or write of the plan, whose class loader has the unit
+     * @param what the kind of plan, for the warning
+     * @return null if Spark has to plan it
+     */
     private static SparkPlan planWithUnit(String planner, Object part, LogicalPlan plan, String what) {
       try {
         OptionalUnit unit = OptionalUnit.find(planner, part.getClass().getClassLoader());

@@ -27,7 +27,7 @@ import org.lance.spark.catalog.LanceTable;
 import org.lance.spark.load.Seqs;
 import org.lance.spark.shim.Shim;
 
-/** The table of a DELETE, UPDATE or MERGE, found behind names, views and caches. */
+/** The table of a DELETE, UPDATE or MERGE. It may be behind names, views and caches. */
 public final class LanceTarget {
   private static final String PADDING = "readSidePadding";
   private static final Set<String> PADDING_PARTS =
@@ -35,8 +35,9 @@ public final class LanceTarget {
           Arrays.asList(
               "AttributeReference", "Literal", "GetStructField", "CreateNamedStruct", "If", "IsNull", "ArrayTransform",
               "LambdaFunction", "NamedLambdaVariable", "MapFromArrays", "MapKeys", "MapValues", "KnownNotNull"));
+  /** The statement: DELETE, UPDATE or MERGE. */
   public final String kind;
-  // Identity of a column -> its name in the table.
+  // Id of a column -> its name in the table.
   public final Map<ExprId, Object> names = new HashMap<>();
   public Set<ExprId> identities;
   public DataSourceV2Relation relation;
@@ -46,7 +47,12 @@ public final class LanceTarget {
     this.kind = kind;
   }
 
-  // Whether there is a Lance table, and it can be changed through what leads to it.
+  /**
+   * Finds the Lance table of a plan.
+   *
+   * @return false if it is another table
+   * @throws UnsupportedOperationException if the plan is a view that does more than name columns
+   */
   public boolean resolve(LogicalPlan plan) {
     if (!find(plan)) {
       return false;
@@ -100,7 +106,7 @@ public final class LanceTarget {
     }
   }
 
-  // Whether an expression is what Spark reads in place of a column with CHAR: padding, at any depth of it.
+  /** Returns whether an expression is only Spark's padding of a CHAR column, or of fields in it. */
   private static boolean isPadding(Expression expression) {
     return hasPaddingPartsOnly(expression) && expression.toString().contains(PADDING);
   }
@@ -122,12 +128,15 @@ public final class LanceTarget {
     }
   }
 
-  // Whether Spark has added the columns of MERGE WITH SCHEMA EVOLUTION to the table by now.
+  /**
+   * Returns whether the table supports MERGE WITH SCHEMA EVOLUTION. Spark has then added the new columns before this
+   * check.
+   */
   public boolean evolves() {
     return relation.table().capabilities().contains(Shim.schemaEvolution());
   }
 
-  /** Whether the table itself has a column, and not Spark as a hidden one. */
+  /** Returns whether the table itself has a column; hidden columns of Spark do not count. */
   public boolean hasColumn(String name) {
     boolean result = false;
     for (Column column : relation.table().columns()) {
