@@ -123,7 +123,7 @@ class SessionNames:
         """
         database, table = self._parts(name)
         self.check_free(name)
-        uri = local_path(str(self._shim.placeOfTable(self._session, database, table)))
+        uri = local_path(str(self._shim.managedLocation(self._session, database, table)))
         store, path = open_store(uri, self._storage)
         parent, _, folder = path.rpartition("/")
         if folder in dropping_folders(store, parent):

@@ -212,7 +212,7 @@ public final class ShimCheck implements Callable {
   private static void registry(SparkSession session) {
     check(Shim.registeredTable(session, "default", "no_table") == null, "no table of the name");
     check(Shim.registeredTable(session, "no_database", "no_table") == null, "no database of the name");
-    String place = Shim.placeOfTable(session, "default", "registered");
+    String place = Shim.managedLocation(session, "default", "registered");
     check(place.endsWith("/registered"), "the place of a managed table");
     StructType wide = SCHEMA.add("b", "string").add("c", "char(3)");
     check(Shim.registryColumns(wide).apply("c").dataType().equals(DataTypes.StringType), "CHAR as the registry keeps it");

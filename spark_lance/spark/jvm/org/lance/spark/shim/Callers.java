@@ -6,7 +6,7 @@ package org.lance.spark.shim;
  * <p>Class names here are Spark's. tests/spark/driver/test_java_units.py checks that each of them exists.
  */
 public final class Callers {
-  // Suffixes of class names in decisions. Only suffixes, as some classes moved between releases.
+  // Suffixes of the class names that decide. Packages are left out, as some classes moved between releases.
   public static final String[] CLASSES = {
     "DataFrameWriter", "DataFrameReader", "DataSourceV2Utils", "DataStreamWriter", "classic.Catalog",
     "ShowTablesExtendedExec", "MicroBatchExecution", "ResolveRelations", "SchemaEvolution"
@@ -15,7 +15,7 @@ public final class Callers {
 
   private Callers() {}
 
-  /** Whether DataFrameWriter.save is running, and not saveAsTable: the write is by path. */
+  /** Returns whether DataFrameWriter.save is running, so the write is by path. saveAsTable does not count. */
   public static boolean isSavingByPath() {
     boolean isSave = false;
     for (StackTraceElement caller : Thread.currentThread().getStackTrace()) {
@@ -39,7 +39,7 @@ public final class Callers {
     return false;
   }
 
-  /** Whether a DataFrameWriter, and not a DataFrameReader, asks a format for a table. Spark uses the same call for both. */
+  /** Returns whether a DataFrameWriter asks a format for a table. Spark makes the same call for a DataFrameReader. */
   public static boolean isWriter() {
     for (StackTraceElement caller : Thread.currentThread().getStackTrace()) {
       String name = caller.getClassName();
@@ -58,7 +58,10 @@ public final class Callers {
     return isCalledBy("classic.Catalog");
   }
 
-  /** Whether a writer or spark.catalog creates a table: these name a format where the user did not. */
+  /**
+   * Returns whether a writer or spark.catalog creates a table. They pass Spark's default format if the user gave
+   * none.
+   */
   public static boolean namesDefaultFormat() {
     return isCalledBy("DataFrameWriter") || isCalledBy("DataStreamWriter") || isCatalogApi();
   }
@@ -68,20 +71,22 @@ public final class Callers {
     return isCalledBy("ShowTablesExtendedExec");
   }
 
-  /** Whether the analyzer looks up the name of a relation, and not a command that may create the table. */
+  /**
+   * Returns whether the analyzer looks up the name of a relation. A command that may create the table does not count.
+   */
   public static boolean isResolvingRelations() {
     return isCalledBy("ResolveRelations");
   }
 
-  /** Whether Spark changes a table for a statement WITH SCHEMA EVOLUTION, and not for ALTER TABLE. */
+  /** Returns whether Spark changes a table for a statement WITH SCHEMA EVOLUTION. ALTER TABLE does not count. */
   public static boolean isSchemaEvolution() {
     return isCalledBy("SchemaEvolution");
   }
 
-  /** Whether a stream plans its read: the nearest class of Spark SQL is MicroBatchExecution. */
+  /** Returns whether a stream plans its read: the nearest class of Spark SQL on the stack is MicroBatchExecution. */
   public static boolean isMicroBatch() {
     for (StackTraceElement caller : Thread.currentThread().getStackTrace()) {
-      // The table of changes passes the call on.
+      // ChangelogTable only passes the call on.
       if (caller.getClassName().startsWith(SPARK_SQL) && !isClass(caller.getClassName(), "ChangelogTable")) {
         return isClass(caller.getClassName(), "MicroBatchExecution");
       }
@@ -89,12 +94,12 @@ public final class Callers {
     return false;
   }
 
-  /** Whether a stream runs, whose write is planned. */
+  /** Returns whether the write of a stream is planned. */
   public static boolean isStreaming() {
     return isCalledBy("MicroBatchExecution");
   }
 
-  /** Whether a pipeline prepares its tables: it checks there whether MERGE can change them. */
+  /** Returns whether a pipeline prepares its tables. It checks there whether MERGE can change them. */
   public static boolean isPipeline() {
     return isCalledBy("DatasetManager");
   }
@@ -108,7 +113,7 @@ public final class Callers {
     return false;
   }
 
-  // Whether it is the class, its Scala object, or a class in it.
+  /** Returns whether a name is that of the class, of its Scala object, or of a nested class. */
   private static boolean isClass(String name, String suffix) {
     return name.endsWith(suffix) || name.contains(suffix + "$");
   }

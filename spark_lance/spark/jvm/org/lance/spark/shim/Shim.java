@@ -71,7 +71,7 @@ public final class Shim {
 
   // Sessions and their rules.
 
-  /** Replaces the parser of a session that exists; extensions only change sessions to come. */
+  /** Replaces the parser of an existing session. Extensions only change later sessions. */
   public static void replaceParser(SparkSession session, UnaryOperator<Object> change) {
     Object state = session.sessionState();
     boolean isReplaced = false;
@@ -82,7 +82,7 @@ public final class Shim {
       }
     }
     if (!isReplaced) {
-      throw lacking("SessionState.sqlParser");
+      throw missing("SessionState.sqlParser");
     }
   }
 
@@ -112,10 +112,13 @@ public final class Shim {
         }
       }
     }
-    throw lacking("Analyzer." + name);
+    throw missing("Analyzer." + name);
   }
 
-  /** Recomputes the cache of a table by name at its next use. Spark 4.0 never finds a catalog's table in its cache again. */
+  /**
+   * Recomputes the cache of a table by name at its next use. Spark 4.0 does not find cached tables of catalogs, so
+   * nothing is done there.
+   */
   public static void recacheTable(SparkSession session, List<?> nameParts) {
     Class<?>[] types = {SparkSession.class, scala.collection.immutable.Seq.class, boolean.class};
     Object cache = session.sharedState().cacheManager();
@@ -129,7 +132,9 @@ public final class Shim {
 
   // Capabilities of catalogs and tables.
 
-  /** The capability of a table that takes new columns of MERGE WITH SCHEMA EVOLUTION; null before Spark 4.1. */
+  /**
+   * Returns the capability of tables that add the new columns of MERGE WITH SCHEMA EVOLUTION; null before Spark 4.1.
+   */
   public static TableCapability schemaEvolution() {
     for (TableCapability capability : TableCapability.values()) {
       if (capability.name().equals("AUTOMATIC_SCHEMA_EVOLUTION")) {
@@ -139,12 +144,12 @@ public final class Shim {
     return null;
   }
 
-  /** Whether Spark asks a table which changes of its schema it supports: since Spark 4.3. */
+  /** Returns whether Spark asks tables which schema changes they support; true since Spark 4.3. */
   public static boolean asksForSchemaChanges() {
     return hasClass("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
   }
 
-  /** Whether Spark has constraints of tables: since Spark 4.1. */
+  /** Returns whether Spark has table constraints; true since Spark 4.1. */
   public static boolean hasConstraints() {
     return hasClass("org.apache.spark.sql.connector.catalog.constraints.Constraint");
   }
@@ -169,7 +174,7 @@ public final class Shim {
     return asks ? !((scala.collection.immutable.Seq) pending).isEmpty() : Boolean.TRUE.equals(pending);
   }
 
-  /** The action of MERGE that updates columns. */
+  /** Returns the action of MERGE that updates columns. */
   public static MergeAction updateAction(scala.Option<?> condition, scala.collection.immutable.Seq<?> assignments) {
     List<Object> parts = new ArrayList<>(Arrays.<Object>asList(condition, assignments));
     if (UpdateAction.class.getConstructors()[0].getParameterTypes().length > parts.size()) {
@@ -178,7 +183,10 @@ public final class Shim {
     return (MergeAction) construct(UpdateAction.class, parts.toArray());
   }
 
-  /** Whether catalogs can keep views: since Spark 4.2. The ViewCatalog of older releases is used by no statement. */
+  /**
+   * Returns whether catalogs can keep views; true since Spark 4.2. Statements of older releases do not use
+   * ViewCatalog.
+   */
   public static boolean keepsViews() {
     return hasClass("org.apache.spark.sql.connector.catalog.RelationCatalog");
   }
@@ -188,13 +196,13 @@ public final class Shim {
     return method(TableCatalog.class, "createTableLike") != null;
   }
 
-  /** A view with other columns. */
+  /** Returns a view with other columns. */
   public static LogicalPlan withSchema(View view, StructType schema) {
     Object description = copyOf(view.desc(), Collections.singletonMap("schema", schema));
     return (LogicalPlan) copyOf(view, Collections.singletonMap("desc", description));
   }
 
-  /** Whether Spark offers its own expressions to any source: Spark 4.0 offers them to files only. */
+  /** Returns whether Spark offers Catalyst expressions to any source. Spark 4.0 offers them only to file sources. */
   public static synchronized boolean takesCatalystFilters() {
     if (takesCatalystFilters == null) {
       // The interface exists in Spark 4.0, too. Only the class that pushes filters tells the releases apart.
@@ -216,15 +224,19 @@ public final class Shim {
 
   // Spark's classes of Python data sources.
 
-  /** Whether a source keeps the plan of a read. Spark 4.0 does not; it loses the rows of a read without columns. */
+  /**
+   * Returns whether a source keeps the plan of a read. It does not in Spark 4.0, which loses the rows of a read
+   * without columns.
+   */
   public static boolean keepsReadPlan() {
     return method(PythonDataSourceV2.class, "setReadInfo") != null;
   }
 
   /**
-   * Spark's own factory of readers that run a pickled function in Python workers.
+   * Returns Spark's own factory of readers, which run a pickled function in Python workers.
    *
-   * @param options of the read; Spark builds a scan with them since 4.1
+   * @param function the pickled function
+   * @param options the options of the read, with which Spark builds a scan since 4.1
    */
   public static PartitionReaderFactory readerFactory(
       PythonDataSourceV2 source, byte[] function, StructType schema, CaseInsensitiveStringMap options) {
@@ -242,11 +254,12 @@ public final class Shim {
   }
 
   /**
-   * Spark's own factory of writers that run a pickled function in Python workers.
+   * Returns Spark's own factory of writers, which run a pickled function in Python workers.
    *
    * @param type PythonBatchWriterFactory or PythonStreamingWriterFactory
-   * @param schema of the rows that writers get
-   * @param sparkWrite Spark's own write, which knows the artifacts, and the session since 4.1
+   * @param function the pickled function
+   * @param schema the schema of the rows that the writers receive
+   * @param sparkWrite Spark's own write, which has the artifacts and, since 4.1, the session
    */
   public static Object writerFactory(
       Class<?> type, PythonDataSourceV2 source, byte[] function, StructType schema, Object sparkWrite) {
@@ -258,34 +271,37 @@ public final class Shim {
     return construct(type, parts.toArray());
   }
 
-  /** The epoch of Spark's write of a micro-batch. */
+  /** Returns the epoch of Spark's write of a micro-batch. */
   public static long epochOf(Object microBatchWrite) {
     return (Long) member(microBatchWrite, "epochId");
   }
 
-  /** Spark's table of the format, which builds Spark's own scans and writes. */
+  /** Returns Spark's table of the format, which builds Spark's own scans and writes. */
   public static PythonTable tableOf(PythonDataSourceV2 source, StructType columns) {
     return new PythonTable(source, "lance", columns);
   }
 
-  /** The source of Spark's table of a Python format. A view keeps its table, and so the version that the source pinned. */
+  /**
+   * Returns the source of Spark's table of a Python format. A view keeps its table, and so the version that the
+   * source pinned.
+   */
   public static PythonDataSourceV2 sourceOf(PythonTable table) {
     return (PythonDataSourceV2) read(field(PythonTable.class, "ds"), table);
   }
 
-  /** Gives Spark's table of a Python format another source. */
+  /** Sets the source of Spark's table of a Python format. */
   public static void replaceSource(PythonTable table, PythonDataSourceV2 source) {
     write(field(PythonTable.class, "ds"), table, source);
   }
 
-  /** The short name of the format of Spark's table of a Python format. */
+  /** Returns the short name of the format of Spark's table of a Python format. */
   public static String formatOf(PythonTable table) {
     return (String) read(field(PythonTable.class, "shortName"), table);
   }
 
   // Statements.
 
-  /** The provider of CREATE TABLE or REPLACE TABLE with their variants, an Option; null if a plan is none of these. */
+  /** Returns the provider of CREATE TABLE, REPLACE TABLE and their variants; null for other plans. */
   public static scala.Option<String> tableProvider(TreeNode<?> plan) {
     String kind = plan.getClass().getSimpleName();
     if (!kind.startsWith("CreateTable") && !kind.startsWith("ReplaceTable")) {
@@ -295,60 +311,73 @@ public final class Shim {
     return spec == null ? null : Seqs.option(call(invoke(spec, plan), "provider"));
   }
 
-  /** The SQL of a default. Since Spark 4.1 a class that no source can name has the method. */
+  /**
+   * Returns the SQL of a column default. Since Spark 4.1 the method belongs to a class that Java code cannot access.
+   */
   public static String defaultSql(ColumnDefaultValue value) {
     Method method = method(value.getClass(), "getSql");
     method.setAccessible(true);
     return (String) invoke(method, value, new Object[0]);
   }
 
-  /** The name in such a plan; null if it has none. */
+  /** Returns the table's name in a plan that {@link #tableProvider} accepts; null if there is none. */
   public static Object tableName(TreeNode<?> plan) {
     Method name = method(plan.getClass(), "name");
     return name == null ? null : invoke(name, plan);
   }
 
-  /** The name of the table of REFRESH TABLE in the session's own catalog; null if a plan is another one. */
+  /** Returns the table's name of a REFRESH TABLE in spark_catalog; null for other plans. */
   public static String refreshedTable(LogicalPlan plan) {
     return plan instanceof RefreshTableCommand ? ((RefreshTableCommand) plan).tableIdent().quotedString() : null;
   }
 
-  /** Spark's error of an assignment under the store assignment policy LEGACY. */
+  /** Returns Spark's error for an assignment under the store assignment policy LEGACY. */
   public static Throwable legacyAssignment() {
     return QueryCompilationErrors$.MODULE$.legacyStoreAssignmentPolicyError();
   }
 
-  /** Spark's error of an assignment that `messages` refuse. */
+  /**
+   * Returns Spark's error for an invalid assignment.
+   *
+   * @param messages the reasons
+   */
   public static Throwable invalidAssignment(Assignment assignment, List<String> messages) {
     return (Throwable) QueryCompilationErrors$.MODULE$.invalidRowLevelOperationAssignments(
         Seqs.of(assignment), Seqs.copy(messages));
   }
 
-  /** The value of an update as its column stores it, by Spark's rules; `addError` collects refusals. */
+  /**
+   * Resolves a value of UPDATE or MERGE for its column, by Spark's rules of store assignment.
+   *
+   * @param addError receives error messages
+   */
   public static Expression resolveUpdate(
       String table, Expression value, Object column, Object conf, Object addError, Object path) {
     Method method = method(TableOutputResolver$.class, "resolveUpdate");
     if (method == null) {
-      throw lacking("TableOutputResolver.resolveUpdate");
+      throw missing("TableOutputResolver.resolveUpdate");
     }
     List<Object> arguments = new ArrayList<>(Arrays.asList(table, value, column, conf, addError, path));
     if (method.getParameterTypes().length > arguments.size()) {
-      // Newer releases ask how to fill in missing fields: not at all.
+      // Newer releases have a parameter for missing fields; NONE refuses them.
       arguments.add(call(object("org.apache.spark.sql.catalyst.analysis.TableOutputResolver$DefaultValueFillMode$"), "NONE"));
     }
     return (Expression) invoke(method, TableOutputResolver$.MODULE$, arguments.toArray());
   }
 
-  /** Whether Spark fills columns that a write by name leaves out with their defaults: since Spark 4.1, for any table. */
+  /** Returns whether Spark fills the columns that a write by name leaves out, for any table; true since Spark 4.1. */
   public static boolean fillsMissingColumns() {
     return !org.apache.spark.package$.MODULE$.SPARK_VERSION().startsWith("4.0.");
   }
 
-  /** Rows as a table stores them, with defaults or nulls for the columns that they lack, by Spark's rules of writes by name. */
+  /**
+   * Returns rows in the schema of a table, by Spark's rules of writes by name. Missing columns get their defaults or
+   * null.
+   */
   public static LogicalPlan withMissingColumns(String table, Object columns, LogicalPlan rows) {
     Method method = method(TableOutputResolver$.class, "resolveOutputColumns");
     if (method == null) {
-      throw lacking("TableOutputResolver.resolveOutputColumns");
+      throw missing("TableOutputResolver.resolveOutputColumns");
     }
     Object mode = Boolean.TRUE;
     if (method.getParameterTypes()[5] != boolean.class) {
@@ -358,7 +387,7 @@ public final class Shim {
     return (LogicalPlan) invoke(method, TableOutputResolver$.MODULE$, arguments);
   }
 
-  /** The criteria of INSERT ... REPLACE USING or ON, since Spark 4.3; null if an INSERT has none. */
+  /** Returns the criteria of INSERT ... REPLACE USING or ON, which are new in Spark 4.3; null for other plans. */
   public static Object replaceCriteria(LogicalPlan insert) {
     for (int i = 0; i < insert.productArity(); i++) {
       if (insert.productElementName(i).equals("replaceCriteriaOpt")) {
@@ -375,25 +404,28 @@ public final class Shim {
     return kind.equals("InsertReplaceUsing") || kind.equals("InsertReplaceOn");
   }
 
-  /** The columns of INSERT ... REPLACE USING; null for ON. */
+  /** Returns the columns of INSERT ... REPLACE USING; null for ON. */
   public static scala.collection.immutable.Seq<?> replaceColumns(Object criteria) {
     boolean isUsing = criteria.getClass().getSimpleName().equals("InsertReplaceUsing");
     return isUsing ? (scala.collection.immutable.Seq<?>) call(criteria, "cols") : null;
   }
 
-  /** The condition of INSERT ... REPLACE ON. */
+  /** Returns the condition of INSERT ... REPLACE ON. */
   public static Expression replaceCondition(Object criteria) {
     return (Expression) call(criteria, "cond");
   }
 
-  /** The alias of the table in INSERT ... REPLACE ON, an Option. */
+  /** Returns the alias of the table in INSERT ... REPLACE ON, if there is one. */
   public static scala.Option<String> replaceAlias(Object criteria) {
     return Seqs.option(call(criteria, "tableAliasOpt"));
   }
 
-  // The registry of the session's own catalog: names, places and columns of tables, in memory or in a metastore.
+  // The registry of spark_catalog: names, locations and columns of tables, in memory or in a metastore.
 
-  /** Provider, location (null if it has none), type and columns (JSON) of a registered table; null if it is not registered. */
+  /**
+   * Returns provider (or null), location (or null), type and columns (as JSON) of a registered table; null if it is
+   * not registered.
+   */
   public static String[] registeredTable(SparkSession session, String database, String name) {
     try {
       CatalogTable table = session.sessionState().catalog().getTableMetadata(identifier(database, name));
@@ -413,8 +445,8 @@ public final class Shim {
     }
   }
 
-  /** The folder of a managed table of a database. */
-  public static String placeOfTable(SparkSession session, String database, String name) {
+  /** Returns the folder of a managed table, as a URI. */
+  public static String managedLocation(SparkSession session, String database, String name) {
     return CatalogUtils$.MODULE$.URIToString(session.sessionState().catalog().defaultTablePath(identifier(database, name)));
   }
 
@@ -422,8 +454,8 @@ public final class Shim {
    * Registers a table whose files exist.
    *
    * @param type MANAGED or EXTERNAL
-   * @param schema the columns, as JSON
-   * @param comment null if it has none
+   * @param schema the columns as JSON
+   * @param comment null for none
    */
   public static void registerTable(
       SparkSession session, String database, String name, String location, String type, String schema, String comment) {
@@ -445,12 +477,12 @@ public final class Shim {
     session.sessionState().catalog().createTable((CatalogTable) table, false, false);
   }
 
-  /** Takes a table out of the registry, which also deletes the folder of a managed table. */
+  /** Removes a table from the registry. This also deletes the folder of a managed table. */
   public static void unregisterTable(SparkSession session, String database, String name) {
     session.sessionState().catalog().dropTable(identifier(database, name), true, false);
   }
 
-  /** Replaces the columns (JSON) of a registered table. */
+  /** Replaces the columns of a registered table. */
   public static void changeRegisteredColumns(SparkSession session, String database, String name, String schema) {
     // SessionCatalog refuses to drop columns.
     Object registry = session.sessionState().catalog().externalCatalog();
@@ -460,7 +492,7 @@ public final class Shim {
     invoke(change, registry, new Object[] {database, name, registryColumns(schema)});
   }
 
-  /** Columns as the registry keeps them: CHAR and VARCHAR are strings with metadata. */
+  /** Returns columns in the registry's form: CHAR and VARCHAR are strings with metadata. */
   public static StructType registryColumns(StructType columns) {
     return CharVarcharUtils$.MODULE$.replaceCharVarcharWithStringInSchema(columns);
   }
@@ -473,7 +505,7 @@ public final class Shim {
     return new TableIdentifier(name, scala.Option.apply(database));
   }
 
-  // A value of a case class with other parts, by name.
+  /** Copies an instance of a case class with other values of some fields, by name. */
   private static Object copyOf(scala.Product source, Map<String, Object> parts) {
     Object[] arguments = new Object[source.productArity()];
     for (int i = 0; i < arguments.length; i++) {
@@ -515,11 +547,11 @@ public final class Shim {
     try {
       return invoke(object.getClass().getMethod(name), object);
     } catch (NoSuchMethodException problem) {
-      throw lacking(object.getClass().getName() + "." + name);
+      throw missing(object.getClass().getName() + "." + name);
     }
   }
 
-  // Throws what the method throws.
+  // Calls a method, and throws what it throws.
   private static Object invoke(Method method, Object object, Object... arguments) {
     try {
       return method.invoke(object, arguments);
@@ -544,7 +576,7 @@ public final class Shim {
     try {
       return type.getDeclaredField(name);
     } catch (NoSuchFieldException problem) {
-      throw lacking(type.getName() + "." + name);
+      throw missing(type.getName() + "." + name);
     }
   }
 
@@ -566,7 +598,7 @@ public final class Shim {
     }
   }
 
-  // The value of a method without parameters or of a field, private ones included.
+  /** Returns the value of a field or a method without parameters, including private ones. */
   private static Object member(Object object, String name) {
     for (Method method : object.getClass().getDeclaredMethods()) {
       if (method.getName().equals(name) && method.getParameterTypes().length == 0) {
@@ -579,14 +611,14 @@ public final class Shim {
         return read(field, object);
       }
     }
-    throw lacking(object.getClass().getName() + "." + name);
+    throw missing(object.getClass().getName() + "." + name);
   }
 
   private static scala.collection.immutable.Seq<?> sequence(List<?> values) {
     return Seqs.copy(values);
   }
 
-  private static IllegalStateException lacking(String name) {
+  private static IllegalStateException missing(String name) {
     return new IllegalStateException("this release of Spark has no " + name);
   }
 }

@@ -42,15 +42,22 @@ public final class WorkerShim {
     session = takesSession() ? field(FIELDS[4]).get(factory) : null;
   }
 
+  /** Returns the source of the factory. */
   public UserDefinedPythonDataSource source() {
     return source;
   }
 
+  /** Returns the schema of the rows that the factory reads. */
   public StructType schema() {
     return schema;
   }
 
-  /** The names that this release of Spark lacks; null if none. The driver asks, so that no task fails for this reason. */
+  /**
+   * Checks that this release of Spark has all private parts. The driver calls it, so that no task fails for this
+   * reason.
+   *
+   * @return the missing part; null if there is none
+   */
   public static String missing() {
     try {
       for (int i = 0; i < (takesSession() ? FIELDS.length : FIELDS.length - 1); i++) {
@@ -58,14 +65,19 @@ public final class WorkerShim {
       }
       runnerConstructor(Class.forName(EVALUATOR, false, MapInBatchEvaluatorFactory.class.getClassLoader()));
       return null;
-    } catch (ReflectiveOperationException lacking) {
-      return lacking.toString();
-    } catch (LinkageError lacking) {
-      return lacking.toString();
+    } catch (ReflectiveOperationException problem) {
+      return problem.toString();
+    } catch (LinkageError problem) {
+      return problem.toString();
     }
   }
 
-  /** The runner of a Python worker that yields Arrow batches. Spark's evaluator would cut the batches into rows. */
+  /**
+   * Returns the runner of a Python worker, which yields Arrow batches. Spark's evaluator would split the batches into
+   * rows.
+   *
+   * @param metrics Spark's metrics of the Python worker
+   */
   public BasePythonRunner<Iterator<InternalRow>, ColumnarBatch> runner(Object metrics) throws ReflectiveOperationException {
     Method factory = evaluatorFactory();
     Object[] arguments = {
@@ -84,12 +96,12 @@ public final class WorkerShim {
     return runner;
   }
 
-  /** The exception that a call by reflection wraps. */
+  /** Returns the cause that a call by reflection wraps. */
   public static Throwable cause(ReflectiveOperationException problem) {
     return problem instanceof InvocationTargetException ? problem.getCause() : problem;
   }
 
-  // Since Spark 4.1 the worker gets the id of its session.
+  // Since Spark 4.1 the worker receives the id of its session.
   private static boolean takesSession() throws NoSuchMethodException {
     return evaluatorFactory().getParameterTypes().length == 7;
   }

@@ -32,7 +32,11 @@ public final class LanceGeneratedColumns {
 
   private LanceGeneratedColumns() {}
 
-  /** A write whose rows have the values of generated columns; the same write if the table has no such column. */
+  /**
+   * Adds the values of generated columns to a write.
+   *
+   * @return the write itself if the table has no generated columns, or they are computed already
+   */
   public static LogicalPlan compute(LogicalPlan plan) {
     V2WriteCommand command = (V2WriteCommand) plan;
     LogicalPlan table = (LogicalPlan) command.table();
@@ -50,7 +54,7 @@ public final class LanceGeneratedColumns {
         return plan;
       }
       computes = computes || isGenerated;
-      columns.add(isGenerated ? computed(column, value) : value);
+      columns.add(isGenerated ? generatedValue(column, value) : value);
     }
     if (!computes) {
       return plan;
@@ -64,7 +68,7 @@ public final class LanceGeneratedColumns {
     return (LogicalPlan) plan.makeCopy(parts);
   }
 
-  private static NamedExpression computed(Attribute column, Attribute value) {
+  private static NamedExpression generatedValue(Attribute column, Attribute value) {
     try {
       String sql = column.metadata().getString(EXPRESSION);
       Expression parsed = SparkSession.active().sessionState().sqlParser().parseExpression(sql);

@@ -26,7 +26,11 @@ public final class LanceMissingColumns {
 
   private LanceMissingColumns() {}
 
-  /** An INSERT by name with all columns; the same INSERT where none is missing, or where Spark has to refuse it. */
+  /**
+   * Adds the missing columns to an INSERT by name.
+   *
+   * @return the INSERT itself if no column is missing, or if Spark has to refuse it
+   */
   public static LogicalPlan insert(LogicalPlan plan) {
     InsertIntoStatement insert = (InsertIntoStatement) plan;
     boolean hasColumnList = !insert.userSpecifiedCols().isEmpty();
@@ -55,7 +59,11 @@ public final class LanceMissingColumns {
     return (LogicalPlan) plan.makeCopy(parts);
   }
 
-  /** The same for the write of a DataFrame. */
+  /**
+   * Adds the missing columns to a DataFrame's write by name.
+   *
+   * @return the write itself if no column is missing, or if Spark has to refuse it
+   */
   public static LogicalPlan write(LogicalPlan plan) {
     V2WriteCommand command = (V2WriteCommand) plan;
     DataSourceV2Relation relation = LanceNewColumns.relation((LogicalPlan) command.table());
@@ -72,7 +80,7 @@ public final class LanceMissingColumns {
     return (LogicalPlan) plan.makeCopy(parts);
   }
 
-  // The rows of an INSERT with the names of its column list; null if there are more or fewer of them.
+  /** Returns the rows of an INSERT with the names of its column list; null if the numbers of columns differ. */
   private static LogicalPlan withNames(LogicalPlan query, Seq<String> names) {
     if (names.size() != query.output().size()) {
       return null;
@@ -85,7 +93,10 @@ public final class LanceMissingColumns {
     return new Project(CollectionConverters.asScala(columns).toList(), query);
   }
 
-  // Rows with the missing columns of a table; null if they have all, or others, which Spark reports.
+  /**
+   * Returns rows with the missing columns of a table; null if none is missing, or if there are unknown columns, which
+   * Spark reports.
+   */
   private static LogicalPlan withAllColumns(DataSourceV2Relation relation, LogicalPlan rows) {
     boolean hasAll = true;
     int count = 0;

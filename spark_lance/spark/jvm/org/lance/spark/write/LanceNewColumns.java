@@ -29,7 +29,11 @@ import org.lance.spark.load.Seqs;
 public final class LanceNewColumns {
   private LanceNewColumns() {}
 
-  // A write to a table that has the new columns; the same write where it is none to a Lance table by name.
+  /**
+   * Replaces the table of a write by one with the new columns.
+   *
+   * @return the write itself if there are no new columns, or if it is no write by name to a Lance table
+   */
   public static LogicalPlan addColumns(LogicalPlan write) {
     V2WriteCommand command = (V2WriteCommand) write;
     DataSourceV2Relation relation = relation((LogicalPlan) command.table());
@@ -70,7 +74,7 @@ public final class LanceNewColumns {
     return (LogicalPlan) write.makeCopy(copy);
   }
 
-  // Whether all rows are replaced, and the columns with them.
+  /** Returns whether a write replaces all rows, and so the columns. */
   private static boolean replaces(LogicalPlan write) {
     boolean overwrites = false;
     boolean overwritesSchema = false;
@@ -86,7 +90,7 @@ public final class LanceNewColumns {
     return overwritesSchema && (overwrites || write.getClass().getSimpleName().equals("OverwritePartitionsDynamic"));
   }
 
-  // The relation of a Lance table that a plan is, or names; null if it is none.
+  /** Returns the relation of the Lance table that a plan is or names; null if there is none. */
   static DataSourceV2Relation relation(LogicalPlan table) {
     LogicalPlan plan = table;
     if (plan instanceof UnresolvedRelation) {

@@ -37,7 +37,9 @@ public final class LanceShardDistribution {
 
   private LanceShardDistribution() {}
 
-  // A micro-batch of upserts whose rows are sent to the tasks that write their shards; null if there is no such way.
+  /**
+   * Returns the plan of a micro-batch of upserts that repartitions the rows by shard; null if Python gives no route.
+   */
   public static SparkPlan planPhysical(LogicalPlan write) {
     WriteToDataSourceV2 plan = (WriteToDataSourceV2) write;
     MicroBatchWrite batch = (MicroBatchWrite) plan.batchWrite();
@@ -64,7 +66,7 @@ public final class LanceShardDistribution {
     return (SparkPlan) new DataSourceV2Strategy(SparkSession.active()).apply(repartitionedWrite).apply(0);
   }
 
-  // The value that determines the partition of a row; see spark/streaming/upsert.py.
+  /** Returns the value that determines the partition of a row; see spark/streaming/upsert.py. */
   private static Expression partitionValue(Map<String, Object> route, LogicalPlan query) {
     if (route.get(Protocol.COLUMN) == null) {
       return new Literal(Integer.valueOf(0), DataTypes.IntegerType);

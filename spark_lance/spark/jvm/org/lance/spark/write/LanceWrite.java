@@ -50,7 +50,16 @@ import org.lance.spark.transport.LanceTransport;
 public final class LanceWrite {
   private LanceWrite() {}
 
-  // The builder of a write: `sparkBuilder`, the one of Spark's own writes to `source`, if the session leaves planning to workers.
+  /**
+   * Returns the builder of a write. It is {@code sparkBuilder} if Spark's worker processes plan the writes of the
+   * session.
+   *
+   * @param byDefault whether the driver plans writes if no setting says so
+   * @param displayName the table's name for EXPLAIN
+   * @param source Spark's data source, which the tasks' writers use
+   * @param transforms the table's partition fields
+   * @param declaration the declaration of a table that the write creates or replaces; null for an existing table
+   */
   public static WriteBuilder builder(
       Boolean byDefault,
       String displayName,
@@ -62,7 +71,10 @@ public final class LanceWrite {
     return LanceScan.plansInDriver(byDefault.booleanValue()) ? new Builder(displayName, source, info, transforms, declaration, sparkBuilder) : sparkBuilder;
   }
 
-  // The transforms that Spark can cluster rows by: columns, and functions if executors have the classes of them.
+  /**
+   * Returns the transforms by whose values Spark can cluster rows. Without the functions on executors, these are the
+   * columns.
+   */
   private static Transform[] clustering(Transform[] transforms) {
     boolean needsFunctions = false;
     List<Transform> identities = new ArrayList<>();
@@ -76,7 +88,7 @@ public final class LanceWrite {
     return needsFunctions && !LanceTransport.hasFunctions() ? (Transform[]) identities.toArray(new Transform[0]) : transforms;
   }
 
-  /** Makes a write that appends rows, or, truncating, one whose rows take the place of what is there. */
+  /** Builds a write that appends rows or, after truncate(), replaces all rows. */
   public static final class Builder implements WriteBuilder, SupportsTruncate {
     private final String displayName;
     private final PythonDataSourceV2 source;
@@ -109,7 +121,7 @@ public final class LanceWrite {
 
     public Write build() {
       Write write = sparkBuilder.build();
-      // A shuffle of every micro-batch would cost more than it saves: compaction sorts what streams append.
+      // Shuffling every micro-batch would cost more than it saves. Compaction sorts the rows of streams.
       if (transforms.length > 0 && !Callers.isStreaming()) {
         return new ClusteredWrite(displayName, source, info, truncates, declaration, clustering(transforms), write);
       }
@@ -117,7 +129,7 @@ public final class LanceWrite {
     }
   }
 
-  /** A write to a partitioned table: Spark brings the rows of a partition together, and in order. */
+  /** A write to a partitioned table, for which Spark clusters and sorts the rows by partition. */
   public static final class ClusteredWrite extends PythonWrite implements RequiresDistributionAndOrdering {
     private final Transform[] transforms;
 
@@ -159,8 +171,8 @@ public final class LanceWrite {
     private final boolean truncates;
     private final String declaration;
     private final Write sparkWrite;
-    // Lets what hands over the rows hand over batches of columns instead; null if it has none.
-    private Runnable batches = null;
+    // Makes the child of the write return batches of columns; null if it can only return rows.
+    private Runnable batchSwitch = null;
 
     PythonWrite(
         String displayName, PythonDataSourceV2 source, LogicalWriteInfo info, boolean truncates, String declaration, Write sparkWrite) {
@@ -192,8 +204,9 @@ public final class LanceWrite {
       return new Stream(this, sparkWrite.toStreaming());
     }
 
-    void takesBatches(Runnable batches) {
-      this.batches = batches;
+    /** Sets the action that makes the child of the write return batches of columns. */
+    void setBatchSwitch(Runnable batchSwitch) {
+      this.batchSwitch = batchSwitch;
     }
 
     LogicalWriteInfo info() {
@@ -211,7 +224,11 @@ public final class LanceWrite {
       return question;
     }
 
-    // A plan of Python: what tasks run, and the writer that commits; null if Spark's own way says what is wrong.
+    /**
+     * Asks Python for the plan of the write: the function of the tasks, and the writer that commits.
+     *
+     * @return null if Spark's own write has to report a problem
+     */
     Map<String, Object> plan(boolean streams, boolean batches) {
       Map<String, Object> question = question(Protocol.PLAN_WRITE);
       question.put(Protocol.STREAMS, streams);
@@ -219,12 +236,21 @@ public final class LanceWrite {
       return Json.object(Bridge.ask(question, null));
     }
 
-    // Spark's own factory of the tasks' writers, for the plan; `schema` is that of the rows that they get.
+    /**
+     * Returns Spark's factory of the tasks' writers.
+     *
+     * @param kind the class of the factory
+     * @param schema the schema of the rows that the writers receive
+     */
     Object factory(Class<?> kind, Map<String, Object> plan, StructType schema, Object sparkWrite) {
       return Shim.writerFactory(kind, source, bytes(plan.get(Protocol.FUNCTION)), schema, sparkWrite);
     }
 
-    // Commits what tasks wrote, or takes it back; epoch is null but for streams.
+    /**
+     * Commits or aborts the write of the tasks.
+     *
+     * @param epoch the epoch of a micro-batch; null for a batch write
+     */
     static void finish(Map<String, Object> plan, WriterCommitMessage[] messages, Long epoch, boolean aborts) {
       List<Object> texts = new ArrayList<>();
       for (WriterCommitMessage message : messages) {
@@ -253,7 +279,7 @@ public final class LanceWrite {
   public static final class Batch implements BatchWrite {
     private final PythonWrite write;
     private final BatchWrite sparkWrite;
-    // Null as long as, or if, Spark's own write does it.
+    // Null before planning, and if Spark's own write runs.
     private Map<String, Object> plan = null;
 
     Batch(PythonWrite write, BatchWrite sparkWrite) {
@@ -272,8 +298,8 @@ public final class LanceWrite {
         return (DataWriterFactory) write.factory(PythonBatchWriterFactory.class, plan, schema, sparkWrite);
       }
       Object factory = write.factory(PythonBatchWriterFactory.class, plan, LanceTransport.batchSchema(), sparkWrite);
-      if (write.batches != null) {
-        write.batches.run();
+      if (write.batchSwitch != null) {
+        write.batchSwitch.run();
       }
       return LanceTransport.batchFactory((DataWriterFactory) factory, schema);
     }
@@ -310,7 +336,11 @@ public final class LanceWrite {
       this.sparkWrite = sparkWrite;
     }
 
-    // Plans a micro-batch of upserts before its rows are planned; returns how they are sent to tasks, null if anyhow.
+    /**
+     * Plans a micro-batch of upserts before Spark plans its rows.
+     *
+     * @return the route of the rows to the tasks; null if any task may write any row
+     */
     Map<String, Object> route(Object epoch) {
       if (plan != null || !(epoch instanceof Long) || !"upsert".equalsIgnoreCase(write.info.options().get(Protocol.MODE))) {
         return null;
@@ -322,7 +352,7 @@ public final class LanceWrite {
       return plan == null ? null : Json.object(plan.get(Protocol.ROUTE));
     }
 
-    // Forgets the plan, so that the write is planned again, for rows that are sent anyhow.
+    /** Drops the plan, so that the write is planned again without a route. */
     void forget() {
       plan = null;
     }

@@ -40,8 +40,10 @@ public final class LanceWriteColumns {
 
   private LanceWriteColumns() {}
 
-  // Spark's own plan of a write of what a scan reads, with the node below it; null for other writes. (Where there are
-  // shuffles Spark looks for what the user said of them right below the write.)
+  /**
+   * Returns Spark's own plan of a write directly from a scan, with a node of this class as child; null for other
+   * writes. Plans with shuffles are excluded, because Spark looks for hints of the user in the write's child.
+   */
   public static SparkPlan planPhysical(LogicalPlan plan) {
     boolean appends = plan instanceof AppendData;
     LogicalPlan query = appends ? ((AppendData) plan).query() : ((OverwriteByExpression) plan).query();
@@ -62,7 +64,7 @@ public final class LanceWriteColumns {
     return (SparkPlan) ((SparkPlan) plans.apply(0)).withNewChildren(Seqs.of(new Node(write.write(), write.query())));
   }
 
-  /** Hands on what its child has: as batches of columns, if the write takes them. */
+  /** Passes on the rows of its child, as batches of columns if the write accepts them. */
   public static final class Node extends SparkPlan {
     private static final long serialVersionUID = 1L;
     private final Object write;
@@ -75,13 +77,13 @@ public final class LanceWriteColumns {
 
     @SuppressWarnings("unchecked") // Batches are in the places of rows.
     public RDD<InternalRow> doExecute() {
-      SparkPlan below = child instanceof WholeStageCodegenExec ? ((WholeStageCodegenExec) child).child() : child;
-      Seq<? extends NamedExpression> columns = below.output();
-      if (below instanceof ProjectExec) {
-        columns = ((ProjectExec) below).projectList();
-        below = ((ProjectExec) below).child();
+      SparkPlan node = child instanceof WholeStageCodegenExec ? ((WholeStageCodegenExec) child).child() : child;
+      Seq<? extends NamedExpression> columns = node.output();
+      if (node instanceof ProjectExec) {
+        columns = ((ProjectExec) node).projectList();
+        node = ((ProjectExec) node).child();
       }
-      SparkPlan scan = below instanceof ColumnarToRowExec ? ((ColumnarToRowExec) below).child() : null;
+      SparkPlan scan = node instanceof ColumnarToRowExec ? ((ColumnarToRowExec) node).child() : null;
       scan = scan instanceof InputAdapter ? ((InputAdapter) scan).child() : scan;
       int[] ordinals = scan == null || !scan.supportsColumnar() ? null : ordinals(columns, scan.output());
       LanceWrite.PythonWrite pythonWrite = (LanceWrite.PythonWrite) write;
@@ -89,11 +91,11 @@ public final class LanceWriteColumns {
         return child.execute();
       }
       LanceColumnCopies.BatchFunction function = new LanceColumnCopies.BatchFunction(ordinals);
-      pythonWrite.takesBatches(function);
+      pythonWrite.setBatchSwitch(function);
       return scan.executeColumnar().toJavaRDD().mapPartitions(function).rdd();
     }
 
-    // Where columns that are only chosen, and perhaps given names, stand in others; null if they are computed.
+    /** Returns the positions of columns in the output of the scan; null if one of the columns is computed. */
     private static int[] ordinals(Seq<? extends NamedExpression> columns, Seq<Attribute> scanOutput) {
       int[] ordinals = new int[columns.size()];
       for (int i = 0; i < ordinals.length; i++) {
@@ -113,7 +115,7 @@ public final class LanceWriteColumns {
       return ordinals;
     }
 
-    // What executors get where a task refers to a plan: they have no class of ours.
+    // Tasks that refer to the plan are sent the child, because executors have no class of this package.
     public Object writeReplace() {
       return child;
     }
@@ -122,7 +124,7 @@ public final class LanceWriteColumns {
       return "LanceWriteColumns";
     }
 
-    public String simpleString(int most) {
+    public String simpleString(int maxFields) {
       return nodeName();
     }
 
@@ -150,7 +152,7 @@ public final class LanceWriteColumns {
       return other instanceof Node;
     }
 
-    // What Spark copies the node by.
+    // Spark copies the node from these values.
     public int productArity() {
       return 2;
     }

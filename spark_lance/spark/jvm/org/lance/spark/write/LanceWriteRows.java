@@ -72,14 +72,14 @@ import scala.collection.immutable.Seq;
  * write.
  */
 public final class LanceWriteRows {
-  // How many times larger the rows of a file or of a cache may be than it is.
-  private static final int COMPRESSED = 16;
-  // Bytes of a constant that may be in every row.
-  private static final int SHORT = 4096;
+  // How many times larger the rows of a file or cache may be than its size.
+  private static final int MAX_COMPRESSION = 16;
+  // The largest size in bytes of a constant in each row.
+  private static final int MAX_CONSTANT = 4096;
 
   private LanceWriteRows() {}
 
-  // The plan of a write that the driver does itself; null if tasks are to do it, or it is not ours.
+  /** Returns the plan of a write that the driver runs itself; null if tasks have to run it. */
   public static SparkPlan planPhysical(LogicalPlan plan) {
     scala.Option<Write> write = null;
     LogicalPlan query = null;
@@ -96,8 +96,8 @@ public final class LanceWriteRows {
     if (write == null || write.isEmpty() || !(write.get() instanceof LanceWrite.PythonWrite)) {
       return null;
     }
-    // Few rows are in one file, whose name has the range of their partitions: nothing needs a shuffle.
-    LogicalPlan rows = write.get() instanceof LanceWrite.ClusteredWrite ? unclustered(query) : query;
+    // Few rows go into one file, so they need no clustering.
+    LogicalPlan rows = write.get() instanceof LanceWrite.ClusteredWrite ? withoutClustering(query) : query;
     if (!isSmall(rows)) {
       return null;
     }
@@ -108,8 +108,8 @@ public final class LanceWriteRows {
     return new Command((SparkPlan) plans.apply(0), new PlanLater(rows), rows == query ? null : new PlanLater(query), null);
   }
 
-  // A query without the nodes that cluster its rows for a partitioned table.
-  private static LogicalPlan unclustered(LogicalPlan query) {
+  /** Returns a query without the nodes that cluster its rows for a partitioned table. */
+  private static LogicalPlan withoutClustering(LogicalPlan query) {
     boolean isSorted = query instanceof Sort && !((Sort) query).global();
     LogicalPlan inner = isSorted ? ((Sort) query).child() : query;
     return inner instanceof RebalancePartitions ? ((RebalancePartitions) inner).child() : query;
@@ -119,23 +119,23 @@ public final class LanceWriteRows {
     return Long.parseLong(((SQLConf) SQLConf$.MODULE$.get()).getConfString("spark.lance." + name, otherwise).trim());
   }
 
-  private static long mostRows() {
+  private static long maxRows() {
     return Math.min(bound("localRows", "10000"), (long) Integer.MAX_VALUE - 1);
   }
 
-  private static long mostBytes() {
+  private static long maxBytes() {
     return bound("localBytes", "8388608");
   }
 
-  // Whether rows are few, by what is known of them, and each about as large as what it is made of.
+  /** Returns whether a query has few rows, each about as large as its inputs, as far as statistics show. */
   private static boolean isSmall(LogicalPlan query) {
     try {
-      long rows = mostRows();
-      scala.Option<Object> most = query.maxRows();
-      boolean fits = rows > 0 && (most.isEmpty() || (Long) most.get() <= rows);
-      return fits && isSmall(query, mostBytes());
+      long rows = maxRows();
+      scala.Option<Object> bound = query.maxRows();
+      boolean fits = rows > 0 && (bound.isEmpty() || (Long) bound.get() <= rows);
+      return fits && isSmall(query, maxBytes());
     } catch (NumberFormatException noNumber) {
-      // What is wrong with the setting, a read says.
+      // A read reports the wrong setting.
       return false;
     }
   }
@@ -148,7 +148,7 @@ public final class LanceWriteRows {
       return isPickled(((LogicalRDD) plan).rdd(), bytes);
     }
     if (plan instanceof LogicalRelation || plan instanceof DataSourceV2ScanRelation || plan instanceof InMemoryRelation) {
-      return plan.stats().sizeInBytes().$less$eq(scala.math.BigInt.apply(bytes / COMPRESSED));
+      return plan.stats().sizeInBytes().$less$eq(scala.math.BigInt.apply(bytes / MAX_COMPRESSION));
     }
     if (plan instanceof Project) {
       Seq<NamedExpression> columns = ((Project) plan).projectList();
@@ -163,7 +163,7 @@ public final class LanceWriteRows {
     return isSmall((LogicalPlan) plan.children().apply(0), bytes);
   }
 
-  // Whether the rows are objects that Python has pickled for the driver, as for a DataFrame that is made of a list.
+  /** Returns whether the rows are objects that Python has pickled for the driver, as for a DataFrame from a list. */
   @SuppressWarnings("unchecked") // Spark does not declare the types of dependencies and partitions.
   private static boolean isPickled(RDD<InternalRow> rdd, long bytes) {
     while (rdd instanceof MapPartitionsRDD && rdd.dependencies().size() == 1) {
@@ -187,7 +187,7 @@ public final class LanceWriteRows {
     return total <= bytes;
   }
 
-  // Whether values are not larger than what they are made of, but for some bytes.
+  /** Returns whether values are about as large as their inputs; constants may add a few bytes. */
   private static boolean isPlain(Expression value) {
     DataType type = value.dataType();
     boolean varies = type instanceof StringType || type instanceof BinaryType || !(type instanceof AtomicType);
@@ -196,10 +196,10 @@ public final class LanceWriteRows {
     }
     if (value instanceof Literal) {
       Object literal = ((Literal) value).value();
-      boolean isShort = literal instanceof UTF8String && ((UTF8String) literal).numBytes() <= SHORT;
-      boolean isFew = literal instanceof ArrayData && ((ArrayData) literal).numElements() <= SHORT / 8
+      boolean isShort = literal instanceof UTF8String && ((UTF8String) literal).numBytes() <= MAX_CONSTANT;
+      boolean isFew = literal instanceof ArrayData && ((ArrayData) literal).numElements() <= MAX_CONSTANT / 8
           && ((ArrayType) type).elementType() instanceof NumericType;
-      return literal == null || isShort || isFew || (literal instanceof byte[] && ((byte[]) literal).length <= SHORT);
+      return literal == null || isShort || isFew || (literal instanceof byte[] && ((byte[]) literal).length <= MAX_CONSTANT);
     }
     boolean isPlain = value instanceof Alias || value instanceof Cast || value instanceof CreateArray
         || value instanceof CreateNamedStruct;
@@ -209,7 +209,7 @@ public final class LanceWriteRows {
     return isPlain;
   }
 
-  /** Writes rows in the driver, and leaves to tasks what turns out to be more. */
+  /** Writes rows in the driver. If there are more rows than expected, tasks write them. */
   public static final class Command extends V2CommandExec {
     private static final long serialVersionUID = 1L;
     // Spark's own node for the write.
@@ -247,17 +247,17 @@ public final class LanceWriteRows {
       return Seqs.empty();
     }
 
-    // The rows as a stream of Arrow, as tasks get them; null if they are too many.
+    /** Returns the rows as a stream of Arrow in base64; null if there are too many. */
     private String stream(StructType schema) {
-      long most = mostRows();
-      InternalRow[] collected = rows instanceof LocalTableScanExec
+      long limit = maxRows();
+      InternalRow[] internalRows = rows instanceof LocalTableScanExec
           ? rows.executeCollect()
-          : new LocalLimitExec((int) most + 1, rows).executeCollect();
-      if (collected.length > most) {
+          : new LocalLimitExec((int) limit + 1, rows).executeCollect();
+      if (internalRows.length > limit) {
         return null;
       }
-      byte[] bytes = LanceLocalRows.stream(collected, schema, conf());
-      return bytes.length > mostBytes() ? null : LanceWrite.text(bytes);
+      byte[] bytes = LanceLocalRows.stream(internalRows, schema, conf());
+      return bytes.length > maxBytes() ? null : LanceWrite.text(bytes);
     }
 
     private void reportRows(long count) {
@@ -275,7 +275,7 @@ public final class LanceWriteRows {
       return "LanceWriteRows";
     }
 
-    public String simpleString(int most) {
+    public String simpleString(int maxFields) {
       return "LanceWriteRows " + ((V2ExistingTableWriteExec) sparkWrite).write() + " [by the driver]";
     }
 
@@ -297,7 +297,7 @@ public final class LanceWriteRows {
       return other instanceof Command;
     }
 
-    // What Spark copies the node by.
+    // Spark copies the node from these values.
     public int productArity() {
       return 4;
     }
