@@ -46,11 +46,21 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
 
   private final String function;
 
+  /**
+   * Creates the builder of a function.
+   *
+   * @param function the name of the function
+   * @param catalog not used; LanceLazyFunctions passes the same parameters to all functions
+   */
   public LanceDistance(String function, String catalog) {
     this.function = function;
   }
 
-  // Expressions of the two arguments -> expression.
+  /**
+   * Returns the distance of two arguments.
+   *
+   * @param expressions a sequence of two expressions
+   */
   public Object apply(Object expressions) {
     scala.collection.immutable.Seq<Expression> arguments = Seqs.cast((scala.collection.immutable.Seq<?>) expressions);
     if (arguments.size() != 2) {
@@ -59,7 +69,7 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
     Expression left = doubles((Expression) arguments.apply(0));
     Expression right = doubles((Expression) arguments.apply(1));
     Expression distance = new Cast(distance(vector(left), vector(right)), DataTypes.FloatType, scala.Option.empty());
-    return unlessNullInside(left, unlessNullInside(right, distance));
+    return nullIfNullInside(left, nullIfNullInside(right, distance));
   }
 
   private Expression distance(Expression left, Expression right) {
@@ -70,7 +80,7 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
     Expression product =
         new Invoke(left, "dot", DataTypes.DoubleType, seq(new Expression[] {right}), none(), true, false, true);
     if (function.equals("cosine_distance")) {
-      // Never 0, so that the division is defined.
+      // Never 0, so the division is defined.
       Expression[] lengths = {new Multiply(length(left), length(right)), number(Double.MIN_VALUE)};
       product = new Divide(product, call(Math.class, "max", DataTypes.DoubleType, lengths));
     }
@@ -106,9 +116,9 @@ public final class LanceDistance extends scala.runtime.AbstractFunction1 {
     return call(Vectors.class, "dense", VECTOR, new Expression[] {values});
   }
 
-  // array_contains is null, rather than false, where a null is inside. A NaN, which it may find before, makes the
-  // distance NaN in any case.
-  private static Expression unlessNullInside(Expression array, Expression distance) {
+  // Returns null if the array contains a null: then array_contains is null and not false. If it finds a NaN before,
+  // the distance is NaN in any case.
+  private static Expression nullIfNullInside(Expression array, Expression distance) {
     if (!((ArrayType) array.dataType()).containsNull()) {
       return distance;
     }

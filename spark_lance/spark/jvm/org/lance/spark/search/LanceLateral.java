@@ -53,7 +53,7 @@ public final class LanceLateral {
 
   private LanceLateral() {}
 
-  // Whether an argument is a value of the row that a function is called for, or of a query.
+  /** Returns whether an argument comes from the outer row, or from a subquery. */
   public static boolean isOfRow(Expression argument) {
     boolean result = argument instanceof OuterReference || argument instanceof ScalarSubquery;
     for (Expression child : Seqs.view(argument.children())) {
@@ -62,22 +62,27 @@ public final class LanceLateral {
     return result;
   }
 
-  // Whether a value can be a vector, or a list of vectors.
+  /** Returns whether a type is a vector or a list of vectors. */
   public static boolean isVector(DataType type) {
-    DataType of = type instanceof ArrayType ? ((ArrayType) type).elementType() : null;
-    return of instanceof NumericType || (of instanceof ArrayType && ((ArrayType) of).elementType() instanceof NumericType);
+    DataType element = type instanceof ArrayType ? ((ArrayType) type).elementType() : null;
+    return element instanceof NumericType
+        || (element instanceof ArrayType && ((ArrayType) element).elementType() instanceof NumericType);
   }
 
-  // The relation of the rows that a search finds for a row.
-  //
-  // answer: Python's description of the search; ofRow: name of an argument -> its value; output: the columns found.
-  public static LogicalPlan relation(Map<String, Object> answer, Map<String, Expression> ofRow, Seq<Attribute> output) {
+  /**
+   * Returns the relation of the results of a search for each outer row.
+   *
+   * @param answer Python's description of the search
+   * @param outerArguments name of an argument -> its value from the outer row
+   * @param output the columns of the results
+   */
+  public static LogicalPlan relation(Map<String, Object> answer, Map<String, Expression> outerArguments, Seq<Attribute> output) {
     StructType schema = (StructType) DataType.fromJson((String) answer.get(Protocol.SCHEMA));
     Seq<Expression> values = Seqs.empty();
-    for (Expression value : ofRow.values()) {
+    for (Expression value : outerArguments.values()) {
       values = Seqs.append(values, value);
     }
-    Search search = new Search(answer, new ArrayList<>(ofRow.keySet()));
+    Search search = new Search(answer, new ArrayList<>(outerArguments.keySet()));
     UserDefinedGenerator generator = new UserDefinedGenerator(schema, Seqs.function(search), values);
     LogicalPlan row = new OneRowRelation();
     if (mayBeOuter()) {
@@ -86,14 +91,17 @@ public final class LanceLateral {
     return new Generate(generator, Seqs.empty(), false, scala.Option.empty(), output, row);
   }
 
-  // Whether the search may stand behind LEFT JOIN LATERAL. Spark's optimizer takes one with a generator over a relation
-  // of one row for an inner join, and loses rows; over a range it keeps them, but sorts and joins the vectors for it.
+  /**
+   * Returns whether the search may be the right side of LEFT JOIN LATERAL. Spark's optimizer takes a generator over a
+   * relation of one row for an inner join, and loses rows. Over a range it keeps them, but sorts and joins the
+   * vectors.
+   */
   private static boolean mayBeOuter() {
     scala.Option<String> text = CurrentOrigin$.MODULE$.get().sqlText();
     return text.isEmpty() || LEFT.matcher((String) text.get()).find();
   }
 
-  /** What the generator is to find. It is never called: nothing runs that the planner has not replaced. */
+  /** The search of a generator. It is never called, because the planner replaces the generator. */
   @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
   public static final class Search extends scala.runtime.AbstractFunction1 implements Serializable {
     private static final long serialVersionUID = 1L;
@@ -110,7 +118,7 @@ public final class LanceLateral {
     }
   }
 
-  // The node for a search, with the columns that are needed of it; null if a plan is none.
+  /** Returns the physical node of a search, with the columns that the plan needs; null for other plans. */
   public static SparkPlan planPhysical(LogicalPlan plan) {
     if (search(plan) != null) {
       Generate generate = (Generate) plan;
@@ -153,7 +161,9 @@ public final class LanceLateral {
     return new Node(new Node.SearchInfo(search, childColumns, resultColumns), new PlanLater(new Project(projectList, generate.child())));
   }
 
-  /** Finds rows for the values in the last columns of its child's, and puts them behind the child's other columns. */
+  /**
+   * Searches for the values in the last columns of its child, and appends the results to the child's other columns.
+   */
   public static final class Node extends SparkPlan {
     private static final long serialVersionUID = 1L;
     private final SearchInfo info;
@@ -164,7 +174,7 @@ public final class LanceLateral {
       this.child = child;
     }
 
-    /** A search, the columns that come along, and those that are wanted. */
+    /** A search, the columns of the child that are passed on, and the columns of the results that are needed. */
     public static final class SearchInfo {
       final Search search;
       final Seq<Attribute> childColumns;
@@ -203,8 +213,8 @@ public final class LanceLateral {
       return ((Dataset<?>) subject.get(Protocol.RESULT)).queryExecution().toRdd();
     }
 
-    // What executors get where a task refers to the nodes below its own, whose columns it asks for: they have no class
-    // of ours, and find nothing.
+    // Tasks that refer to this node for its columns are sent a projection, because executors have no class of this
+    // package.
     public Object writeReplace() {
       return new ProjectExec(Seqs.<NamedExpression>cast(output()), child);
     }
@@ -213,7 +223,7 @@ public final class LanceLateral {
       return "LanceSearchEach";
     }
 
-    public String simpleString(int most) {
+    public String simpleString(int maxFields) {
       return "LanceSearchEach [" + info + "]";
     }
 

@@ -47,7 +47,7 @@ public final class LanceNearest extends Rule {
     return ((LogicalPlan) plan).transformDown(Seqs.partial(new LimitRewrite()));
   }
 
-  /** Replaces the table below a limit over a sort by distance. */
+  /** Replaces the table under a limit and a sort by distance. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class LimitRewrite extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
@@ -63,14 +63,14 @@ public final class LanceNearest extends Rule {
       if (!(limit.limitExpr() instanceof Literal) || !(limit.child() instanceof LocalLimit)) {
         return null;
       }
-      LogicalPlan below = ((LocalLimit) limit.child()).child();
-      while (below instanceof Project) {
-        below = ((Project) below).child();
+      LogicalPlan input = ((LocalLimit) limit.child()).child();
+      while (input instanceof Project) {
+        input = ((Project) input).child();
       }
-      if (!(below instanceof Sort) || ((Sort) below).order().size() != 1) {
+      if (!(input instanceof Sort) || ((Sort) input).order().size() != 1) {
         return null;
       }
-      Sort sort = (Sort) below;
+      Sort sort = (Sort) input;
       SortOrder order = (SortOrder) sort.order().apply(0);
       LogicalPlan leaf = sort.child();
       Expression distance = order.child();
@@ -88,7 +88,7 @@ public final class LanceNearest extends Rule {
       return rows == null ? null : (LogicalPlan) limit.transformDown(Seqs.partial(new PlanReplacement(relation, rows)));
     }
 
-    // What a name of a projection stands for.
+    /** Returns the expression that a projection computes for an attribute; otherwise the expression itself. */
     private static Expression resolveAlias(Expression expression, Project project) {
       for (int i = 0; expression instanceof Attribute && i < project.projectList().size(); i++) {
         Object column = project.projectList().apply(i);
@@ -99,7 +99,7 @@ public final class LanceNearest extends Rule {
       return expression;
     }
 
-    // The rows that the index finds, under the names of the table's; null if no index has the metric.
+    /** Returns the rows that the index finds, with the table's column names; null if no index has the metric. */
     private static LogicalPlan nearestRows(DataSourceV2Relation relation, Match match, Number k) {
       if (!(relation.table() instanceof LanceTable) || !relation.options().isEmpty()) {
         return null;
@@ -140,7 +140,7 @@ public final class LanceNearest extends Rule {
     }
   }
 
-  /** Replaces one plan by another. */
+  /** Replaces one plan by another one. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Janino makes no bridge methods.
   public static final class PlanReplacement extends scala.runtime.AbstractPartialFunction {
     private final LogicalPlan oldPlan;
@@ -160,7 +160,7 @@ public final class LanceNearest extends Rule {
     }
   }
 
-  /** The distance of a column to a constant, as LanceDistance makes it. */
+  /** The distance of a column to a constant, as LanceDistance builds it. */
   public static final class Match {
     final String metric;
     final AttributeReference column;

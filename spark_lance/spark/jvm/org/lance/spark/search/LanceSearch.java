@@ -65,21 +65,31 @@ import org.lance.spark.shim.Shim;
 @SuppressWarnings("rawtypes") // Janino makes no bridge methods.
 public final class LanceSearch extends scala.runtime.AbstractFunction1 {
   private final String function;
-  // The catalog of tables by path, and of names where the current catalog has none of Lance.
+  // The catalog of tables by path, and of names if the current catalog has no Lance tables.
   private final String catalog;
 
+  /**
+   * Creates the builder of a function.
+   *
+   * @param function the name of the table function
+   * @param catalog the catalog of the enabled session
+   */
   public LanceSearch(String function, String catalog) {
     this.function = function;
     this.catalog = catalog;
   }
 
-  // Expressions of the arguments -> relation.
+  /**
+   * Returns the relation of a call.
+   *
+   * @param arguments a sequence of expressions
+   */
   public Object apply(Object arguments) {
     scala.collection.immutable.Seq<Expression> expressions = Seqs.cast((scala.collection.immutable.Seq<?>) arguments);
     List<Object> values = new ArrayList<>();
     Map<String, Object> argumentsByName = new HashMap<>();
-    // What every row brings: name of the argument -> its value.
-    Map<String, Expression> ofRow = new LinkedHashMap<>();
+    // Name of an argument -> its value from the outer row.
+    Map<String, Expression> outerArguments = new LinkedHashMap<>();
     for (int i = 0; i < expressions.size(); i++) {
       Expression expression = (Expression) expressions.apply(i);
       NamedArgumentExpression namedArgument =
@@ -88,7 +98,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
       String target = searchArgument(namedArgument == null ? null : namedArgument.key(), i);
       boolean isOfRow = target != null && LanceLateral.isOfRow(value);
       if (isOfRow) {
-        ofRow.put(target, checkType(target, value));
+        outerArguments.put(target, checkType(target, value));
       }
       Object constant = isOfRow ? null : constant(value);
       if (namedArgument == null) {
@@ -105,13 +115,16 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     question.put(Protocol.FUNCTION, function);
     question.put(Protocol.ARGUMENTS, values);
     question.put(Protocol.NAMED, argumentsByName);
-    question.put(Protocol.EACH, new ArrayList<>(ofRow.keySet()));
+    question.put(Protocol.EACH, new ArrayList<>(outerArguments.keySet()));
     Map<String, Object> answer = Json.object(Bridge.ask(question, null));
     DataSourceV2Relation relation = relation(answer);
-    return ofRow.isEmpty() ? relation : (Object) LanceLateral.relation(answer, ofRow, Seqs.<Attribute>cast(relation.output()));
+    return outerArguments.isEmpty() ? relation : (Object) LanceLateral.relation(answer, outerArguments, Seqs.<Attribute>cast(relation.output()));
   }
 
-  // What is searched for, if an argument is that: "vector" or "query"; null if it is another. By its name, or its place.
+  /**
+   * Returns the name of an argument by its name or position if it is the search's subject: "vector" or "query"; null
+   * for other arguments.
+   */
   private String searchArgument(String name, int ordinal) {
     if (function.startsWith("table_changes")) {
       return null;
@@ -138,6 +151,11 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     return value;
   }
 
+  /**
+   * Returns the relation of the results of a search.
+   *
+   * @param answer Python's description of the search
+   */
   static DataSourceV2Relation relation(Map<String, Object> answer) {
     return DataSourceV2Relation.create(new ResultTable(answer), scala.Option.empty(), scala.Option.empty());
   }
@@ -176,12 +194,12 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     return parts;
   }
 
-  // The catalog of a name; null if there is none, as the name is a namespace's then.
+  /** Returns the catalog of a name; null if there is none, so the name is a namespace. */
   private static CatalogPlugin catalog(CatalogManager catalogs, String name) {
     try {
       return catalogs.catalog(name);
     } catch (Throwable problem) {
-      // It is not declared, so it has no catch of its own.
+      // The exception is not declared, so Java allows no catch clause for it.
       if (!(problem instanceof CatalogNotFoundException)) {
         Platform.throwException(problem);
       }
@@ -193,7 +211,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     return (String[]) parts.toArray(new String[0]);
   }
 
-  // The value of a constant as text, number, truth value, list of numbers, or map of texts.
+  /** Returns a constant as a string, number, boolean, list of numbers, or map of strings. */
   private Object constant(Expression expression) {
     if (!expression.foldable()) {
       throw new IllegalArgumentException(
@@ -267,7 +285,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
   }
 
-  /** Builds Spark's own scan of the needed columns; at least one, so that rows can be counted. */
+  /** Builds Spark's own scan with the required columns, and at least one, so that rows can be counted. */
   public static final class ResultScanBuilder implements ScanBuilder, SupportsPushDownRequiredColumns {
     private final ResultTable table;
     private StructType readSchema;
@@ -289,7 +307,7 @@ public final class LanceSearch extends scala.runtime.AbstractFunction1 {
     }
   }
 
-  /** A scan that describes the search, and estimates its few rows. */
+  /** A scan that describes the search, and estimates its number of rows. */
   public static final class ResultScan implements Scan, SupportsReportStatistics {
     private final Scan scan;
     private final StructType schema;
